@@ -138,7 +138,7 @@ def _option(name: str) -> str:
 
 
 def _options(config: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Options of fairseq's model, and the architecture that they are nearest to."""
+    """Return the options of fairseq's model, and the architecture with the nearest defaults."""
     for name, expected in _FIXED.items():
         if config.get(name, expected) != expected:
             raise UserError(
@@ -170,7 +170,7 @@ def _options(config: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
 def _rename(
     weights: dict[str, Tensor], options: dict[str, Any], folder: str, notes: list[str]
 ) -> tuple[dict[str, Tensor], BartSizes]:
-    """Weights by fairseq's names, and their sizes."""
+    """Rename the weights for fairseq, and return them with their sizes."""
     weights = {
         name[len(_PREFIX) :] if name.startswith(_PREFIX) else name: x.float()
         for name, x in weights.items()

@@ -66,19 +66,20 @@ def convert_bart_to_huggingface(
     overwrite: bool = False,
     state: Optional[Mapping[str, Any]] = None,
 ) -> ConvertedBart:
-    """
+    """Convert fairseq's BART to Hugging Face's.
+
     Args:
-        checkpoint: file of fairseq's BART, or a folder with ``model.pt``.
-        output: folder to make: ``config.json``, ``generation_config.json``,
-            ``model.safetensors``, ``vocab.json``, ``merges.txt``, ``tokenizer_config.json``.
-        data: folder with ``dict.txt`` (or ``dict.desc.txt``), ``encoder.json`` and ``vocab.bpe``;
-            None: the checkpoint's.
-        overwrite: files of a folder that exists may be replaced.
-        state: the checkpoint's content, if it has been read already.
+        checkpoint: Checkpoint of fairseq's BART, or a folder with ``model.pt``.
+        output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
+            ``vocab.json``, ``merges.txt``, ``tokenizer_config.json``.
+        data: Folder with ``dict.txt`` (or ``dict.desc.txt``), ``encoder.json`` and ``vocab.bpe``;
+            None for the checkpoint's folder.
+        overwrite: True to replace files of an existing folder.
+        state: Content of the checkpoint, if it has been read already.
 
     Raises:
-        UserError: if the model is no BART that Hugging Face's computes, a file is missing or
-            damaged, or the output cannot be written.
+        UserError: if Hugging Face's BART cannot compute the model, a file is missing or damaged, or
+            the output cannot be written.
     """
     path = checkpoint_path(checkpoint)
     check_output_folder(output, overwrite=overwrite, reads=path)
@@ -126,7 +127,7 @@ def convert_bart_to_huggingface(
 
 
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """The architecture, and all of the model's options."""
+    """Return the architecture, and all options of the model."""
     arch, found = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")

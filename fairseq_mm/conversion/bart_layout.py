@@ -65,7 +65,9 @@ class BartSizes(NamedTuple):
     ffn_dims: tuple[int, int]
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """fairseq's name -> shape, the embeddings once, as ``encoder.embed_tokens.weight``."""
+        """Return fairseq's names with their shapes; the embeddings are
+        ``encoder.embed_tokens.weight``.
+        """
         C = self.dim
         shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (self.rows, C)}
         parts = zip(("encoder", "decoder"), self.positions, self.layers, self.ffn_dims)
@@ -95,7 +97,7 @@ def _vectors(stem: str, width: int) -> dict[str, tuple[int, ...]]:
 
 
 def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: str) -> Tensor:
-    """Takes the embeddings out of ``weights``, where they stand under one name or several.
+    """Remove the embeddings, which have one name or several, from ``weights`` and return them.
 
     Raises:
         UserError: if they are missing, or differ.
@@ -114,9 +116,10 @@ def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: s
 
 
 def check_tensors(weights: Mapping[str, Tensor], sizes: BartSizes, path: str) -> None:
-    """
+    """Check names and shapes of the tensors.
+
     Raises:
-        UserError: if a tensor is missing, has no place or another shape than the options say.
+        UserError: if a tensor is missing, has no place, or has another shape than the options say.
     """
     shapes = sizes.shapes()
     for title, names in (

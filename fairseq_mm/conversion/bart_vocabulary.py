@@ -38,21 +38,23 @@ class BartVocabulary(NamedTuple):
     merges: list[tuple[str, str]]
 
     def dictionary_lines(self) -> list[str]:
-        """Of ``dict.txt``; as fairseq's own, it has no ``<mask>`` if that is the last row."""
+        """Return the lines of ``dict.txt``; like fairseq's own, it lacks ``<mask>`` if that is the
+        last row.
+        """
         words = self.symbols[len(SPECIAL) :]
         if words and words[-1] == MASK:
             words = words[:-1]
         return [f"{word} 1" for word in words]
 
     def merge_lines(self) -> list[str]:
-        """Of ``vocab.bpe`` and ``merges.txt``, which are the same."""
+        """Return the lines of ``vocab.bpe`` and ``merges.txt``, which are equal."""
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
     def pieces(self) -> dict[str, int]:
-        """Of ``vocab.json``: piece -> row.
+        """Return the content of ``vocab.json``: piece -> row.
 
         Raises:
-            UserError: if the dictionary lacks pieces that the BPE makes.
+            UserError: if the dictionary lacks pieces that the BPE produces.
         """
         letters = {str(number): piece for piece, number in self.encoder.items()}
         rows = {letters.get(symbol, symbol): row for row, symbol in enumerate(self.symbols)}
@@ -103,7 +105,8 @@ def read_huggingface_vocabulary(
 
 
 def read_encoder(path: str) -> dict[str, int]:
-    """
+    """Read GPT-2's ``encoder.json``.
+
     Raises:
         UserError: if the file is not ``{"piece": number, ...}``.
     """
@@ -118,7 +121,8 @@ def read_encoder(path: str) -> dict[str, int]:
 
 
 def read_merges(path: str) -> list[tuple[str, str]]:
-    """
+    """Read the merges of a BPE.
+
     Raises:
         UserError: if a line is not two pieces.
     """
@@ -134,7 +138,7 @@ def read_merges(path: str) -> list[tuple[str, str]]:
 
 
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
-    """Pieces, merges, and the file to name in messages."""
+    """Read pieces and merges, and return them with the path for messages."""
     vocabulary, merges, whole = (
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
     )
@@ -170,7 +174,7 @@ def _pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """GPT-2's numbers of bytes and merges; then, in their order, other pieces that are text."""
+    """Return GPT-2's numbers of bytes and merges, then the numbers of other pieces of text."""
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
     for piece in (*alphabet, *("".join(pair) for pair in merges)):

@@ -19,16 +19,16 @@ from fairseq_mm.errors import UserError
 
 
 def checkpoint_path(checkpoint: str) -> str:
-    """The file itself, or of a folder its ``model.pt``."""
+    """Return the path of a checkpoint: the file itself, or a folder's ``model.pt``."""
     return os.path.join(checkpoint, "model.pt") if os.path.isdir(checkpoint) else checkpoint
 
 
 def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """The architecture of a checkpoint of fairseq's, and its options that are not None.
+    """Return the architecture of a checkpoint of fairseq, and its options that are not None.
 
     Args:
-        state: its content.
-        path: for the message.
+        state: Content of the checkpoint.
+        path: Path of the checkpoint, for messages.
 
     Raises:
         UserError: if it has no model, or no options.
@@ -47,16 +47,14 @@ def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[s
 
 
 def read_foreign_checkpoint(path: str) -> dict[str, Any]:
-    """
-    Args:
-        path: file written by ``torch.save``, of a dictionary.
+    """Read a dictionary that ``torch.save`` has written, onto the CPU.
 
-    Returns:
-        its content, on the CPU.
+    Args:
+        path: Path of the file.
 
     Raises:
-        UserError: if it is no such file, asks for more than tensors, containers and options, or
-            an option that fairseq evaluates is no literal.
+        UserError: if it is no such file, needs more than tensors, containers and options, or an
+            option that fairseq evaluates is no literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")

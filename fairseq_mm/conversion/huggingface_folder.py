@@ -46,7 +46,8 @@ def read_weights(folder: str) -> dict[str, Tensor]:
 
 
 def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
-    """
+    """Write weights in the format of safetensors.
+
     Raises:
         UserError: if the package is missing.
     """

@@ -33,12 +33,13 @@ def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
 
 @contextlib.contextmanager
 def output_folder(path: str) -> Iterator[str]:
-    """A folder to write to: it is moved into place at the end, and gone after an error.
+    """Provide a folder to write to, which is moved into place at the end and removed after an
+    error.
 
-    Where ``path`` is a folder already, files of the same name are replaced and others stay.
+    If ``path`` exists, files of the same name are replaced and others stay.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: if the folder cannot be written.
     """
     target = os.path.realpath(path)
     try:

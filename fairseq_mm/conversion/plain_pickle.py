@@ -44,7 +44,7 @@ def read_plain_pickle(
 
 
 def repaired_text(text: str) -> str:
-    """A byte string of Python 2, which was read as Latin-1, as the UTF-8 that it is."""
+    """Decode a byte string of Python 2, which was read as Latin-1, as UTF-8."""
     try:
         return text.encode("latin1").decode("utf-8")
     except UnicodeError:

@@ -48,7 +48,7 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
 
 
 def _completed(arch: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with those that the checkpoint leaves to its architecture."""
+    """Complete the options of a checkpoint by the defaults of its architecture."""
     namespace = Namespace(**options)
     if arch in ARCH_CONFIG_REGISTRY:
         ARCH_CONFIG_REGISTRY[arch](namespace)

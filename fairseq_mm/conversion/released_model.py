@@ -74,7 +74,7 @@ def convert_released(
 
 
 def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """Options as they are given on the command line."""
+    """Format options as arguments of a command line."""
     flags = []
     for name, value in options.items():
         flags.append(f"--{name.replace('_', '-')}")

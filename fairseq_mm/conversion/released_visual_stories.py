@@ -103,28 +103,29 @@ class _Files(NamedTuple):
     vocabulary: str
 
     def named(self, name: str) -> str:
-        """The file and the tensor of a name that begins with ``encoder.`` or ``decoder.``."""
+        """Return file and tensor of a name that begins with ``encoder.`` or ``decoder.``."""
         part, _, rest = name.partition(".")
         return f"{getattr(self, part)}: {rest}"
 
 
 def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
-    """Whether a file's content is the encoder of GLAC or of one of Transtory's models."""
+    """Return whether the content of a file is an encoder of GLAC or Transtory."""
     return "cnn.linear.weight" in state and "cnn.bn.weight" in state
 
 
 def read_released_visual_stories(
     path: str, state: Mapping[str, Any], decoder: Optional[str], vocabulary: Optional[str]
 ) -> ReleasedModel:
-    """
+    """Read a released model of visual stories.
+
     Args:
-        path: ``encoder-N.pkl``.
-        state: its content.
-        decoder: path of its decoder; by default ``decoder-N.pkl`` beside it.
-        vocabulary: path of its words; by default ``vocab.pkl`` beside it.
+        path: Path of ``encoder-N.pkl``.
+        state: Content of the file.
+        decoder: Path of the decoder; by default ``decoder-N.pkl`` in the same folder.
+        vocabulary: Path of the vocabulary; by default ``vocab.pkl`` in the same folder.
 
     Raises:
-        UserError: if a file is missing or damaged, or they do not fit together.
+        UserError: if a file is missing or damaged, or the files do not fit together.
     """
     files = _files_of(path, decoder, vocabulary)
     weights: dict[str, Tensor] = {}
@@ -260,7 +261,7 @@ def _need(is_so: bool, name: str, files: _Files) -> None:
 def _of_our_words(
     x: Tensor, rows: Sequence[int], sign: Mapping[str, int], *, is_input: bool
 ) -> Tensor:
-    """Rows of a table of theirs in the order of our dictionary, the separator last."""
+    """Return the rows of a released table in the order of our dictionary, the separator last."""
     start, pad, end, unknown = (x[sign[name]] for name in ("<start>", "<pad>", "<end>", "<unk>"))
     ending = start if is_input else end
     signs = torch.stack([start, pad, ending, unknown])
@@ -268,7 +269,7 @@ def _of_our_words(
 
 
 def _options(found: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Architecture and options, by the shapes of the weights."""
+    """Infer architecture and options from the shapes of the weights."""
 
     def size(name: str, dim: int) -> int:
         return found[name].size(dim)
@@ -327,7 +328,7 @@ def _options(found: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[s
 
 
 def _count(names: Mapping[str, Any], prefix: str) -> int:
-    """Layers whose names begin so."""
+    """Count the layers whose names begin with ``prefix``."""
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     return len({match[1] for match in map(pattern.match, names) if match})
 
@@ -335,7 +336,7 @@ def _count(names: Mapping[str, Any], prefix: str) -> int:
 def _expected(
     arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
 ) -> dict[str, Tensor]:
-    """Our model's weights, untrained."""
+    """Return the weights of our untrained model."""
     model = ARCH_MODEL_REGISTRY[arch]
     fields = model.__dataclass.__dataclass_fields__
     cfg = Namespace(**{name: field.default for name, field in fields.items()})
@@ -360,9 +361,11 @@ def _check(
     origins: Mapping[str, str],
     files: _Files,
 ) -> None:
-    """
+    """Check names and shapes of the tensors.
+
     Raises:
-        UserError: naming the first tensor that is missing, left over, or of another shape.
+        UserError: if a tensor is missing, left over or of another shape; the message names the
+            first.
     """
     for name in sorted({*found} - {*expected}):
         raise UserError(f"{files.named(origins[name])} has no place in our model.")
@@ -380,7 +383,7 @@ def _check(
 
 
 def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of the ResNet that the encoder carries."""
+    """Return the weights of the encoder's ResNet by torchvision's names."""
     network = {}
     for name, x in weights.items():
         if name.startswith(_RESNET):

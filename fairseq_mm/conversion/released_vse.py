@@ -73,7 +73,7 @@ class ReleasedModel:
 
 
 def is_numpy_archive(path: str) -> bool:
-    """Whether a file is an ``.npz``."""
+    """Return whether a file is an ``.npz``."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
@@ -82,12 +82,13 @@ def is_numpy_archive(path: str) -> bool:
 
 
 def read_released_vse(path: str) -> ReleasedModel:
-    """
+    """Read a model of Kiros et al.'s released code.
+
     Args:
-        path: ``X.npz``, with ``X.npz.pkl`` and ``X.npz.dictionary.pkl`` beside it.
+        path: ``X.npz``; its folder must have ``X.npz.pkl`` and ``X.npz.dictionary.pkl``.
 
     Raises:
-        UserError: if a file is missing or damaged, or they do not fit together.
+        UserError: if a file is missing or damaged, or the files do not fit together.
     """
     options = read_plain_pickle(f"{path}.pkl")
     if not isinstance(options, dict) or "encoder" not in options:
@@ -141,9 +142,10 @@ def read_released_vse(path: str) -> ReleasedModel:
 
 
 def margin_of(options: Mapping[str, Any], path: str) -> float:
-    """
+    """Return the margin of the training.
+
     Raises:
-        UserError: if the margin is no number above 0, which no model was trained with.
+        UserError: if the margin is no number above 0.
     """
     margin = options.get("margin", 0.2)
     if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
@@ -179,15 +181,16 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
 def word_table(
     words: Tensor, *, end: Tensor, unknown: Tensor, begin: Optional[Tensor] = None
 ) -> Tensor:
-    """
+    """Build the word table of our model.
+
     Args:
-        words: ``[V, E]``.
-        end: ``[E]``, read after the words.
-        unknown: ``[E]``.
-        begin: ``[E]``, read before the words; None where nothing is.
+        words: [V, E].
+        end: [E] vector that is read after the words.
+        unknown: [E].
+        begin: [E] vector that is read before the words; None for no such vector.
 
     Returns:
-        ``[4 + V, E]`` in the order of a dictionary of fairseq's: beginning, padding, end, unknown.
+        [4 + V, E] in the order of fairseq's dictionary: beginning, padding, end, unknown, words.
     """
     nothing = torch.zeros_like(end)
     signs = [nothing if begin is None else begin, nothing, end, unknown]
@@ -195,9 +198,10 @@ def word_table(
 
 
 def check_names(found: Iterable[str], expected: Iterable[str], path: str) -> None:
-    """
+    """Check that the tensors have exactly the expected names.
+
     Raises:
-        UserError: if a tensor is missing, or there is one more.
+        UserError: if a tensor is missing, or there is another one.
     """
     missing, unexpected = sorted({*expected} - {*found}), sorted({*found} - {*expected})
     if missing or unexpected:
@@ -209,9 +213,10 @@ def check_names(found: Iterable[str], expected: Iterable[str], path: str) -> Non
 def check_shapes(
     found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
 ) -> None:
-    """
+    """Check the shapes of tensors or arrays.
+
     Raises:
-        UserError: if a tensor or an array has another shape.
+        UserError: if a shape differs.
     """
     for name, shape in expected.items():
         if tuple(found[name].shape) != shape:
@@ -252,7 +257,7 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Row of each word's vector -> the word."""
+    """Read the row of each word's vector -> the word."""
     content = read_plain_pickle(path)
     if not isinstance(content, dict) or not all(
         isinstance(word, str) and isinstance(number, (int, np.integer))
@@ -277,7 +282,7 @@ def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
 
 
 def _gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """PyTorch's order of the gates is reset, update, candidate."""
+    """Convert a GRU to PyTorch's order of the gates: reset, update, candidate."""
     of = {name: torch.from_numpy(arrays[f"encoder_{name}"]) for name in ("W", "b", "U", "Wx", "Ux")}
     bias = torch.from_numpy(arrays["encoder_bx"])
     prefix = "sentence_encoder.recurrence."

@@ -44,7 +44,7 @@ _OLD_CLASSIFIER = {"classifier.1.": "classifier.0.", "classifier.4.": "classifie
 
 
 def is_vsepp(state: Mapping[str, Any]) -> bool:
-    """Whether a file's content is of VSE++."""
+    """Return whether the content of a file is a model of VSE++."""
     return "opt" in state and isinstance(state.get("model"), (list, tuple))
 
 
@@ -134,7 +134,9 @@ def _options(opt: Any, path: str) -> dict[str, Any]:
 
 
 def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
-    """Weights of images and of sentences in float32, without the names of parallel modules."""
+    """Return the weights of images and of sentences in float32, without prefixes of parallel
+    modules.
+    """
     is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
     if not is_pair or not all(
         isinstance(name, str) and isinstance(x, Tensor)
@@ -181,7 +183,7 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Names as before the network was made parallel, wholly or its ``features``."""
+    """Remove the prefixes of parallel modules, which wrap the network or its ``features``."""
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x
         for name, x in network.items()

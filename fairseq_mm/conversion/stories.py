@@ -110,21 +110,23 @@ class ConvertedStories:
 
 
 def read_fairseq_stories(path: str) -> FairseqStories:
-    """
+    """Read a checkpoint of ``fconv_self_att``.
+
     Raises:
-        UserError: if the file is no checkpoint of ``fconv_self_att`` that can be converted.
+        UserError: if the file is no such checkpoint, or cannot be converted.
     """
     return fairseq_stories(path, read_foreign_checkpoint(path))
 
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
-    """
+    """Interpret the content of a checkpoint of ``fconv_self_att``.
+
     Args:
-        path: the file, for messages.
-        state: its content.
+        path: Path of the file, for messages.
+        state: Content of the file.
 
     Raises:
-        UserError: if it is no checkpoint of ``fconv_self_att`` that can be converted.
+        UserError: if it is no such checkpoint, or cannot be converted.
     """
     weights = state.get("model")
     options: dict[str, Any] = {}
@@ -230,7 +232,7 @@ def convert_stories(
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
-    """Writes a checkpoint, moved into place at the end.
+    """Write a checkpoint, which is moved into place at the end.
 
     Raises:
         UserError: if it cannot be written.
@@ -246,7 +248,9 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:
-    """The rung of the ladder that a model is on; ``conv_story_wp`` if on none."""
+    """Return the architecture of the paper's ladder that a model has; ``conv_story_wp`` if it has
+    none.
+    """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
     attends = parse_flags(options["self_attention"], "--self-attention", layers)
     if not any(attends):
@@ -292,7 +296,9 @@ def _frozen_options(
     own: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Options of the frozen part: its weights', and of another checkpoint what leaves no trace."""
+    """Return the options of the frozen part: from its weights, and, if they leave no trace there,
+    from the pretrained checkpoint.
+    """
     try:
         of_weights = options_of_weights(checkpoint.weights, frozen=True)
     except (KeyError, ValueError) as error:
@@ -385,11 +391,11 @@ def _state(
 
 
 def _plain(config: type) -> dict[str, Any]:
-    """Defaults of one of fairseq's configurations, references to others unresolved."""
+    """Return the defaults of a config of fairseq, with unresolved references to other configs."""
     plain: Any = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
     return plain
 
 
 def _normal(name: str, value: Any) -> Any:
-    """A layer list whichever way it is written."""
+    """Convert a layer list to one way of writing it."""
     return parse_layers(value, name) if name in _LAYER_LISTS else value

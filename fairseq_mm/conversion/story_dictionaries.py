@@ -48,7 +48,7 @@ def _load_dictionary(file: str) -> Dictionary:
 
 
 def _cause_of_size(words: list[str], expected: int) -> str:
-    """Why a dictionary has not as many words as it should have."""
+    """Explain why a dictionary has the wrong number of words."""
     is_filler = [word.startswith("madeupword") for word in words]
     if any(is_filler) and len(words) - sum(is_filler) == expected:
         return (

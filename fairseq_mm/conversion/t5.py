@@ -125,7 +125,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
 
 
 def _options(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Options of ``--arch t5``; what a config leaves out are Hugging Face's defaults."""
+    """Return the options of ``--arch t5``; missing options have Hugging Face's defaults."""
     options: dict[str, Any] = {}
     for names, kinds in ((SIZES, (int,)), (RATES, (int, float))):
         for name, (key, default) in names.items():
@@ -172,11 +172,11 @@ def _shared_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
 def _own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
-    """The output layer ``[V, D]``, taken out of ``weights``; None where it is the embedding.
+    """Remove the output layer [V, D] from ``weights`` and return it; None if it is the embedding.
 
-    ``--arch t5`` scales what goes to a shared output, and nothing else. In transformers sharing and
-    scaling are two settings: with any other mixture the output gets weights of its own, and the
-    scale is in them.
+    ``--arch t5`` scales the input of a shared output layer, and only of a shared one. In
+    transformers, sharing and scaling are two settings. With any other combination the output gets
+    its own weights, which include the scale.
     """
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:

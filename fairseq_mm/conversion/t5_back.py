@@ -33,7 +33,7 @@ from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, symbols_
 
 
 def is_t5(state: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint's content says that it is of ``--arch t5``."""
+    """Return whether the content of a checkpoint names ``--arch t5``."""
     return str((_model_options(state) or {}).get("_name")).startswith("t5")
 
 
@@ -52,16 +52,17 @@ def convert_t5_to_huggingface(
     overwrite: bool = False,
     state: Optional[Mapping[str, Any]] = None,
 ) -> ConvertedT5:
-    """
+    """Convert a T5 to Hugging Face's.
+
     Args:
-        checkpoint: file of ``--arch t5``, or a folder with ``model.pt``.
-        output: folder to make: ``config.json``, ``generation_config.json``, ``model.safetensors``,
+        checkpoint: Checkpoint of ``--arch t5``, or a folder with ``model.pt``.
+        output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
             ``spiece.model``, ``tokenizer_config.json``.
-        overwrite: files of a folder that exists may be replaced.
-        state: the checkpoint's content, if it has been read already.
+        overwrite: True to replace files of an existing folder.
+        state: Content of the checkpoint, if it has been read already.
 
     Raises:
-        UserError: if the checkpoint is of no text-only T5 with T5's vocabulary, or damaged, or the
+        UserError: if the checkpoint is damaged or is no text-only T5 with T5's vocabulary, or the
             output cannot be written.
     """
     path = checkpoint_path(checkpoint)
@@ -138,7 +139,9 @@ def _config(options: Mapping[str, Any], num_rows: int, *, is_tied: bool) -> dict
 
 
 def _tokenizer_config(subwords: Subwords, num_rows: int) -> dict[str, Any]:
-    """With as many extra ids as there are rows for, else its indices pass the embedding's end."""
+    """Return the config of the tokenizer, with as many extra ids as there are rows: more ids would
+    exceed the embedding.
+    """
     import sentencepiece
 
     pieces = subwords.files["sentencepiece.model"]

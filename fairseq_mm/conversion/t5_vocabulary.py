@@ -24,7 +24,7 @@ def to_fairseq_rows(weight: Tensor) -> Tensor:
 
 
 def to_t5_rows(weight: Tensor) -> Tensor:
-    """Inverse of :func:`to_fairseq_rows`."""
+    """Reorder rows for T5; the inverse of :func:`to_fairseq_rows`."""
     return torch.roll(weight, -1, dims=0)
 
 

@@ -22,13 +22,14 @@ _AROUND = (
 
 
 class PlotPoint(NamedTuple):
-    """
+    """Point of a plot.
+
     Attributes:
-        label: the word, or the image's name.
-        x: coordinate.
-        y: coordinate, upwards.
-        is_word: else an image.
-        image: data URI of a small image to show in place of a dot, or None.
+        label: The word, or the image's name.
+        x: Coordinate to the right.
+        y: Coordinate upwards.
+        is_word: True for a word, False for an image.
+        image: Data URI of a small image that replaces the dot, or None.
     """
 
     label: str
@@ -100,7 +101,7 @@ def _add_image(axes: Any, point: PlotPoint, gid: str) -> None:
 
 
 def _add_labels(axes: Any, words: Sequence[PlotPoint]) -> None:
-    """Each label at the first place around its dot that is inside and that no earlier one has."""
+    """Put each label at the first free place around its dot that lies inside the plot."""
     axes.figure.draw_without_rendering()  # places are final from here on
     axes.figure.set_layout_engine("none")
     axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())

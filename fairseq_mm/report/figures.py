@@ -47,13 +47,13 @@ def draw(
     height: float,
     label: Optional[str] = None,
 ) -> str:
-    """An ``<svg>`` element.
+    """Draw a figure as an ``<svg>`` element.
 
     Args:
-        plot: draws onto matplotlib's axes, which it is given, and returns the titles.
-        width: in inches of 72 pixels.
-        height: likewise.
-        label: what the figure shows, for screen readers; None makes a file of its own.
+        plot: Function that draws onto matplotlib's axes and returns the titles.
+        width: Width in inches of 72 pixels.
+        height: Height in inches of 72 pixels.
+        label: Description of the figure for screen readers; None for a file of its own.
 
     Raises:
         UserError: if matplotlib is missing.
@@ -84,8 +84,9 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Leaves out namespaces and metadata, which HTML does not need, keeps the style inside, and
-    gives ``colors`` the names that they have on the page."""
+    """Remove namespaces and metadata, which HTML does not need, and replace ``colors`` by the
+    page's names.
+    """
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         for name in [name for name in element.attrib if "}" in name]:

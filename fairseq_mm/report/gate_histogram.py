@@ -12,7 +12,7 @@ from fairseq_mm.report.html_page import Section, section
 def histogram_section(
     rest: Histogram, apart: Histogram, *, heading: str = "Forget gate scores"
 ) -> Section:
-    """Stacked bars: videos with a transcript, then videos without.
+    """Return stacked bars: videos with a transcript, then videos without.
 
     Args:
         rest: Histogram of the videos with a transcript.
@@ -63,7 +63,9 @@ def _title(rest: Histogram, apart: Histogram, i: int) -> str:
 def statistics_section(
     groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
 ) -> Section:
-    """A table of :func:`fairseq_mm.metrics.gate_scores.gate_statistics`, a row a group."""
+    """Return the table of :func:`fairseq_mm.metrics.gate_scores.gate_statistics`, one row per
+    group.
+    """
     names = list(next(iter(groups.values())))
     return section(heading, "gate_statistics.html", names=names, groups=groups)
 
@@ -71,13 +73,13 @@ def statistics_section(
 def apart_section(
     rows: Sequence[Mapping[str, Any]], total: int, *, heading: str = "Transcript not available"
 ) -> Section:
-    """The videos whose transcripts are not available, the highest score first.
+    """Return the videos without a transcript, the highest score first.
 
     Args:
-        rows: a video each: ``id``, ``score``, ``rank`` among all from the highest, and
-            ``hypothesis`` and ``reference`` where there are.
-        total: number of all videos.
-        heading: plain text.
+        rows: One record per video: ``id``, ``score``, ``rank`` among all videos from the highest,
+            and ``hypothesis`` and ``reference`` if they exist.
+        total: Number of all videos.
+        heading: Plain text.
     """
     ordered = sorted(rows, key=lambda row: -row["score"])
     return section(heading, "gate_apart.html", rows=ordered, total=total)

@@ -90,10 +90,11 @@ def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
 
 
 def arrows_section(drawings: Sequence[Drawing], *, heading: str = "") -> Section:
-    """
+    """Return a section with one figure per image.
+
     Args:
-        drawings: a figure each.
-        heading: plain text.
+        drawings: Figures to draw.
+        heading: Plain text.
     """
     count = max(len(targets) for drawing in drawings for targets in drawing.targets)
     shown = [(drawing, _Grid(drawing)) for drawing in drawings]
@@ -127,7 +128,9 @@ class _Grid:
         return f"M{self.left:.0f} {self.top:.0f}V{bottom:.0f}H{right:.0f}V{self.top:.0f}Z"
 
     def arrows(self, position: int, targets: Sequence[int]) -> list[str]:
-        """Paths of one position's arrows, the least similar first; empty to the position itself."""
+        """Return the paths of a position's arrows, the least similar first; the path to itself is
+        empty.
+        """
         size = min(self.cell_width, self.cell_height)
         paths = []
         for rank in reversed(range(len(targets))):
@@ -138,7 +141,7 @@ class _Grid:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -> str:
-    """Outline of an arrow whose shaft is so wide."""
+    """Return the outline of an arrow with a shaft of the given width."""
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     along = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     head = min(3.2 * width, 0.6 * length)

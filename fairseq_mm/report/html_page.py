@@ -20,12 +20,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Section(NamedTuple):
-    """A part of the page.
+    """Section of a page.
 
     Attributes:
-        heading: plain text; empty for none.
-        body: HTML, everything in it escaped already.
-        scripts: names of scripts in ``templates/`` that it needs, run after the page is built.
+        heading: Plain text; empty for none.
+        body: HTML with escaped values.
+        scripts: Names of scripts in ``templates/`` that run after the page is built.
     """
 
     heading: str
@@ -43,13 +43,13 @@ def plain_number(value: float) -> str:
 
 
 def section(heading: str, template: str, *scripts: str, **values: Any) -> Section:
-    """A section from a template.
+    """Build a section from a template.
 
     Args:
-        heading: plain text; empty for none.
-        template: its file's name in ``templates/``, or the absolute path of another template.
-        *scripts: see :class:`Section`.
-        **values: what the template is given.
+        heading: Plain text; empty for none.
+        template: Name of a file in ``templates/``, or the absolute path of another template.
+        *scripts: See :class:`Section`.
+        **values: Values of the template.
 
     Raises:
         UserError: if jinja2 is missing.
@@ -58,7 +58,7 @@ def section(heading: str, template: str, *scripts: str, **values: Any) -> Sectio
 
 
 def render(template: str, **values: Any) -> str:
-    """HTML of a template, all values escaped.
+    """Render a template, with all values escaped.
 
     Raises:
         UserError: if jinja2 is missing.
@@ -67,12 +67,12 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
-    """The whole document.
+    """Render the whole document.
 
     Args:
-        title: plain text.
-        sections: in the order of the page.
-        subtitle: plain text under the title.
+        title: Plain text.
+        sections: Sections in the order of the page.
+        subtitle: Plain text under the title.
     """
     sections = list(sections)
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)
@@ -80,7 +80,7 @@ def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") 
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes ``page`` whole or not at all.
+    """Write ``page``, as a whole or not at all.
 
     Raises:
         UserError: if the file cannot be written.
@@ -102,7 +102,7 @@ def _environment() -> Any:
 
 
 def _source(name: str) -> str:
-    """A template without the line breaks and indentation between its elements."""
+    """Read a template, without line breaks and indentation between its elements."""
     text = (_TEMPLATES / name).read_text(encoding="utf-8")
     if not name.endswith(".html"):
         return text

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def sections_of_story(found: "Inspection") -> list[Section]:
-    """Gates, likelihood and attention of a story of a prompt, or of a language model's text."""
+    """Return gates, likelihood and attention of a story, or of a language model's text."""
     words, is_known = found.words, found.is_known
     sections = []
     if found.gates is not None:
@@ -153,8 +153,9 @@ def section_of_video(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Histogram, statistics and the videos without a transcript, of what ``inspect --gates --json``
-    writes."""
+    """Return histogram, statistics and the videos without a transcript, from the result of
+    ``inspect --gates --json``.
+    """
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
     available, apart = (
         Histogram(edges, counts[f"transcript {x}"]) for x in ("available", "not available")

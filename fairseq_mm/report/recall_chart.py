@@ -9,12 +9,12 @@ from fairseq_mm.report.figures import draw
 def recall_chart(
     title: str, percentages: Sequence[float], curves: Mapping[str, Sequence[float]]
 ) -> str:
-    """An SVG file: recall against the percentage of the candidates that are retrieved.
+    """Draw an SVG file: recall against the percentage of retrieved candidates.
 
     Args:
-        title: stands above it.
-        percentages: ``[n]`` of each point, 0 to 100.
-        curves: name -> ``[n]`` recall in percent.
+        title: Text above the chart.
+        percentages: [n] percentage of each point, 0 to 100.
+        curves: Name -> [n] recall in percent.
     """
 
     def plot(axes: Any) -> None:

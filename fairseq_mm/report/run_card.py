@@ -43,7 +43,7 @@ def _file_line(entry: Mapping[str, Any]) -> str:
 
 
 def figures_section(result: Mapping[str, Any], *, heading: str) -> Section:
-    """A row a figure, with its signature, from what ``fairseq-mm score --json`` writes."""
+    """Return a table of the results of ``fairseq-mm score --json``, one row per result."""
     rows = []
     for entry in result["scores"]:
         number = format_figure(str(entry.get("metric")), entry.get("value"), decimals=4)

@@ -31,12 +31,12 @@ class ShownWord(NamedTuple):
 
 
 def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndarray) -> Section:
-    """Two bars over each word, as Figure 8 of Fan et al. 2018 has two curves.
+    """Draw two bars above each word, like the two curves in Figure 8 of Fan et al. 2018.
 
     Args:
-        words: T.
-        is_known: unknown words are underlined.
-        gates: ``[2, T]``.
+        words: T words.
+        is_known: For each word, False to underline it as unknown.
+        gates: [2, T].
     """
     low, high = float(gates.min()), float(gates.max())
     heights = 3 + (gates - low) / max(high - low, 1e-6) * _BAR_HEIGHT
@@ -55,12 +55,12 @@ def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndar
 def likelihood_section(
     words: Sequence[str], is_known: Sequence[bool], log_probs: np.ndarray
 ) -> Section:
-    """Words, the darker the less likely.
+    """Show words on a background that is darker for less likely words.
 
     Args:
-        words: T.
-        is_known: unknown words are underlined.
-        log_probs: ``[T]`` natural.
+        words: T words.
+        is_known: For each word, False to underline it as unknown.
+        log_probs: [T] natural logarithms.
     """
     bits = np.abs(log_probs) / np.log(2)
     strongest = max(float(bits.max()), 1e-6)
@@ -84,12 +84,12 @@ def _words(
 
 
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
-    """Heat maps: words of the prompt by words of the story.
+    """Draw heat maps of prompt words by story words.
 
     Args:
-        words: T.
-        prompt: S.
-        weights: ``[T, S]``.
+        words: T words of the story.
+        prompt: S words of the prompt.
+        weights: [T, S].
     """
     strongest = max(float(weights.max()), 1e-9)
     strips = [
@@ -106,10 +106,10 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
 
 def past_section(rows: Sequence[Mapping[str, Optional[float]]]) -> Section:
-    """Table of self-attention.
+    """Return the table of self-attention.
 
     Args:
-        rows: ``layer``, ``head``, ``stride``, ``zero``, ``distance`` (None where a head never
-            leaves the zero slot).
+        rows: Records with ``layer``, ``head``, ``stride``, ``zero`` and ``distance`` (None if a
+            head never leaves the zero slot).
     """
     return section("Attention to the story so far", "story_past.html", rows=rows)

@@ -31,7 +31,7 @@ class SummaryCard(NamedTuple):
 
 
 def cards_section(cards: Sequence[SummaryCard]) -> Section:
-    """A card of each summary, in their order; the transcript is folded."""
+    """Return one card per summary, in order, with folded transcripts."""
     shown = [
         (card, [jpeg_uri(Image.fromarray(pixels)) for pixels in card.images]) for card in cards
     ]

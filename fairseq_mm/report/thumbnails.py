@@ -14,9 +14,10 @@ _QUALITY = 82
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """
+    """Read an image.
+
     Raises:
-        UserError: naming the file, if it cannot be read as an image.
+        UserError: if the file cannot be read as an image; the message names it.
     """
     try:
         return read_image(image)
@@ -25,17 +26,17 @@ def read_listed(image: MediaFile) -> Image.Image:
 
 
 def thumbnail_uri(image: MediaFile, side: int) -> str:
-    """The data URI of a JPEG whose longer side has at most ``side`` pixels, see ``read_listed``."""
+    """Return the data URI of a JPEG whose longer side has at most ``side`` pixels."""
     return jpeg_uri(read_listed(image), side=side)
 
 
 def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = _QUALITY) -> str:
-    """The data URI of a JPEG.
+    """Return the data URI of a JPEG.
 
     Args:
-        pixels: the image.
-        side: the longer side is at most so many pixels; None leaves it.
-        quality: the JPEG's.
+        pixels: The image.
+        side: Maximum length of the longer side in pixels; None for no limit.
+        quality: Quality of the JPEG.
     """
     if side is not None:
         pixels = pixels.copy()
@@ -46,11 +47,11 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
 
 
 class Thumbnails:
-    """Thumbnails of the images of a folder or archive, by key.
+    """Thumbnails of the images of a folder or archive, by id.
 
     Args:
-        inputs: what ``fairseq-mm extract`` takes: folders, image files, archives.
-        side: the longer side is at most so many pixels.
+        inputs: Inputs of ``fairseq-mm extract``: folders, image files, archives.
+        side: Maximum length of the longer side in pixels.
 
     Raises:
         UserError: if an input has no images.
@@ -64,12 +65,13 @@ class Thumbnails:
         return key in self._by_key
 
     def image(self, key: str) -> MediaFile:
-        """Where the image lies."""
+        """Return the file of an image."""
         return self._by_key[key]
 
     def data_uri(self, key: str) -> str:
-        """
+        """Return the data URI of an image's thumbnail.
+
         Raises:
-            UserError: naming the file, if it cannot be read as an image.
+            UserError: if the file cannot be read as an image; the message names it.
         """
         return thumbnail_uri(self._by_key[key], self.side)

@@ -10,7 +10,7 @@ _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
 def curves_section(curves: Curves, *, heading: str) -> Section:
-    """A chart for every metric that changes in one of its subsets."""
+    """Return a chart for each metric that changes in a subset."""
     charts = [
         _chart(name, subsets)
         for name, subsets in sorted(curves.items(), key=_shown_order)
@@ -21,7 +21,7 @@ def curves_section(curves: Curves, *, heading: str) -> Section:
 
 
 def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
-    """Losses first, the learning rate last."""
+    """Return a sort key: losses first, the learning rate last."""
     name = entry[0]
     return name == "lr", name not in ("ppl", "loss"), name
 

@@ -53,7 +53,7 @@ def read_training_log(path: Path) -> Curves:
 
 
 def _read_line(line: str) -> tuple[str, dict[str, float]]:
-    """Subset and figures of a line; none for other lines."""
+    """Return subset and values of a line; no values for other lines."""
     start = line.find('{"epoch": ')
     if start >= 0:
         try:

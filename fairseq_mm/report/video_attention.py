@@ -76,8 +76,9 @@ def frames_section(
 
 
 def heat_uri(weights: np.ndarray) -> str:
-    """A PNG of a pixel a weight ``[W, M]``, as a data URI: the least cannot be seen, the greatest
-    is opaque."""
+    """Draw weights [W, M] as a PNG with one pixel per weight, and return its data URI: the smallest
+    weight is transparent, the greatest opaque.
+    """
     least, strongest = float(weights.min()), float(weights.max())
     shares = (weights - least) / max(strongest - least, 1e-12)
     opacity = np.rint(255 * shares).astype(np.uint8)
@@ -89,7 +90,7 @@ def heat_uri(weights: np.ndarray) -> str:
 
 
 def _distinct(least: float, strongest: float, other: float) -> list[str]:
-    """The numbers in as few digits as tell the first two apart."""
+    """Format the numbers with the fewest digits in which the first two differ."""
     for digits in range(3, 8):
         shown = [f"{x:.{digits}g}" for x in (least, strongest, other)]
         if shown[0] != shown[1]:
@@ -98,7 +99,7 @@ def _distinct(least: float, strongest: float, other: float) -> list[str]:
 
 
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:
-    """Places in per cent and labels: round numbers of seconds, or of frames."""
+    """Return places in per cent and labels: round numbers of seconds, or of frames."""
     length = num_frames * (step or 1.0)
     gap = 0.1 if step else 1.0
     factors = [2.0, 2.5, 2.0]

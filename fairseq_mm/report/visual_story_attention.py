@@ -31,24 +31,24 @@ class EmbeddedImage(NamedTuple):
 
 
 def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
-    """An image whose longer side has at most ``side`` pixels on the page.
+    """Embed an image whose longer side has at most ``side`` pixels on the page.
 
     Raises:
-        UserError: naming the file, if it cannot be read as an image.
+        UserError: if the file cannot be read as an image; the message names it.
     """
     pixels = read_listed(image)
     return EmbeddedImage(jpeg_uri(pixels, side=side), *pixels.size)
 
 
 class SentenceAttention(NamedTuple):
-    """A sentence of W words, its end included, and their attention.
+    """Sentence of W words, with its end, and their attention.
 
     Attributes:
-        text: as people read it.
-        words: as the model writes them; the last is the sentence's end.
-        is_known: unknown words are underlined.
-        log_probs: natural.
-        weights: ``[W, N]`` of the images or slices.
+        text: Detokenized sentence.
+        words: Words as the model generates them; the last is the sentence's end.
+        is_known: For each word, False to underline it as unknown.
+        log_probs: Natural logarithms.
+        weights: [W, N] weights of the images or slices.
     """
 
     text: str
@@ -87,12 +87,12 @@ def slices_section(
     *,
     heading: str = "",
 ) -> Section:
-    """How each word divides its attention among the slices of the vector of the sentence's image.
+    """Show how each word divides its attention among the slices of the image's vector.
 
     Args:
-        sentences: one an image, with weights of the slices.
-        images: one a sentence; None for one that is not shown.
-        heading: plain text.
+        sentences: One per image, with weights of the slices.
+        images: One per sentence; None for an image that is not shown.
+        heading: Plain text.
     """
     note = (
         "Per cent of a word's attention that a slice of its image's vector gets. The first word of "
@@ -125,7 +125,7 @@ def _attention(
 
 
 def lines_of_words(words: Sequence[str]) -> list[range]:
-    """Places of the words of each line, as many as fit."""
+    """Break words into lines; returns the positions of the words of each line."""
     lines, start, width = [], 0, 0
     for t, word in enumerate(words):
         letters = max(len(word), _LEAST) + 1

@@ -46,10 +46,10 @@ class Strip(NamedTuple):
 
 
 def stories_section(strips: Sequence[Strip], *, heading: str = "") -> Section:
-    """The strips, one below the other.
+    """Return the strips, one below the other.
 
     Args:
-        strips: in the order of the page.
-        heading: plain text.
+        strips: Strips in the order of the page.
+        heading: Plain text.
     """
     return section(heading, "visual_stories.html", strips=strips)
