@@ -1,5 +1,5 @@
-"""Candidate captions by part-of-speech sequences: what is drawn, what they are conditioned on, and
-how they are scored by their fit to the image and to the language.
+"""Candidate captions by part-of-speech sequences: sampling, conditions, and scores for the fit to
+the image and to the language.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
@@ -24,17 +24,17 @@ from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 # themselves or as one bag of concepts
 CONDITIONS = ("image", "words", "sentences", "concepts")
 DEFAULT_CONDITIONS = CONDITIONS[:3]
-# what part-of-speech sequences are drawn from: those of all training sentences, or the set of them
+# sample structures from all training sentences (by frequency), or from the set of different ones
 POS_SAMPLING = ("frequency", "types")
 
 
 class TrainingSentences(NamedTuple):
-    """Captions that a model was trained on.
+    """Captions of the training data.
 
     Attributes:
-        lines: words separated by spaces.
-        ids: images that the captions belong to; None of text without images.
-        vectors: ``[n, K]`` float32 of unit length.
+        lines: Words, separated by spaces.
+        ids: Image ids of the captions; None for text without images.
+        vectors: [n, K] float32 of unit length.
     """
 
     lines: list[str]
@@ -43,13 +43,13 @@ class TrainingSentences(NamedTuple):
 
 
 class NearestSentence(NamedTuple):
-    """The training sentence that is nearest to an image.
+    """Training sentence that is nearest to an image.
 
     Attributes:
-        caption: its words, separated by spaces.
-        id: of the image that it belongs to; None of text without images.
-        line: of the training text, counted from 0.
-        cosine: between the vectors of sentence and image.
+        caption: Words of the sentence, separated by spaces.
+        id: Id of its image; None for text without images.
+        line: Line of the training text, counted from 0.
+        cosine: Cosine between the vectors of sentence and image.
     """
 
     caption: str
@@ -59,11 +59,11 @@ class NearestSentence(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """What surrounds B images.
+    """Conditions and nearest sentences of B images.
 
     Attributes:
-        conditions: ``[B, C, K]`` float32 of unit length, for each condition asked for.
-        nearest: of each image.
+        conditions: [B, C, K] float32 of unit length, for each of the C requested conditions.
+        nearest: Nearest sentence of each image.
     """
 
     conditions: np.ndarray
@@ -78,16 +78,18 @@ def find_conditions(
     names: Sequence[str] = DEFAULT_CONDITIONS,
     num_nearest: int = 5,
 ) -> Neighbourhood:
-    """A mean is brought to unit length, as the vectors are that the language model is trained on;
-    models that scale their content vector to a mean square of one would see no difference.
+    """Compute the conditions of images.
+
+    Means are scaled to unit length, like the vectors that the language model is trained on. For
+    models that scale their content vector to a mean square of one, this makes no difference.
 
     Args:
-        images: ``[B, K]`` float32 of unit length.
-        words: ``[W, K]`` float32 of unit length, each of a sentence of one word.
-        sentences: of training.
-        names: of ``CONDITIONS``, C of them.
-        num_nearest: words or sentences of a mean, by cosine, and of each in the mean of both; all
-            where there are fewer.
+        images: [B, K] float32 of unit length.
+        words: [W, K] float32 of unit length, each the vector of a sentence of one word.
+        sentences: Training sentences.
+        names: Names of the C conditions, from ``CONDITIONS``.
+        num_nearest: Number of words or sentences of a mean, by cosine, and of each kind in the mean
+            of both; all if there are fewer.
     """
     lines, cosines = nearest(images, sentences.vectors, min(num_nearest, len(sentences.lines)))
     near_sentences = sentences.vectors[lines]  # [B, N, K]
@@ -116,25 +118,25 @@ LANGUAGE_SCORES = ("word", "sentence")
 
 @dataclass(frozen=True)
 class CandidateWeights:
-    """How much the parts of a candidate's score count:
+    """Weights of the parts of a candidate's score:
 
         score = translation_weight * repeat_penalty^r * cosine + language_weight * log_prob
 
-    where r counts the content words of the candidate that occurred in it before. A cosine below 0
-    has no penalty: it would gain by one.
+    where r counts the content words of the candidate that occurred in it before. A negative cosine
+    gets no penalty, because a penalty would raise the score.
 
     Args:
-        translation_weight: of the cosine between the image's and the candidate's vectors.
-        language_weight: of the candidate's log-probability.
-        language_score: ``word``: the mean log-probability of the candidate's words and of its end;
-            ``sentence``: their sum, "the log-probability of the candidate" in the paper's words,
-            which prefers short candidates however well they fit: a weight of the mean suits
-            candidates of 4 and of 12 words alike. The paper set its weights by hand; the defaults
-            were found on a hundred images of Flickr8k's dev part.
-        repeat_penalty: from 0 to 1, which means none.
+        translation_weight: Weight of the cosine between the image's and the candidate's vectors.
+        language_weight: Weight of the candidate's log-probability.
+        language_score: ``word`` for the mean log-probability of the candidate's words and of its
+            end; ``sentence`` for their sum, "the log-probability of the candidate" in the paper's
+            words. The sum prefers short candidates however well they fit; a weight of the mean
+            suits candidates of 4 and of 12 words alike. The paper set its weights by hand; the
+            defaults were found on a hundred images of Flickr8k's dev split.
+        repeat_penalty: Factor from 0 to 1; 1 is no penalty.
 
     Raises:
-        UserError: if a value is out of its range.
+        UserError: if a value is out of range.
     """
 
     translation_weight: float = 1.0
@@ -162,13 +164,13 @@ class CandidateWeights:
 
 
 class CandidateScores(NamedTuple):
-    """Of each candidate ``[n]``.
+    """Scores of the n candidates, [n] each.
 
     Attributes:
-        score: the weighted sum.
-        cosine: between the image's vector and the candidate's.
-        log_prob: natural, by word or of the sentence.
-        penalty: what a positive cosine is multiplied by.
+        score: Weighted sum.
+        cosine: Cosine between the image's vector and the candidate's.
+        log_prob: Natural logarithm, by word or of the sentence.
+        penalty: Factor of a positive cosine.
     """
 
     score: np.ndarray
@@ -178,7 +180,7 @@ class CandidateScores(NamedTuple):
 
 
 def count_repetitions(words: Sequence[str]) -> int:
-    """How many of the content words have occurred before; function words may occur at will."""
+    """Count the content words that have occurred before; function words may repeat."""
     counts = Counter(word for word in words if word not in FUNCTION_WORDS)
     return sum(counts.values()) - len(counts)
 
@@ -189,12 +191,13 @@ def score_candidates(
     log_probs: np.ndarray,
     weights: CandidateWeights,
 ) -> CandidateScores:
-    """
+    """Score candidates.
+
     Args:
-        sentences: words of each candidate.
-        cosines: ``[n]`` between the image's vector and the candidate's.
-        log_probs: ``[n]`` natural log-probabilities of the sentences, their ends included.
-        weights: see there.
+        sentences: Words of each candidate.
+        cosines: [n] cosines between the image's vector and the candidate's.
+        log_probs: [n] natural log-probabilities of the sentences, with their ends.
+        weights: Weights of the parts.
     """
     if weights.language_score == "word":
         log_probs = log_probs / np.array([len(words) + 1 for words in sentences])
@@ -208,27 +211,27 @@ def score_candidates(
 
 @dataclass(frozen=True)
 class StructuredSearch:
-    """How candidates are made and ranked.
+    """Options for generating and ranking candidates.
 
     Args:
-        candidates: draws of a condition and a structure for each image.
-        conditions: that are drawn from, of ``CONDITIONS``. The paper's two sets are ``image`` and
-            ``concepts``.
-        num_nearest: words or sentences whose mean is a condition.
-        pos_sampling: structures are drawn by their ``frequency`` in training, or from the set of
-            ``types``, each as often as any other, as the paper has it.
-        shortest: least number of a structure's tags.
-        longest: greatest number.
-        seed: of the draws, with which those of each image begin: its captions do not depend on
-            the images around it.
-        beam: of the search for a structure's sentence; 1 is greedy. No caption has ``<unk>``.
-        max_len_b: maximum length of a caption in tokens, whatever its structure.
-        top: captions that are kept.
-        batch_size: candidates that are written at a time; it changes nothing but the speed.
-        weights: of the parts of a score.
+        candidates: Number of sampled pairs of condition and structure for each image.
+        conditions: Conditions to sample from, of ``CONDITIONS``. The paper's two sets are ``image``
+            and ``concepts``.
+        num_nearest: Number of words or sentences whose mean is a condition.
+        pos_sampling: ``frequency`` to sample structures by their frequency in training, ``types``
+            to sample all structures equally often, as the paper does.
+        shortest: Minimum number of a structure's tags.
+        longest: Maximum number of a structure's tags.
+        seed: Seed of the samples; each image starts from it, so that its captions do not depend on
+            the other images.
+        beam: Beam of the search for a structure's sentence; 1 is greedy. No caption has ``<unk>``.
+        max_len_b: Maximum length of a caption in tokens, whatever its structure.
+        top: Number of captions to keep.
+        batch_size: Number of candidates per batch; it changes only the speed.
+        weights: Weights of the parts of a score.
 
     Raises:
-        UserError: if a value is out of its range.
+        UserError: if a value is out of range.
     """
 
     candidates: int = 1000
@@ -276,11 +279,11 @@ class StructuredSearch:
 
 
 class Draws(NamedTuple):
-    """The P different pairs that were drawn, those with short structures first.
+    """The P different sampled pairs, pairs with short structures first.
 
     Attributes:
-        conditions: ``[P]`` places in the search's conditions.
-        structures: of each pair.
+        conditions: [P] indices of the search's conditions.
+        structures: Structure of each pair.
     """
 
     conditions: list[int]
@@ -288,13 +291,14 @@ class Draws(NamedTuple):
 
 
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
-    """
+    """Sample pairs of condition and structure.
+
     Args:
-        counts: structure -> how often it occurs in training.
-        search: how many are drawn, and of which lengths.
+        counts: Structure -> number of its occurrences in training.
+        search: Number of samples and lengths of structures.
 
     Raises:
-        UserError: if no structure has the length asked for.
+        UserError: if no structure has a length in the range.
     """
     lengths = {structure: len(structure.split()) for structure in counts}
     chosen = Counter(

@@ -16,7 +16,7 @@ CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def checkpoint_file(path: str) -> str:
-    """The checkpoint that a folder or file name means.
+    """Return the checkpoint of a folder or file name.
 
     Raises:
         UserError: if the file or the folder does not exist, or the folder has no checkpoint.

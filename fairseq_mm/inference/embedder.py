@@ -34,16 +34,17 @@ _SENTENCES = 128  # at once
 def load_embedder(
     path: Union[str, os.PathLike], *, weights: Optional[str] = None, device: Optional[str] = None
 ) -> "Embedder":
-    """The model of a checkpoint that embeds images and sentences.
+    """Load a model that embeds images and sentences.
 
     Args:
-        path: checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-        weights: the extractor's state dict file; found by its content if it lies in the folder of
+        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+        weights: State dict file of the extractor; found by its content if it lies in the folder of
             the checkpoint.
-        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU where there is one.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:
-        UserError: if the checkpoint cannot be loaded, there are several, or its model writes text.
+        UserError: if the checkpoint cannot be loaded, there are several, or its model generates
+            text.
     """
     checkpoints = Checkpoint.open_all(path)
     for checkpoint in checkpoints:
@@ -54,11 +55,11 @@ def load_embedder(
 
 
 class Embedder(Picklable, ImageReader):
-    """Vectors of images and sentences by one model.
+    """Embeds images and sentences with one model.
 
     Args:
-        loaded: the model.
-        weights: the extractor's state dict file; see :class:`.ImageReader`.
+        loaded: The model.
+        weights: State dict file of the extractor, see :class:`.ImageReader`.
     """
 
     not_pickled = ("_words_of",)
@@ -70,13 +71,14 @@ class Embedder(Picklable, ImageReader):
 
     @torch.no_grad()
     def embed_images(self, images: Iterable[AnyImage], **options: Any) -> np.ndarray:
-        """
+        """Embed images.
+
         Args:
-            images: paths, contents of files (bytes) or open images.
-            **options: of :meth:`.ImageReader.features_of`.
+            images: Paths, contents of files (bytes) or open images.
+            **options: Options of :meth:`.ImageReader.features_of`.
 
         Returns:
-            ``[n, K]`` float32.
+            [n, K] float32.
 
         Raises:
             UserError: if the extractor cannot be rebuilt, or an image cannot be read.
@@ -87,12 +89,13 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default()
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """
+        """Embed the features of images.
+
         Args:
-            features: of each image ``[rows, D]``, from the extractor of the training data.
+            features: [rows, D] features of each image, from the extractor of the training data.
 
         Returns:
-            ``[n, K]`` float32.
+            [n, K] float32.
 
         Raises:
             UserError: if the features have another dimension.
@@ -108,13 +111,13 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default()
     def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
-        """Sentences of words' numbers in the model's dictionary, those of like length together.
+        """Embed sentences of token indices, in batches of similar length.
 
         Args:
-            sentences: without ``</s>``, none of them empty.
+            sentences: Indices in the model's dictionary without ``</s>``; no sentence is empty.
 
         Returns:
-            ``[n, K]`` float32, in the order of the sentences.
+            [n, K] float32, in the order of the sentences.
         """
         dictionary = self.task.target_dictionary
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
@@ -136,14 +139,15 @@ class Embedder(Picklable, ImageReader):
         return compute_sha256(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
-        """
+        """Check that vectors were made by this model.
+
         Args:
-            attributes: of a feature store, or of the one that a model was trained on.
-            dim: dimension of its features.
-            what: has them, for the message.
+            attributes: Attributes of a feature store, or of the store that a model was trained on.
+            dim: Dimension of its features.
+            what: Name of the store or model, for messages.
 
         Raises:
-            UserError: if they are no vectors of this model's.
+            UserError: if another model made the vectors.
         """
         maker = attributes.get("extractor")
         if maker != VECTORS_EXTRACTOR:
@@ -159,16 +163,18 @@ class Embedder(Picklable, ImageReader):
             )
 
     def embed_texts(self, texts: Iterable[str]) -> np.ndarray:
-        """
+        """Embed sentences or words.
+
         Args:
-            texts: sentences or words, as people write them. Capitals and punctuation count where
-                the dictionary has such words; else they are lower-cased and left out.
+            texts: Detokenized sentences or words. Capitals and punctuation are kept if the
+                dictionary has such words; otherwise the text is lower-cased and punctuation is left
+                out.
 
         Returns:
-            ``[n, K]`` float32.
+            [n, K] float32.
 
         Raises:
-            UserError: if a text has no words, or one is not in the model's dictionary.
+            UserError: if a text has no words, or a word is not in the model's dictionary.
         """
         dictionary = self.task.target_dictionary
         sentences = []
@@ -185,7 +191,7 @@ class Embedder(Picklable, ImageReader):
 
 
 def tokenizer_of(dictionary: Any) -> Callable[[str], list[str]]:
-    """Texts, as people write them -> their words, in the way of a dictionary."""
+    """Return a function that splits detokenized text into words as a dictionary has them."""
     words = symbols_of(dictionary)
     tokenize = CaptionTokenizer(
         keep_case=any(word != word.lower() for word in words), keep_punctuation=True

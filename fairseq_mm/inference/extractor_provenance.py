@@ -15,14 +15,16 @@ VECTORS_EXTRACTOR = "fairseq-mm embed"
 
 
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
-    """
+    """Check that a checkpoint records an extractor of files.
+
     Args:
-        identity: of the extractor, as a checkpoint carries it.
-        file: the checkpoint.
+        identity: Identity of the extractor, as a checkpoint carries it.
+        file: Path of the checkpoint.
         noun: ``image`` or ``video``.
 
     Raises:
-        UserError: if it carries none, or was trained on vectors of an embedding model.
+        UserError: if the record is empty, or the model was trained on vectors of an embedding
+            model.
     """
     if identity.get("extractor") == VECTORS_EXTRACTOR:
         raise UserError(
@@ -43,13 +45,13 @@ def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None
 def find_weights_file(
     identity: Mapping[str, Any], files: Sequence[str], given: Optional[str]
 ) -> Optional[str]:
-    """The extractor's state dict file: the given one, or one beside a checkpoint that has the
-    recorded content; None where the weights are known by a name.
+    """Return the extractor's state dict file: the given file, or a file in a checkpoint's folder
+    with the recorded content; None if the weights have a name.
 
     Args:
-        identity: of the extractor, as the checkpoints carry it.
-        files: the checkpoints.
-        given: a state dict file, or None.
+        identity: Identity of the extractor, as the checkpoints carry it.
+        files: Paths of the checkpoints.
+        given: State dict file, or None.
 
     Raises:
         UserError: if a file is given where none is needed, or none is found.
@@ -86,17 +88,18 @@ def check_store_extractor(
     dim: int,
     path: str,
 ) -> None:
-    """
+    """Check that features are like a checkpoint's training features.
+
     Args:
-        identity: of the extractor, as a checkpoint carries it.
-        feature_dim: dimension that it was trained on.
-        file: the checkpoint.
-        attributes: of a feature store.
-        dim: dimension of its features.
-        path: its file.
+        identity: Identity of the extractor, as the checkpoint carries it.
+        feature_dim: Dimension of the training features.
+        file: Path of the checkpoint.
+        attributes: Attributes of a feature store.
+        dim: Dimension of the store's features.
+        path: Path of the store.
 
     Raises:
-        UserError: if the checkpoint was trained on other features than the store's.
+        UserError: if extractor or dimension differ.
     """
     if dim != feature_dim:
         raise UserError(
@@ -112,7 +115,7 @@ def check_store_extractor(
             given_by=path,
         )
         return
-    # features that no extractor of this package made record what they please
+    # an imported store may record anything
     for name in IDENTITY:
         ours, theirs = identity.get(name), attributes.get(name)
         if name in identity and name in attributes and ours != theirs:

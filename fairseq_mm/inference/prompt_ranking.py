@@ -22,12 +22,13 @@ DISTRACTORS = 9
 
 
 class RankedStory(NamedTuple):
-    """
+    """Story with its fit to its prompt.
+
     Attributes:
-        hypothesis: the story.
-        margin: log-likelihood under its own prompt less that under the likeliest of the others, in
-            nats a token, ``</s>`` included.
-        prompt_rank: of its own prompt, from 1; equal likelihoods count against it.
+        hypothesis: The story.
+        margin: Log-likelihood under its own prompt minus the highest under another prompt, in nats
+            per token with ``</s>``.
+        prompt_rank: Rank of its own prompt, from 1; ties count against it.
     """
 
     hypothesis: Hypothesis
@@ -36,13 +37,13 @@ class RankedStory(NamedTuple):
 
 
 class PromptRanking:
-    """Orders the stories of a prompt by their likelihood under it and under others.
+    """Orders the stories of a prompt by their likelihood under it and under other prompts.
 
     Args:
-        generator: whose likelihoods are compared.
-        prompts: examples that others are drawn from; equal ones count once.
-        seed: of the draws of the others, which depend on it and a story's index alone.
-        distractors: greatest number of others.
+        generator: Generator whose likelihoods are compared.
+        prompts: Examples to sample the other prompts from; equal ones count once.
+        seed: Seed of the samples, which depend only on it and on a story's index.
+        distractors: Maximum number of other prompts.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class PromptRanking:
         self.distractors = distractors
 
     def others_of(self, example: Example, index: int) -> list[Example]:
-        """
+        """Sample the other prompts.
+
         Raises:
             UserError: if there is no other prompt.
         """
@@ -81,15 +83,16 @@ class PromptRanking:
         index: int,
         batch_size: Optional[int] = None,
     ) -> list[RankedStory]:
-        """
+        """Rank the stories of a prompt.
+
         Args:
-            example: the prompt.
-            hypotheses: its stories.
-            index: of the prompt's stories, on which the draw of the others depends.
-            batch_size: see :meth:`.Generator.generate`.
+            example: The prompt.
+            hypotheses: Its stories.
+            index: Index of the prompt, on which the sample of other prompts depends.
+            batch_size: See :meth:`.Generator.generate`.
 
         Returns:
-            The stories, that of the greatest margin first; equal ones as they were.
+            The stories, the greatest margin first; ties keep their order.
 
         Raises:
             UserError: if there is no other prompt.

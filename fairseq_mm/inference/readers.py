@@ -109,11 +109,12 @@ class MediaReader:
         )
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
-        """
+        """Check that features are like the models' training features.
+
         Args:
-            attributes: of a feature store.
-            dim: dimension of its features.
-            path: its file, for the message.
+            attributes: Attributes of a feature store.
+            dim: Dimension of its features.
+            path: Path of the store, for messages.
 
         Raises:
             UserError: if the models were trained on other features.
@@ -140,19 +141,20 @@ class ImageReader(MediaReader):
         batch_size: Optional[int] = None,
         max_pixels: int = MAX_PIXELS,
     ) -> Iterator[Union[np.ndarray, UserError]]:
-        """Features of each image, or the reason why it cannot be read.
+        """Yield the features of each image, or the error of an unreadable image.
 
-        Threads decode the next batch while the network works on this one.
+        Threads decode the next batch while the network computes the current one.
 
         Args:
-            images: whatever :func:`.read_image` takes: paths, bytes, binary files, open images,
-                arrays, or members of archives.
-            batch_size: images that the extractor gets at a time, by default 16 on a CPU and 128
-                elsewhere; it changes nothing but the speed.
-            max_pixels: larger JPEGs are decoded at reduced scale, other images refused.
+            images: Paths, bytes, binary files, open images, arrays, or members of archives, see
+                :func:`.read_image`.
+            batch_size: Number of images per batch of the extractor, by default 16 on a CPU and 128
+                elsewhere; it changes only the speed.
+            max_pixels: Maximum number of pixels; larger JPEGs are decoded at reduced scale, other
+                images are refused.
 
         Yields:
-            ``[rows, D]`` float32, or the error, in the order of the images.
+            [rows, D] float32, or the error, in the order of the images.
         """
         extractor = self.extractor
         if batch_size is None:
@@ -185,14 +187,14 @@ class ImageReader(MediaReader):
             return error
 
     def readable_features_of(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
-        """Features of each image ``[rows, D]`` float32, in their order.
+        """Return the features [rows, D] float32 of each image, in order.
 
         Args:
-            images: see :meth:`features_of`.
-            **options: of :meth:`features_of`.
+            images: See :meth:`features_of`.
+            **options: Options of :meth:`features_of`.
 
         Raises:
-            UserError: naming the first image that cannot be read.
+            UserError: if an image cannot be read; the message names the first.
         """
         features = []
         for number, rows in enumerate(self.features_of(images, **options)):
@@ -204,13 +206,14 @@ class ImageReader(MediaReader):
         return features
 
     def check_dimension(self, features: np.ndarray, position: int) -> None:
-        """
+        """Check the shape and dimension of given features.
+
         Args:
-            features: of an image.
-            position: of the image among the inputs, for the message.
+            features: Features of an image.
+            position: Position of the image among the inputs, for messages.
 
         Raises:
-            UserError: if they are not ``[rows, D]``.
+            UserError: if they are not [rows, D].
         """
         if features.ndim != 2 or features.shape[1] != self.feature_dim:
             raise UserError(
@@ -223,15 +226,15 @@ class VideoReader(MediaReader):
     """Reads videos as the features that models were trained on.
 
     Args:
-        loaded: the models.
-        weights: see :class:`MediaReader`.
+        loaded: Models that read the features.
+        weights: See :class:`MediaReader`.
 
     Attributes:
-        reads_video: False where the models read transcripts alone.
-        max_frames: frames that the models read; longer videos are truncated.
+        reads_video: False if the models read only transcripts.
+        max_frames: Maximum number of frames; longer videos are truncated.
 
     Raises:
-        UserError: if weights are given, but no video is read.
+        UserError: if weights are given, but the models read no video.
     """
 
     noun = "video"
@@ -246,9 +249,10 @@ class VideoReader(MediaReader):
             self.check_reads_video("`weights` (--weights)")
 
     def check_reads_video(self, option: str) -> None:
-        """
+        """Check an option that needs videos.
+
         Raises:
-            UserError: if no video is read, for which an option is.
+            UserError: if the models read no video.
         """
         if not self.reads_video:
             raise UserError(f"{option} is for models of videos, but {self.name} reads none.")
@@ -275,18 +279,18 @@ class VideoReader(MediaReader):
     def read_video(
         self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
     ) -> FirstClips:
-        """The features of a video, as far as the models read them.
+        """Return the features of a video, up to the maximum number of frames.
 
         Args:
-            video: path, content, or an entry of a list.
-            batch_size: clips that the extractor gets at a time, by default 8 on a CPU and 64
-                elsewhere; it changes nothing but the speed.
-            **options: of :meth:`.Extractor.first_clips`:
-                ``keep_damaged=False``, ``max_pixels``, ``num_images=0``.
+            video: Path, content, or an entry of a list.
+            batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
+                elsewhere; it changes only the speed.
+            **options: Options of :meth:`.Extractor.first_clips`: ``keep_damaged=False``,
+                ``max_pixels``, ``num_images=0``.
 
         Raises:
-            UserError: if the extractor cannot be rebuilt; or why the video cannot be read, without
-                its name.
+            UserError: if the extractor cannot be rebuilt, or the video cannot be read; the message
+                does not name the video.
         """
         size = batch_size or (8 if self.device.type == "cpu" else 64)
         return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
@@ -294,7 +298,9 @@ class VideoReader(MediaReader):
 
 @contextlib.contextmanager
 def _any_size_allowed() -> Iterator[None]:
-    """Around the threads, since reading an image lifts Pillow's limit for all and puts it back."""
+    """Lift Pillow's size limit while threads read images, because each reading lifts and restores
+    it for all threads.
+    """
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:

@@ -1,27 +1,27 @@
-"""Images -> captions by structure and content: many candidates, of which the best are kept.
+"""Captions by structure and content: generates many candidates per image and keeps the best.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
 
-For each image a condition (its own vector, or the mean of the 5 words' or training sentences'
-nearest to it) and a structure (a sequence of tags of a training sentence) are drawn, 1,000 times,
-and each pair is written out by the language model as its most probable sentence. These candidates
-are ranked by :mod:`fairseq_mm.inference.candidates`.
+For each image, 1,000 pairs of a condition and a structure are sampled. A condition is the image's
+own vector, or the mean of the 5 nearest words or training sentences; a structure is the tag
+sequence of a training sentence. For each pair, the language model generates its most probable
+sentence. These candidates are ranked by :mod:`fairseq_mm.inference.candidates`.
 
 The paper has two sets of conditions, the image's own vector and one mean of the nearest words and
-sentences together (``conditions=["image", "concepts"]``), and draws from the set of structures
-(``pos_sampling="types"``). The defaults have the two means apart, and draw structures as frequently
-as they occur in training.
+sentences together (``conditions=["image", "concepts"]``), and samples from the set of different
+structures (``pos_sampling="types"``). By default, the means of words and of sentences are separate
+conditions, and structures are sampled by their frequency in training.
 
     captioner = fairseq_mm.from_pretrained(
         "checkpoints/sc_nlm", embedding="checkpoints/vse_lstm", data="data-bin/flickr8k"
     )
     captioner.caption(["dog.jpg"])[0].captions[0].text
 
-Says what the paper does not:
+Adds what the paper leaves open:
 - The most probable sentence is searched for greedily, or by a beam.
-- Conditions are equally frequent, drawn with replacement as structures are. A pair
-  that is drawn twice is written out once, a sentence that several pairs give is ranked once.
+- Conditions are equally frequent, and sampled with replacement like structures. A pair that is
+  sampled twice is generated once; a sentence of several pairs is ranked once.
 - Weights and penalty: see :class:`.CandidateWeights`.
 """
 
@@ -57,16 +57,16 @@ from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
 
 class ScoredCaption(NamedTuple):
-    """A candidate; see :mod:`fairseq_mm.inference.candidates` for the parts of its score.
+    """Candidate caption; see :mod:`fairseq_mm.inference.candidates` for the parts of its score.
 
     Attributes:
-        text: its words, separated by spaces.
-        score: the weighted sum of the parts.
-        cosine: between the vectors of image and caption.
-        log_prob: natural, under the n-gram model.
-        penalty: of repeated content words, a factor of the cosine.
-        condition: that it was written by.
-        structure: the same, its tags separated by spaces.
+        text: Words, separated by spaces.
+        score: Weighted sum of the parts.
+        cosine: Cosine between the vectors of image and caption.
+        log_prob: Natural logarithm, under the n-gram model.
+        penalty: Penalty of repeated content words, a factor of the cosine.
+        condition: Condition that the caption was generated from.
+        structure: Structure that the caption was generated from, its tags separated by spaces.
     """
 
     text: str
@@ -79,11 +79,11 @@ class ScoredCaption(NamedTuple):
 
 
 class StructuredCaption(NamedTuple):
-    """What is found for an image.
+    """Captions of an image.
 
     Attributes:
-        captions: different ones, the best first.
-        nearest: the training sentence that is nearest to the image.
+        captions: Different captions, the best first.
+        nearest: Training sentence that is nearest to the image.
     """
 
     captions: list[ScoredCaption]
@@ -91,17 +91,17 @@ class StructuredCaption(NamedTuple):
 
 
 class StructuredCaptioner(Picklable):
-    """Captions of images by a model of structures, an embedding and an n-gram model.
+    """Captions images by a model of structures, an embedding model and an n-gram model.
 
     Args:
-        decoder: of ``sc_nlm``, trained on vectors of the embedding.
-        embedder: of the embedding.
-        sentences: of training, for conditions.
-        structures: of training -> how often each occurs.
-        language_model: with ``log_probs(sentences) -> [n]`` of words and end, natural.
+        decoder: Models of ``sc_nlm``, trained on vectors of the embedding model.
+        embedder: The embedding model.
+        sentences: Training sentences, for conditions.
+        structures: Structure -> number of its occurrences in training.
+        language_model: Object with ``log_probs(sentences) -> [n]``, natural logarithms with ends.
 
     Raises:
-        UserError: if the decoder was trained on other vectors, or has no word for a tag.
+        UserError: if the decoder was trained on other vectors, or lacks a tag.
     """
 
     def __init__(
@@ -157,13 +157,14 @@ class StructuredCaptioner(Picklable):
         return unit_vectors(vectors, "word", names=[dictionary[number] for number in words])
 
     def caption(self, images: Iterable[AnyImage], **options: Any) -> list[StructuredCaption]:
-        """
+        """Caption images.
+
         Args:
-            images: paths, contents of files (bytes) or open images.
-            **options: of :class:`StructuredSearch`.
+            images: Paths, contents of files (bytes) or open images.
+            **options: Options of :class:`StructuredSearch`.
 
         Raises:
-            UserError: if the embedding's extractor cannot be rebuilt, or an image not be read.
+            UserError: if the embedding's extractor cannot be rebuilt, or an image cannot be read.
         """
         images = list_of_several(images, "images")
         known = {item.name for item in dataclasses.fields(StructuredSearch)}
@@ -185,17 +186,19 @@ class StructuredCaptioner(Picklable):
     def caption_features(
         self, features: Sequence[np.ndarray], search: StructuredSearch
     ) -> Iterator[StructuredCaption]:
-        """
+        """Caption the features of images.
+
         Args:
-            features: of each image ``[rows, D]``, from the extractor of the embedding's training.
-            search: how candidates are made and ranked.
+            features: [rows, D] features of each image, from the extractor of the embedding's
+                training.
+            search: Options for generating and ranking candidates.
 
         Yields:
-            captions of each image, in their order.
+            The captions of each image, in order.
 
         Raises:
-            UserError: if features have another dimension, or no structure has the length
-                asked for.
+            UserError: if features have another dimension, or no structure has a length in the
+                range.
         """
         if not features:
             return
@@ -220,12 +223,12 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Words' numbers of each image's candidates, by pair.
+        """Generate the token indices of each image's candidates, by pair.
 
         Args:
-            conditions: ``[B, C, K]``.
+            conditions: [B, C, K].
             draws: P pairs.
-            search: beam, batch size and greatest length.
+            search: Beam, batch size and maximum length.
         """
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)
@@ -262,13 +265,13 @@ class StructuredCaptioner(Picklable):
         draws: Draws,
         search: StructuredSearch,
     ) -> list[list[ScoredCaption]]:
-        """The best candidates of each image.
+        """Return the best candidates of each image.
 
         Args:
-            images: ``[B, K]`` of unit length.
-            written: of each image, by pair.
-            draws: the pairs.
-            search: weights, and how many are kept.
+            images: [B, K] of unit length.
+            written: Candidates of each image, by pair.
+            draws: The pairs.
+            search: Weights, and number of captions to keep.
         """
         place_of = {
             tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))
@@ -280,7 +283,7 @@ class StructuredCaptioner(Picklable):
         log_probs = self.language_model.log_probs(sentences)
         ranked = []
         for image, candidates in zip(images, written):
-            # of several pairs that gave a sentence the first
+            # if several pairs gave a sentence, keep the first
             pair_of = {tokens: pair for pair, tokens in reversed(list(enumerate(candidates)))}
             pairs = sorted(pair_of.values())
             places = [place_of[candidates[pair]] for pair in pairs]

@@ -1,4 +1,4 @@
-"""What is said in a video -> tokens as a checkpoint's training had them."""
+"""Encodes transcripts of videos as in a checkpoint's training."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -16,15 +16,15 @@ from fairseq_mm.errors import UserError
 
 
 class Transcript(NamedTuple):
-    """What is said in a video, as the models read it.
+    """Transcript of a video as the model reads it.
 
     Attributes:
-        text: as it was given.
-        tokens: their numbers, the ends included.
-        oov_words: words that its indexed OOV tokens stand for.
-        num_tokens: before it was cut, ends not counted.
-        num_cut: of these, those that were cut off at the end.
-        is_available: it does not say that there is none.
+        text: Text as given.
+        tokens: Token indices with ends.
+        oov_words: Words that its indexed OOV tokens denote.
+        num_tokens: Number of tokens before truncation, without ends.
+        num_cut: Number of truncated tokens.
+        is_available: False if the text says that there is no transcript.
     """
 
     text: str
@@ -36,15 +36,16 @@ class Transcript(NamedTuple):
 
 
 class TranscriptEncoder:
-    """
+    """Encoder from the text of a transcript to tokens.
+
     Args:
-        task: with the models, which decide how long a transcript may be.
-        file: the checkpoint, for messages.
+        task: Task with the models, which limit the length of a transcript.
+        file: Path of the checkpoint, for messages.
 
     Attributes:
-        limit: longest transcript in tokens, its ends not counted.
-        tokenizer: what the transcripts of the training data went through, as far as it is known:
-            one of ``TOKENIZERS``.
+        limit: Maximum number of tokens of a transcript, without ends.
+        tokenizer: Normalisation of the training transcripts as far as it is known: one of
+            ``TOKENIZERS``.
     """
 
     def __init__(self, task: Any, file: str) -> None:
@@ -55,14 +56,15 @@ class TranscriptEncoder:
         self._known = frozenset(task.source_dictionary.symbols)
 
     def encode(self, text: Optional[str], *, tokenizer: Optional[str] = None) -> Transcript:
-        """
+        """Encode a transcript.
+
         Args:
-            text: what is said; None for "transcript not available".
-            tokenizer: what it goes through before it becomes subwords: one of ``TOKENIZERS``;
-                None for what the training data went through.
+            text: Transcript; None for "transcript not available".
+            tokenizer: Normalisation before the text is split into subwords: one of ``TOKENIZERS``;
+                None for the normalisation of the training data.
 
         Raises:
-            UserError: if it has no word, none that the models know, or a control symbol.
+            UserError: if the text has no word, no word that the models know, or a control symbol.
         """
         if text is not None and not isinstance(text, str):
             raise UserError(f"`transcript` must be a string, but is a {type(text).__name__}.")
@@ -91,7 +93,7 @@ class TranscriptEncoder:
         return Transcript(text, tokens, oov_words, len(words), num_cut, is_available)
 
     def _with_ends(self, tokens: list[torch.Tensor]) -> Any:
-        """Lines as the training cut them, with the ends that it gave them."""
+        """Truncate lines and add their ends, as in the training."""
         # fairseq's lines end with </s>
         end = self.task.source_dictionary.eos()
         lines = [torch.cat([line, line.new_tensor([end])]) for line in tokens]
