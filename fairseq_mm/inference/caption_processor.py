@@ -22,23 +22,23 @@ ImageOrFeatures = Union[AnyImage, np.ndarray]
 
 
 def is_features(value: Any) -> bool:
-    """Whether an array is features ``[rows, D]``, not the pixels of an image."""
+    """Return True if an array is features [rows, D], False if it is the pixels of an image."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 class CaptionProcessor(Processor[ImageOrFeatures]):
-    """Images: paths, bytes, PIL images, arrays ``[H, W, 3]`` of uint8, binary files; or features
-    ``[rows, D]`` of float type.
+    """Processor of images: paths, bytes, PIL images, arrays [H, W, 3] of uint8, binary files; or
+    features [rows, D] of float type.
 
     Args:
-        loaded: the models.
-        weights: state dict file of the extractor, see :class:`.ImageReader`.
-        embedding: checkpoint of the embedding model on whose vectors the models were trained; the
-            extractor is then that model's.
+        loaded: Models that read the images.
+        weights: State dict file of the extractor, see :class:`.ImageReader`.
+        embedding: Checkpoint of the embedding model on whose vectors the models were trained; its
+            extractor is then used.
 
     Raises:
-        UserError: if the models embed or read part-of-speech sequences, or the embedding is not
-            the one that they were trained on.
+        UserError: if the models embed or read part-of-speech sequences, or were trained on the
+            vectors of another embedding model.
     """
 
     batch_sizes = (100, 100)
@@ -78,7 +78,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         """See :meth:`.Processor.examples`.
 
         Args:
-            inputs: images, or features of all of them.
+            inputs: Images, or features of all images.
             **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
         """
         if all(map(is_features, inputs)):
@@ -96,7 +96,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             yield Example(features=features.astype(np.float32))
 
     def _embedded(self, found: Iterator[Any], size: int) -> Iterator[Any]:
-        """Vectors ``[1, K]`` of features, a batch at a time; errors stay where they are."""
+        """Replace features by vectors [1, K], one batch at a time; errors keep their place."""
         assert self.embedder is not None
         while True:
             batch = list(itertools.islice(found, size))

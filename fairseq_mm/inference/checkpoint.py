@@ -153,7 +153,7 @@ class Checkpoint:
         # unresolved, since an interpolation could read variables of the environment
         options = OmegaConf.to_container(common) if isinstance(common, DictConfig) else {}
         folder = options.get("user_dir")
-        # trainings with this package alone record its own folder, wherever it was then
+        # trainings with only this package record its own folder, wherever it was then
         if isinstance(folder, str) and os.path.basename(os.path.normpath(folder)) != "fairseq_mm":
             raise UserError(
                 f"{self.path}: --arch {self.arch} (--task {self.task_name}) is of a plugin that "
@@ -171,7 +171,7 @@ class Checkpoint:
             "that it was trained with is not loaded (--user-dir DIR; in Python import it)."
         )
 
-    # What the model is for -----------------------------------------------------------------------
+    # Purpose of the model ------------------------------------------------------------------------
 
     @property
     def task_class(self) -> Any:
@@ -252,7 +252,7 @@ class Checkpoint:
         """First twelve digits of the file's SHA-256, by which vector stores name the checkpoint."""
         return compute_sha256(self.path)[:12]
 
-    # What the model was trained on ---------------------------------------------------------------
+    # Record of the training data -----------------------------------------------------------------
 
     @cached_property
     def provenance(self) -> dict[str, Any]:

@@ -37,18 +37,18 @@ class Generator(Picklable):
     """Generates texts with one model, or with an ensemble whose probabilities are averaged.
 
     Args:
-        loaded: the models; they are prepared for inference here, and cannot be trained afterwards.
-        prompt_generator: of a language model that generates prompts, for models of stories.
-        **options: of the task's processor, such as ``weights``.
+        loaded: Models; they are prepared for inference here, and cannot be trained afterwards.
+        prompt_generator: Generator of a language model of prompts, for models of stories.
+        **options: Options of the task's processor, such as ``weights``.
 
     Attributes:
-        task: of the checkpoints.
-        files: the checkpoints.
-        processor: see :class:`.Processor`.
-        max_len: longest text that the models have positions for, ``</s>`` not counted.
+        task: Task of the checkpoints.
+        files: Paths of the checkpoints.
+        processor: Processor of the task, see :class:`.Processor`.
+        max_len: Length of the longest text for which the models have positions, without ``</s>``.
 
     Raises:
-        UserError: if the training of a model has diverged, or an option is not of the processor.
+        UserError: if the training of a model has diverged, or the processor has no such option.
     """
 
     not_pickled = ("_built",)
@@ -85,7 +85,7 @@ class Generator(Picklable):
         return f"Generator({files!r}: {outputs} by {self.architectures[0]}, {self.device})"
 
     def config(self, preset: Optional[str] = None, **options: Any) -> GenerationConfig:
-        """A checked configuration, see :meth:`.GenerationConfig.of_task`.
+        """Build and check a config, see :meth:`.GenerationConfig.of_task`.
 
         Raises:
             UserError: if an option does not exist, or does not fit the models.
@@ -136,25 +136,26 @@ class Generator(Picklable):
         reading: Optional[dict[str, Any]] = None,
         **options: Any,
     ) -> Any:
-        """The best hypotheses of each input.
+        """Generate the best hypotheses of each input.
 
         Args:
-            inputs: one input or a list of them, as the task's processor takes them: images, image
-                sequences, prompts, or videos with transcripts. None of language models, and where
-                a prompt model generates the prompts.
-            n: number of texts where there are no inputs.
-            preset: name of one of the task's presets.
-            indices: of the inputs, on which the draws of ``sampling`` depend; by default their
-                positions.
-            batch_size: inputs of a batch; it changes nothing but the speed.
-            reading: options of reading the inputs, see the processor's ``examples``.
-            **options: fields of :class:`.GenerationConfig` and constraints of the task.
+            inputs: One input or a list of inputs, as the task's processor accepts them: images,
+                image sequences, prompts, or videos with transcripts. None for language models, and
+                if a prompt model generates the prompts.
+            n: Number of texts if there are no inputs.
+            preset: Name of a preset of the task.
+            indices: Indices of the inputs, on which the samples of ``sampling`` depend; by default
+                their positions.
+            batch_size: Number of inputs per batch; it changes only the speed.
+            reading: Options of reading the inputs, see the processor's ``examples``.
+            **options: Fields of :class:`.GenerationConfig` and constraints of the task.
 
         Returns:
-            For one input a list of its ``nbest`` hypotheses, for a list of inputs a list of those.
+            For one input, a list of its ``nbest`` hypotheses; for a list of inputs, a list of such
+            lists.
 
         Raises:
-            UserError: if an input cannot be read (naming it), or an option does not fit.
+            UserError: if an input cannot be read (the message names it), or an option does not fit.
         """
         config = self.config(preset, **options)
         inputs = _without_iterator(inputs)
@@ -169,9 +170,10 @@ class Generator(Picklable):
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """
+        """Read all inputs.
+
         Raises:
-            UserError: naming the first input that cannot be read.
+            UserError: if an input cannot be read; the message names the first.
         """
         examples = []
         reading = {} if reading is None else reading
@@ -189,9 +191,10 @@ class Generator(Picklable):
         return examples
 
     def _size_of_batches(self, batch_size: Optional[int]) -> int:
-        """
+        """Return the given batch size, or the processor's default.
+
         Raises:
-            UserError: if there is nothing in a batch.
+            UserError: if it is below 1.
         """
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
@@ -234,20 +237,21 @@ class Generator(Picklable):
         batch_size: Optional[int] = None,
         stream: str = "text",
     ) -> Iterator[list[Hypothesis]]:
-        """Hypotheses of inputs that are read already.
+        """Generate the hypotheses of examples.
 
         Args:
-            examples: of the processor.
-            config: of :meth:`config`.
-            indices: see :meth:`generate`.
-            batch_size: see :meth:`generate`.
-            stream: of random numbers, one of ``STREAMS``.
+            examples: Examples of the processor.
+            config: Config from :meth:`config`.
+            indices: See :meth:`generate`.
+            batch_size: See :meth:`generate`.
+            stream: Stream of random numbers, one of ``STREAMS``.
 
         Yields:
-            the hypotheses of each input, in the order of the inputs, each batch as it is done.
+            The hypotheses of each input, in the order of the inputs; a batch is yielded when it is
+            complete.
 
         Raises:
-            UserError: if options do not fit the models, or they give no probabilities.
+            UserError: if options do not fit the models, or a probability is not finite.
         """
         size = self._size_of_batches(batch_size)
         count = len(examples)
@@ -337,7 +341,7 @@ class Generator(Picklable):
         return self.processor.encode(typed_option("text", text, str))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of target tokens, detokenised.
+        """Return the detokenized text of target tokens.
 
         Raises:
             UserError: if a token is not in the vocabulary.
@@ -362,20 +366,21 @@ class Generator(Picklable):
         batch_size: Optional[int] = None,
         reading: Optional[dict[str, Any]] = None,
     ) -> Any:
-        """Log-probabilities of given texts, as ``fairseq-generate --score-reference`` has them.
+        """Compute log-probabilities of given texts, like ``fairseq-generate --score-reference``.
 
         Args:
-            texts: one text, or one for each input, in words of the vocabulary (a visual story with
+            texts: One text, or one for each input, in words of the vocabulary (a visual story with
                 its separators).
-            inputs: see :meth:`generate`; None of language models.
-            batch_size: texts of a batch; it changes nothing but the speed.
-            reading: see :meth:`generate`.
+            inputs: See :meth:`generate`; None for language models.
+            batch_size: Number of texts per batch; it changes only the speed.
+            reading: See :meth:`generate`.
 
         Returns:
-            A :class:`.Hypothesis`, or a list of them.
+            A :class:`.Hypothesis`, or a list of hypotheses.
 
         Raises:
-            UserError: if there are not as many texts as inputs, or one cannot be read.
+            UserError: if the numbers of texts and inputs differ, or an input or text cannot be
+                read.
         """
         single = isinstance(texts, str)
         given: list[str] = (
@@ -407,12 +412,12 @@ class Generator(Picklable):
         *,
         batch_size: Optional[int] = None,
     ) -> list[Hypothesis]:
-        """:meth:`score` of texts that are tokens, of inputs that are read.
+        """:meth:`score` for texts that are tokens and inputs that are examples.
 
         Args:
-            targets: of each text the tokens ``[t]``, ``</s>`` included.
-            examples: of the processor, one for each text.
-            batch_size: see :meth:`score`.
+            targets: Tokens [t] of each text, with ``</s>``.
+            examples: Examples of the processor, one for each text.
+            batch_size: See :meth:`score`.
         """
         size = self._size_of_batches(batch_size)
         scored: dict[int, Hypothesis] = {}
@@ -483,10 +488,10 @@ def _indices_of(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
-    """The processor of the models' task.
+    """Build the processor of the models' task.
 
     Raises:
-        UserError: if an option is not the processor's.
+        UserError: if the processor has no such option.
     """
     named = loaded.task.processor
     if isinstance(named, str):
@@ -513,22 +518,23 @@ def generate_prompts(
     max_words: Optional[int] = None,
     batch_size: Optional[int] = None,
 ) -> list[Any]:
-    """Prompts by a language model, each until the model ends it (Fan et al. 2018, section 5.4).
+    """Generate prompts with a language model, until the model ends each (Fan et al. 2018, section
+    5.4).
 
     Args:
-        generator: of the language model.
-        indices: of the prompts, on which the draws depend.
-        seed: of the draws.
-        topk: draw from the k most probable tokens only.
-        temperature: see :class:`.GenerationConfig`.
-        max_words: longest prompt; by default as many as the model has positions for.
-        batch_size: prompts at a time.
+        generator: Generator of the language model.
+        indices: Indices of the prompts, on which the samples depend.
+        seed: Seed of the samples.
+        topk: Number of most probable tokens to sample from.
+        temperature: See :class:`.GenerationConfig`.
+        max_words: Maximum number of words of a prompt; by default the model's number of positions.
+        batch_size: Number of prompts per batch.
 
     Returns:
-        The prompts, of :class:`.prompt_processor.Prompt`.
+        The prompts, as :class:`.prompt_processor.Prompt`.
 
     Raises:
-        UserError: if an option does not fit.
+        UserError: if an option is out of range.
     """
     from fairseq_mm.inference.prompt_processor import Prompt
 

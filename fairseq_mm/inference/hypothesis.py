@@ -1,4 +1,4 @@
-"""What a model generates for an input."""
+"""Results of generation."""
 
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -6,18 +6,18 @@ from typing import Any, Optional
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A generated text, or a given one that was scored.
+    """Generated text, or a given text that was scored.
 
     Args:
-        text: as people read it, detokenised.
-        score: Mean natural log-probability of the tokens, ``</s>`` included; with ``lenpen`` their
-            sum divided by their number to that power.
-        tokens: indices of the target dictionary, ``</s>`` included.
-        positional_scores: log-probability of each token.
-        line: the tokens as text, as ``fairseq-generate`` prints them.
-        sentences: of a visual story one for each image, detokenised; else empty.
-        index: of the input; the draws of ``sampling`` depend on it.
-        source: what the text was generated from, where that is text: a prompt or a transcript.
+        text: Detokenized text.
+        score: Mean natural log-probability of the tokens, with ``</s>``; with ``lenpen``, their sum
+            divided by their number to that power.
+        tokens: Indices in the target dictionary, with ``</s>``.
+        positional_scores: Log-probability of each token.
+        line: Tokens as text, as ``fairseq-generate`` prints them.
+        sentences: Detokenized sentences of a visual story, one per image; empty for other texts.
+        index: Index of the input, on which the samples of ``sampling`` depend.
+        source: Prompt or transcript that the text was generated from, if any.
     """
 
     text: str

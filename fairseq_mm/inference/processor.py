@@ -22,15 +22,15 @@ Input = TypeVar("Input")
 
 @dataclass(frozen=True)
 class Example:
-    """An input as the models read it, in the form of the task's data set.
+    """Input as the models read it, in the form of the task's dataset.
 
     Args:
-        features: ``[rows, D]`` of the image, the image sequence or the video; None where there is
-            none.
-        missing: ``[rows]`` bool, True at rows of zeros that stand for missing images.
-        source: ``[s]`` token indices of the source text, ends included.
-        origin: what the source text was made from, for the hypothesis.
-        oov_tokens: words that indexed OOV tokens of the source stand for.
+        features: [rows, D] features of the image, the image sequence or the video; None for no
+            features.
+        missing: [rows] bool, True at zero rows of missing images.
+        source: [s] token indices of the source text, with ends.
+        origin: Object that the source text was made from, for the hypothesis.
+        oov_tokens: Words that indexed OOV tokens of the source denote.
     """
 
     features: Optional[np.ndarray] = None
@@ -41,12 +41,12 @@ class Example:
 
 
 class Decoded(NamedTuple):
-    """A hypothesis as text.
+    """Hypothesis as text.
 
     Attributes:
-        text: detokenised.
-        line: its tokens, separated by spaces, as ``fairseq-generate`` prints them.
-        sentences: detokenised, of texts with a sentence for each image; else empty.
+        text: Detokenized text.
+        line: Tokens, separated by spaces, as ``fairseq-generate`` prints them.
+        sentences: Detokenized sentences, one per image; empty for other texts.
     """
 
     text: str
@@ -55,10 +55,10 @@ class Decoded(NamedTuple):
 
 
 def field_of(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
-    """A field of a record.
+    """Return a field of a record.
 
     Raises:
-        UserError: if it is missing, or of another type.
+        UserError: if the field is missing, or of another type.
     """
     value = record.get(name)
     if not isinstance(value, kind):
@@ -71,13 +71,13 @@ _KINDS: dict[type, str] = {str: "text", list: "a list"}
 
 
 class Processor(Generic[Input]):
-    """Base of the processors.
+    """Base of processors, which turn raw inputs into examples, and tokens into text.
 
     Args:
-        loaded: the models.
+        loaded: Models that read the inputs.
 
     Attributes:
-        batch_sizes: inputs of a generation batch on a CPU and elsewhere.
+        batch_sizes: Number of inputs of a generation batch on a CPU and elsewhere.
         reading_options: Names and types of the options of :meth:`examples`.
     """
 
@@ -93,33 +93,34 @@ class Processor(Generic[Input]):
 
     @property
     def extractor_identity(self) -> Optional[dict[str, Any]]:
-        """What made the features that the models were trained on, for records; None where they
-        read none."""
+        """Identity of the extractor of the training features, for records; None if the models read
+        no features.
+        """
         reader = getattr(self, "reader", None)
         reads = getattr(reader, "reads_video", reader is not None)
         return reader.identity if reads else None
 
     def is_single(self, inputs: Any) -> bool:
-        """Whether this is one input, not a list of them."""
+        """Return True if the argument is one input, False if it is a list of inputs."""
         raise NotImplementedError
 
     def examples(
         self, inputs: Sequence[Input], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
-        """The example of each input, or the reason why it cannot be read.
+        """Yield the example of each input, or the error of an unreadable input.
 
         Args:
-            inputs: as users give them.
-            **options: of reading, a processor's own.
+            inputs: Inputs as users give them.
+            **options: The processor's own options of reading.
         """
         raise NotImplementedError
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Input:
-        """The input that a JSON object describes, as ``fairseq-mm generate`` reads it a line.
+        """Return the input that a JSON object describes, for ``fairseq-mm generate``.
 
         Args:
-            record: the object, without its ``id``.
-            folder: paths are relative to it.
+            record: The object, without its ``id``.
+            folder: Folder that paths are relative to.
 
         Raises:
             UserError: if a field is missing, or of another type.
@@ -127,13 +128,13 @@ class Processor(Generic[Input]):
         raise NotImplementedError
 
     def name_of(self, value: Any, position: int) -> str:
-        """What messages call an input."""
+        """Return the name of an input for messages."""
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
         return f"{self.task.input_names[0]} {position}"
 
     def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
-        """Positions of the examples of each batch; together they are all, each once."""
+        """Divide the examples into batches; yields the positions of each batch's examples."""
         for start in range(0, len(examples), batch_size):
             yield list(range(start, min(start + batch_size, len(examples))))
 
@@ -143,13 +144,13 @@ class Processor(Generic[Input]):
         indices: Sequence[int],
         targets: Optional[Sequence[torch.Tensor]] = None,
     ) -> dict[str, Any]:
-        """A batch like the data set's, on the models' device; ``item`` has the position of each
-        example in ``examples``.
+        """Collate a batch like the dataset's, on the models' device; its ``item`` has the position
+        of each example in ``examples``.
 
         Args:
-            examples: of the batch.
-            indices: of the inputs, on which draws depend.
-            targets: tokens of texts that are scored; None where texts are generated.
+            examples: Examples of the batch.
+            indices: Indices of the inputs, on which samples depend.
+            targets: Tokens of texts to score; None to generate texts.
         """
         rows = [
             {
@@ -178,10 +179,10 @@ class Processor(Generic[Input]):
         return torch.cat([encode_words(self.dictionary, self.tokenize(text)), end])
 
     def tokenize(self, text: str) -> str:
-        """Tokens of a target text, separated by spaces."""
+        """Tokenize a target text; returns tokens separated by spaces."""
         return text
 
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
-        """A hypothesis as text."""
+        """Convert the tokens of a hypothesis to text."""
         line = self.dictionary.string(tokens)
         return Decoded(line, line)

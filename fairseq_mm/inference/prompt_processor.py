@@ -18,15 +18,15 @@ from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt that was read or generated.
+    """Prompt that was read or generated.
 
     Args:
-        text: as people read it.
-        words: as the model reads it, before unknown ones become ``<unk>``.
-        tokens: their indices, ``</s>`` included.
-        unknown: the words that are not in the vocabulary.
-        num_truncated: words that were cut off at the end.
-        score: of a prompt that was generated, see :class:`.Hypothesis`.
+        text: Detokenized prompt.
+        words: Words as the model reads them, before unknown words become ``<unk>``.
+        tokens: Token indices with ``</s>``.
+        unknown: Words that are not in the vocabulary.
+        num_truncated: Number of truncated words.
+        score: Score of a generated prompt, see :class:`.Hypothesis`.
     """
 
     text: str
@@ -38,13 +38,13 @@ class Prompt:
 
 
 class PromptProcessor(Processor[Union[str, Prompt, None]]):
-    """Prompts as people write them, or as WritingPrompts has them; None for a language model.
+    """Processor of prompts, detokenized or as in WritingPrompts; None for a language model.
 
     Args:
-        loaded: the models.
+        loaded: Models that read the prompts.
 
     Attributes:
-        max_source_words: longest prompt; None of language models.
+        max_source_words: Maximum number of words of a prompt; None for language models.
     """
 
     reading_options: Mapping[str, type] = {"truncate": bool}
@@ -65,7 +65,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         """See :meth:`.Processor.examples`.
 
         Args:
-            inputs: prompts; None for each text of a language model.
+            inputs: Prompts; None for each text of a language model.
             **options: ``truncate`` of :meth:`read_prompt`.
         """
         for value in inputs:
@@ -87,13 +87,15 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         return f"prompt {position}"
 
     def read_prompt(self, text: str, *, truncate: bool = False) -> Prompt:
-        """
+        """Read a prompt.
+
         Args:
-            text: as people write it, or split into words as WritingPrompts is.
-            truncate: cut it where the model has no more positions.
+            text: Detokenized prompt, or words separated by spaces as in WritingPrompts.
+            truncate: True to truncate a prompt that is longer than the model's positions.
 
         Raises:
-            UserError: if it is empty, too long, or has no known word; or the model takes none.
+            UserError: if the prompt is empty, too long, or has no known word, or the model reads no
+                prompt.
         """
         file = self.loaded.files[0]
         if not isinstance(text, str):
@@ -124,7 +126,9 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         return Prompt(text.strip(), words, [*tokens, dictionary.eos()], unknown, num_truncated)
 
     def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
-        """Sources of equal length together where a model would read the padding."""
+        """Divide the examples into batches, with sources of equal length if a model would read the
+        padding.
+        """
         groups = [list(range(len(examples)))]
         if not self.loaded.are_language_models and not all(map(_masks_padding, self.models)):
             by_length: dict[int, list[int]] = {}
@@ -145,7 +149,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
 
 
 def _masks_padding(model: Any) -> bool:
-    """Whether it is known that a model does not read it; of fairseq's own models it is not."""
+    """Return True if a model is known to mask padding; fairseq's own models are not."""
     decoder = model.decoder
     return getattr(decoder, "masks_padding", False) and getattr(
         decoder, "frozen_masks_padding", True

@@ -19,8 +19,9 @@ from fairseq_mm.prepare.jsonl import text_or_file
 
 
 class Video(TypedDict, total=False):
-    """An input: the video's file (or its content, or features ``[frames, D]``), and what is said
-    in it."""
+    """Input of a model of videos: the video's file (or its content, or features [frames, D]), and
+    its transcript.
+    """
 
     video: Union[AnyMedia, np.ndarray]
     transcript: Union[str, Transcript, None]
@@ -30,12 +31,14 @@ AnyInput = Union[Video, AnyMedia, str]
 
 
 class VideoProcessor(Processor[AnyInput]):
-    """Videos as ``{"video": path, "transcript": text}``. A model of videos takes a path as a video
-    without transcript; a model of transcripts alone takes text.
+    """Processor of videos, given as ``{"video": path, "transcript": text}``.
+
+    For a model of videos, a path is a video without transcript. For a model that reads only
+    transcripts, a text is a transcript.
 
     Args:
-        loaded: the models.
-        weights: state dict file of the extractor, see :class:`.VideoReader`.
+        loaded: Models that read the videos.
+        weights: State dict file of the extractor, see :class:`.VideoReader`.
     """
 
     batch_sizes = (8, 32)
@@ -78,7 +81,7 @@ class VideoProcessor(Processor[AnyInput]):
         """See :meth:`.Processor.examples`.
 
         Args:
-            inputs: videos, transcripts or both.
+            inputs: Videos, transcripts or both.
             **options: ``tokenizer`` of :meth:`.TranscriptEncoder.encode`; ``batch_size`` and
                 ``keep_damaged`` of :meth:`.VideoReader.read_video`.
         """
@@ -100,9 +103,10 @@ class VideoProcessor(Processor[AnyInput]):
                 )
 
     def _parts_of(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
-        """
+        """Split an input into video and transcript.
+
         Raises:
-            UserError: if what the models read is missing, or they do not read what is given.
+            UserError: if a part that the models need is missing, or they do not read a given part.
         """
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):

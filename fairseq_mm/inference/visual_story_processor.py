@@ -22,11 +22,12 @@ ImageSequence = Sequence[Optional[ImageOrFeatures]]
 
 
 class VisualStoryProcessor(Processor[ImageSequence]):
-    """Sequences of five images, each as of :class:`.CaptionProcessor`; None for a missing one.
+    """Processor of sequences of five images, see :class:`.CaptionProcessor`; None for a missing
+    image.
 
     Args:
-        loaded: the models.
-        weights: state dict file of the extractor, see :class:`.ImageReader`.
+        loaded: Models that read the images.
+        weights: State dict file of the extractor, see :class:`.ImageReader`.
     """
 
     reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
@@ -60,7 +61,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         """See :meth:`.Processor.examples`.
 
         Args:
-            inputs: image sequences.
+            inputs: Image sequences.
             **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
         """
         images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
@@ -82,10 +83,10 @@ class VisualStoryProcessor(Processor[ImageSequence]):
                 yield error
 
     def example_of(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
-        """The example of five images' features ``[R, D]``; zeros in the place of a missing one.
+        """Return the example of five images' features [R, D]; missing images become zeros.
 
         Raises:
-            UserError: if there are not five, or one is not of the training data's shape.
+            UserError: if there are not five images, or a shape differs from the training data's.
         """
         check_sequence(features)
         R, D = self.rows_per_image, self.reader.feature_dim
@@ -112,7 +113,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
 
 def _listed(sequence: ImageSequence) -> ImageSequence:
-    """The images of a sequence; none of what is no sequence."""
+    """Return the images of a sequence as a list; an empty list if the argument is no sequence."""
     is_list = isinstance(sequence, Sequence) and not isinstance(sequence, (str, bytes))
     return sequence if is_list else ()
 
@@ -122,9 +123,10 @@ def _name_of(image: Any, place: int) -> str:
 
 
 def check_sequence(images: Sequence[Any]) -> None:
-    """
+    """Check that a sequence has five images, at least one of them not None.
+
     Raises:
-        UserError: if it is no list of five images, one of them there at least.
+        UserError: if it has not.
     """
     if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
         raise UserError(
