@@ -143,23 +143,23 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 
 
 def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
-    """Adds shared arguments to a parser or a group.
+    """Add shared arguments to a parser or a group.
 
     Args:
-        parser: gets them.
-        *names: of ``SHARED``.
-        **changes: name -> what is different here, such as ``checkpoint={"required": False}``.
+        parser: Parser or group.
+        *names: Names in ``SHARED``.
+        **changes: Name -> changed settings, such as ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
 
 
 def add_table(parser: Any, table: Mapping[str, tuple[Any, str, str]]) -> None:
-    """Adds the arguments of a table of a subcommand.
+    """Add the arguments of a table.
 
     Args:
-        parser: gets them.
-        table: name -> type, placeholder and help. The type is ``bool`` for a switch, ``list`` for
+        parser: Parser or group.
+        table: Name -> type, placeholder and help. The type is ``bool`` for a switch, ``list`` for
             text that may be given again.
     """
     for name, (kind, placeholder, text) in table.items():
@@ -178,15 +178,15 @@ def add_generation(
     presets: Iterable[str] = (),
     constraints: Optional[Mapping[str, Any]] = None,
 ) -> None:
-    """Adds the options of generation. Those that are not given stay None, so that a preset or the
+    """Add the options of generation. Options that are not given stay None, so that a preset or the
     task decides.
 
     Args:
-        parser: gets them.
-        defaults: of the task, a table of :mod:`fairseq_mm.generation.defaults`; named in the help.
-            Empty where they differ from checkpoint to checkpoint.
-        presets: names of the task's presets.
-        constraints: of the task, and their defaults.
+        parser: Parser or group.
+        defaults: Defaults of the task, a table of :mod:`fairseq_mm.generation.defaults`, for the
+            help. Empty if they differ from checkpoint to checkpoint.
+        presets: Names of the task's presets.
+        constraints: Constraints of the task, and their defaults.
     """
     differ = "Where no default is named, the preset or the model's task has one, described above."
     group = parser.add_argument_group("generation", None if defaults else differ)
@@ -211,8 +211,9 @@ def add_generation(
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of generation that were given, by their names in
-    :class:`fairseq_mm.generation.config.GenerationConfig`."""
+    """Return the given options of generation, by their names in
+    :class:`fairseq_mm.generation.config.GenerationConfig`.
+    """
     names = ("preset", *GENERATION, *CONSTRAINTS)
     given = {name: getattr(args, name, None) for name in names}
     given = {name: value for name, value in given.items() if value is not None}
@@ -223,14 +224,14 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """The type of an option that is a number of 1 or more."""
+    """Parse an integer of 1 or more; the ``type`` of options."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
     return int(text)
 
 
 def add_numbers(group: Any, **helps: str) -> None:
-    """Adds options whose value is a number of 1 or more: name -> help."""
+    """Add options whose value is an integer of 1 or more: name -> help."""
     for name, text in helps.items():
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
 
@@ -241,19 +242,19 @@ FLAG: dict[str, Any] = {"action": "store_true"}
 
 
 def add_rows(group: Any, rows: Rows) -> None:
-    """Adds a table of arguments to a parser or a group."""
+    """Add a table of arguments to a parser or a group."""
     for name, (text, more) in rows.items():
         group.add_argument(name, help=text, **more)
 
 
 class Rule(NamedTuple):
-    """What an option needs beside it, and what it excludes.
+    """Rule for combining an option with others.
 
     Attributes:
-        option: the option, by its name in the namespace.
-        excludes: options that cannot be given with it.
-        needs: options of which one must be given with it.
-        because: the reason, which ends the message.
+        option: Name of the option in the namespace.
+        excludes: Options that cannot be given with it.
+        needs: Options of which one must be given with it.
+        because: Reason, which ends the message.
     """
 
     option: str
@@ -262,14 +263,15 @@ class Rule(NamedTuple):
     because: str = ""
 
 
-# options that name what is written
+# options that name outputs
 _WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """
+    """Check that no output is ``-``, which stands for standard input.
+
     Raises:
-        UserError: if ``-``, which stands for standard input, names what is written.
+        UserError: if an output is ``-``.
     """
     for name in _WRITTEN:
         if str(getattr(args, name, None)) == "-":
@@ -298,14 +300,14 @@ _GREATEST = 2**53
 
 
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
-    """Checks what needs no checkpoint: relations of options, numbers, and files to write.
+    """Check relations of options, numbers and outputs, before a checkpoint is opened.
 
     Args:
-        args: of the command line.
-        rules: of the subcommand.
+        args: Options of the command line.
+        rules: Rules of the subcommand.
 
     Raises:
-        UserError: naming the first option that does not fit.
+        UserError: if an option does not fit; the message names the first.
     """
     for rule in rules:
         if not is_given(args, rule.option):
@@ -340,13 +342,14 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 
 def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> None:
-    """
+    """Check the files that a command writes.
+
     Args:
-        outputs: name of the option -> file to write, if any.
-        read: files that the command reads.
+        outputs: Name of the option -> path of the output, or None.
+        read: Paths of the files that the command reads.
 
     Raises:
-        UserError: if a file to write is a folder, in none, another one's, or one that is read.
+        UserError: if an output is a folder, lies in no folder, or is another output or an input.
     """
     sources = {os.path.realpath(path) for path in read}
     written_by: dict[str, str] = {}
@@ -363,12 +366,12 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
-    """Whether an option stands on the command line (or has another value than nothing)."""
+    """Return True if an option is on the command line, or has a value."""
     return getattr(args, name, None) not in (None, False, [])
 
 
 def written(name: str) -> str:
-    """An argument as messages name it."""
+    """Return the name of an argument for messages."""
     return "the inputs" if name == "inputs" else flag(name)
 
 
@@ -377,9 +380,10 @@ def flag(name: str) -> str:
 
 
 def check_writable(option: str, path: Optional[str]) -> None:
-    """
+    """Check that an output can be written.
+
     Raises:
-        UserError: if a file that is to be written is a folder, or its folder does not exist.
+        UserError: if it is a folder, or its folder does not exist.
     """
     folder = os.path.dirname(path or "")
     if folder and not os.path.isdir(folder):

@@ -8,35 +8,35 @@
   fairseq-mm convert model_best.pth.tar f30k/ --vocabulary vocab.pkl     VSE++
   fairseq-mm convert models/encoder-43.pkl glac/        GLAC Net, Transtory-XL
 
-What SOURCE is is found by its content.
+The format of SOURCE is detected automatically.
 
-A folder of Hugging Face's (config.json, weights, the tokenizer's files) becomes
-a folder with model.pt, dict.txt and the subwords: give it to fairseq-mm prepare
+A Hugging Face folder (config.json, weights, tokenizer files) becomes a folder
+with model.pt, dict.txt and the subwords. Give this folder to fairseq-mm prepare
 videos as --pretrained, and its model.pt to fairseq-train as
---finetune-from-model. BART becomes fairseq's own, T5 --arch t5. With --to
-huggingface a checkpoint of either, or a folder with its model.pt, becomes such
-a folder again. fairseq's published BART needs no conversion.
+--finetune-from-model. BART becomes fairseq's BART, T5 becomes --arch t5. With
+--to huggingface, a checkpoint of either, or a folder with model.pt, becomes a
+Hugging Face folder again. fairseq's published BART needs no conversion.
 
-A checkpoint of fairseq's fconv_self_att, any of its sizes, with fusion or
-without, becomes one of conv_story, in the file OUTPUT. It carries its
-dictionaries and, with fusion, the frozen model, and works with
-fairseq-generate, fairseq-validate, --restore-file, --finetune-from-model,
-fairseq-mm tell and, without fusion, as --pretrained-checkpoint of a new one.
+A checkpoint of fairseq's fconv_self_att of any size, with or without fusion,
+becomes a checkpoint of conv_story in the file OUTPUT. It contains its
+dictionaries and, with fusion, the frozen model. It works with fairseq-generate,
+fairseq-validate, --restore-file, --finetune-from-model, fairseq-mm tell and,
+without fusion, as --pretrained-checkpoint of a new model.
 
-A model of Kiros's (X.npz with X.npz.pkl and X.npz.dictionary.pkl beside it) or
-of VSE++ becomes a folder with checkpoint_best.pt, of vse_gru or vse_bow, and
-dict.txt, for fairseq-mm rank, embed and retrieve; data is prepared with that
-dict.txt. An image network that VSE++ has fine-tuned becomes cnn.pt beside them,
-for fairseq-mm extract --weights.
+A model of Kiros et al. (X.npz with X.npz.pkl and X.npz.dictionary.pkl in the
+same folder) or of VSE++ becomes a folder with checkpoint_best.pt (vse_gru or
+vse_bow) and dict.txt, for fairseq-mm rank, embed and retrieve. Prepare data with
+this dict.txt. An image network that VSE++ has fine-tuned becomes cnn.pt in the
+folder, for fairseq-mm extract --weights.
 
-An encoder of GLAC Net or of Transtory-XL's models, with decoder-N.pkl and
-vocab.pkl beside it (or --decoder and --vocabulary), becomes a folder with
+An encoder of GLAC Net or of Transtory-XL, with decoder-N.pkl and vocab.pkl in
+the same folder (or --decoder and --vocabulary), becomes a folder with
 checkpoint_best.pt, dict.txt and its image network cnn.pt, for fairseq-mm tell.
-<sent> and </s> have the logit of <end> each, so words compare as they did, but
+<sent> and </s> each have the logit of <end>, so words compare as before, but
 perplexities are larger, by at most log 2 at each end of a sentence.
 
-The new --arch and options are printed; optimizers' states are not converted.
-The exit status is 2, with nothing written, if a tensor does not fit.
+The command prints the new --arch and options; states of optimizers are not
+converted. If a tensor does not fit, nothing is written, and the exit status is 2.
 """
 
 import argparse
@@ -83,12 +83,13 @@ ARGUMENTS: Rows = {
 
 
 class Layout(NamedTuple):
-    """What SOURCE can be.
+    """Kind of a SOURCE.
 
     Attributes:
-        module: of the package ``conversion``; empty where another file of this folder converts it.
-        function: that converts it to or from Hugging Face's form.
-        options: that are for it alone.
+        module: Module of the package ``conversion``; empty if another file of this folder converts
+            it.
+        function: Function that converts it to or from Hugging Face's format.
+        options: Options for this kind only.
     """
 
     module: str = ""
@@ -125,7 +126,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """
+    """Convert the source.
+
     Raises:
         UserError: if a file cannot be read or written, or a tensor does not fit.
     """
@@ -167,7 +169,9 @@ def _convert_pretrained(
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """A model of Kiros's; or of VSE++, GLAC Net or Transtory-XL, whose content is ``state``."""
+    """Convert a model of Kiros's; or a model of VSE++, GLAC Net or Transtory-XL with the content
+    ``state``.
+    """
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
@@ -196,7 +200,9 @@ def _convert_released(
 
 
 def _visual_story_usage(result: Any) -> list[str]:
-    """The commands that prepare data for the new checkpoint, generate and train on."""
+    """Return the commands that prepare data for the new checkpoint, generate, and continue
+    training.
+    """
     from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, flags_of
 
     released = result.released
@@ -213,7 +219,7 @@ def _visual_story_usage(result: Any) -> list[str]:
 
 
 def _features_of(result: Any) -> str:
-    """Which features the new checkpoint reads."""
+    """Describe the features that the new checkpoint reads."""
     from fairseq_mm.conversion.released_model import NETWORK
 
     released = result.released
@@ -224,7 +230,7 @@ def _features_of(result: Any) -> str:
 
 
 def _embedding_usage(result: Any) -> list[str]:
-    """The commands that prepare data for the new checkpoint, rank with it and train on."""
+    """Return the commands that prepare data for the new checkpoint, rank, and continue training."""
     from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, flags_of
 
     released = result.released
@@ -242,7 +248,9 @@ def _embedding_usage(result: Any) -> list[str]:
 
 
 def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """One of ``LAYOUTS``, and the content of a checkpoint, which may be large and is read once."""
+    """Return the kind of the source, one of ``LAYOUTS``, and the content of a checkpoint, which is
+    read only once because it may be large.
+    """
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
@@ -269,7 +277,7 @@ def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]
 
 
 def _kind_of_folder(source: str) -> str:
-    """One of ``LAYOUTS``."""
+    """Return the kind of a folder, one of ``LAYOUTS``."""
     if os.path.isfile(os.path.join(source, "config.json")):
         from fairseq_mm.conversion.huggingface_folder import read_config
 
@@ -293,7 +301,7 @@ def _kind_of_folder(source: str) -> str:
 
 
 def _usage(result: Any) -> list[str]:
-    """The architectures that the new checkpoint trains, and the commands."""
+    """Return the architectures that can be trained from the new checkpoint, with commands."""
     checkpoint = os.path.join(result.folder, "model.pt")
     lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
     for title, arch, options in _architectures(result.arch, result.options):
@@ -306,7 +314,9 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """(title, ``--arch``, options) of the text-only model and of the one that reads videos."""
+    """Return title, ``--arch`` and options of the text-only model and of the model that reads
+    videos.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     found = [("text only", arch, dict(options))]

@@ -36,10 +36,11 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """
+    """Convert a checkpoint of ``fconv_self_att``.
+
     Args:
-        args: of the command.
-        state: content of the checkpoint.
+        args: Options of the command.
+        state: Content of the checkpoint.
 
     Raises:
         UserError: if a file cannot be read or written, or a tensor does not fit.
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Before minutes of work.
+    """Check the output before minutes of work.
 
     Raises:
         UserError: if the checkpoint cannot be written there.
@@ -133,7 +134,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _table(read: int, conversion: Any) -> list[str]:
-    """One row for what became of the tensors, the names under it."""
+    """Return one row per fate of the tensors, followed by their names."""
     lines = [f"{'tensors':<12}{'number':>7}", f"{'read':<12}{read:>7}"]
     lines.append(
         f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors"
@@ -155,7 +156,7 @@ def _table(read: int, conversion: Any) -> list[str]:
 
 
 def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Names and what follows them; many names that differ in numbers alone become one."""
+    """Merge rows whose names differ only in numbers."""
     rows = list(rows)
     if len(rows) <= _LISTED:
         return [name + rest for name, rest in rows]

@@ -9,14 +9,16 @@
       --weights resnext-101-kinetics.pth --output data/features.h5
   fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
 
-An interrupted run continues when the same command is run again, and refuses files that have changed
-since. What cannot be read is left out and listed in OUTPUT.unreadable.tsv. What made the features
-is recorded in the store; frames, frame rate and length of each video stand in OUTPUT.videos.tsv.
+If a run is interrupted, run the same command again; it continues, and refuses
+files that have changed since. Unreadable files are left out and listed in
+OUTPUT.unreadable.tsv. The store records how the features were made.
+OUTPUT.videos.tsv lists frames, frame rate and length of each video.
 
-Features by default: AlexNet and VGG fc7 after its ReLU; ResNet, Inception, MobileNet and others the
-last map averaged over its positions, or with --grid one row a position. Of videos, one row for each
-16 frames: what enters the classifier. Frames after the last whole clip are left out, and a video
-shorter than a clip is repeated to fill one.
+By default, features are fc7 after its ReLU for AlexNet and VGG, and the last
+feature map averaged over its positions for ResNet, Inception, MobileNet and
+others; with --grid, each position is a row. Videos have one row for each 16
+frames: the input of the classifier. Frames after the last whole clip are left
+out, and a video shorter than a clip is repeated to fill one.
 """
 
 import argparse
@@ -64,7 +66,7 @@ def _flag(help_text: str) -> dict[str, Any]:
     return {"action": "store_true", "help": help_text}
 
 
-# group -> argument -> what argparse is told of it
+# group -> argument -> settings of argparse
 ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
     "images or videos": {
         "inputs": _text(
@@ -238,7 +240,7 @@ def _without(items: list, stores: list[str], noun: str) -> list:
 
 
 def _shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, object]]:
-    """Items and output of a part, and attributes by which `store merge` knows the others."""
+    """Return items and output of a shard, with the attributes that `store merge` needs."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None:
         raise UserError(f"--shard must be I/N, such as 1/4, but is {shard} instead.")

@@ -17,15 +17,15 @@ _IMAGES_ALONE = 64
 def missing_in_folders(
     names: Iterable[str], folders: Sequence[str], *, verify: bool = False
 ) -> dict[str, str]:
-    """Images that are not there, or cannot be read, and why.
+    """Return the images that are missing or cannot be read, with the reason.
 
     Args:
-        names: of images, without suffix.
-        folders: searched with all their subfolders, once; ``.tar`` archives too.
-        verify: decode each image as ``fairseq-mm extract`` would.
+        names: Names of images, without suffix.
+        folders: Folders to search with their subfolders, or ``.tar`` archives.
+        verify: True to decode each image as ``fairseq-mm extract`` does.
 
     Raises:
-        UserError: if a folder is not there or has no image.
+        UserError: if a folder does not exist or has no image.
     """
     from fairseq_mm.extract.media_list import list_images
 
@@ -58,7 +58,7 @@ def _reasons(images: list[Any]) -> list[Optional[str]]:
 
 
 def _reason(image: Any) -> Optional[str]:
-    """Why an image cannot be read, None if it can."""
+    """Return the reason why an image cannot be read; None if it can be read."""
     from fairseq_mm.extract.images import read_image
 
     try:
@@ -71,19 +71,19 @@ def _reason(image: Any) -> Optional[str]:
 def keys_in_stores(
     names: Iterable[str], paths: Sequence[str], *, by_stem: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """How feature stores call images.
+    """Find the keys of images in feature stores.
 
     Args:
-        names: of images.
-        paths: of stores.
-        by_stem: a name stands for any key of this stem too: ``12`` for ``a/12.jpg``.
+        names: Names of images.
+        paths: Paths of the stores.
+        by_stem: True if a name also matches a key with this stem: ``12`` for ``a/12.jpg``.
 
     Returns:
-        keys: name -> key, of the images that the stores have.
-        missing: of all others, name -> why they cannot be used.
+        keys: Name -> key, for images in the stores.
+        missing: Name -> reason, for all others.
 
     Raises:
-        UserError: if a store cannot be read, or has several keys of one stem that is asked for.
+        UserError: if a store cannot be read, or has several keys with the stem of a name.
     """
     from fairseq_mm.data.feature_store import open_features
 

@@ -24,7 +24,7 @@ from fairseq_mm.cli import arguments, run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
 
-# subcommand -> what `fairseq-mm --help` says of it; the module has the same name with _ for -
+# subcommand -> its line in `fairseq-mm --help`; the module has the same name with _ for -
 SUBCOMMANDS = {
     "user-dir": "Print the folder to give as --user-dir.",
     "prepare": "Prepare an official release, or data of your own, for training.",
@@ -82,8 +82,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with a suggestion for what is misspelt, and whose usage
-    names the arguments that must be given."""
+    """Parser whose errors are one line, with a suggestion for a misspelt name, and whose usage
+    names the required arguments.
+    """
 
     _given: Sequence[str] = ()
 
@@ -207,7 +208,7 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 def _drop_output() -> None:
-    """What waits to be printed would fail again when Python ends."""
+    """Discard buffered output, which would fail again when Python exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

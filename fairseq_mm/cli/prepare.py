@@ -36,13 +36,14 @@ from fairseq_mm.prepare.writer import FolderWriter
 
 
 class Release(NamedTuple):
-    """
+    """Official release of a dataset.
+
     Attributes:
-        kind: of its data, by the name for one's own.
-        module: with a docstring, ``add_arguments(parser)`` and ``read(args)``.
-        options: that it has beside those of the kind.
-        lacks: options of the kind that are settled.
-        settled: their values, and other defaults.
+        kind: Kind of its data, by the name of the subcommand for your own data.
+        module: Module with a docstring, ``add_arguments(parser)`` and ``read(args)``.
+        options: Options in addition to the kind's.
+        lacks: Options of the kind that the release fixes.
+        settled: Values of these options, and other defaults.
     """
 
     kind: str

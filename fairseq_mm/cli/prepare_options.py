@@ -28,7 +28,7 @@ _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _JSONL: dict[str, Any] = {**_FILE, "metavar": "FILE.jsonl", "action": "append", "default": []}
 _RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "
 _DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
-# option -> help text, in which {names} are those of add_options, and what else argparse takes
+# option -> help text, in which {names} are filled by add_options, and further settings of argparse
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--valid": ("JSON lines of the valid split alone; may be given again.", _JSONL),
     "--test": ("JSON lines of the test split alone; may be given again.", _JSONL),
@@ -135,17 +135,17 @@ SUBWORD_OPTIONS = {
 
 
 class Kind(NamedTuple):
-    """A kind of data.
+    """Kind of data.
 
     Attributes:
-        task: of fairseq's that reads it.
-        module: of the package, whose docstring shows one's own data.
-        writer: options -> its writer.
-        tokenizers: name -> what it does.
-        tokenizer: the default.
-        threshold: default of ``--threshold``.
-        text_options: how text becomes tokens.
-        own_options: further options of one's own data.
+        task: fairseq task that reads the data.
+        module: Module of the package whose docstring shows the format of your own data.
+        writer: Function from options to a writer.
+        tokenizers: Name -> description.
+        tokenizer: Default tokenizer.
+        threshold: Default of ``--threshold``.
+        text_options: Options of the tokenization.
+        own_options: Further options for your own data.
     """
 
     task: str
@@ -158,7 +158,7 @@ class Kind(NamedTuple):
     own_options: str = "--keys --features --missing"
 
     def defaults(self) -> dict[str, Any]:
-        """Values that releases may settle otherwise."""
+        """Return the values that releases may replace."""
         return {
             "tokenizer": self.tokenizer,
             "default_threshold": self.threshold,
@@ -171,7 +171,7 @@ class Kind(NamedTuple):
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
 ) -> None:
-    """Adds options of the table above to a parser, or to a group of one."""
+    """Add options of the table above to a parser or a group."""
     table = kind.module.TABLE
     names = {
         "nouns": table.nouns,
@@ -195,7 +195,7 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 
 
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
-    """What all writers take."""
+    """Return the settings that all writers accept."""
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}
 
@@ -281,7 +281,8 @@ _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """
+    """Return the subwords of the options.
+
     Raises:
         UserError: if options contradict each other, or a file is missing or damaged.
     """
@@ -305,7 +306,7 @@ def _subwords(args: argparse.Namespace) -> Subwords:
     if args.subwords is None and args.pretrained is not None:
         subwords = Subwords.from_pretrained(args.pretrained)
         if args.indexed_oov:
-            return Subwords.from_paths(  # refuses what has pieces
+            return Subwords.from_paths(  # refuses text that is split into pieces already
                 subwords.kind, {}, indexed_oov=args.indexed_oov
             )
         return subwords

@@ -5,7 +5,7 @@
 
 --finetune-from-model takes weights from a checkpoint, but no options: fairseq's bart_base has no
 dropout of attention weights and activations, with which facebook/bart-base was published. The
-recipes give what is printed to fairseq-train, before options of their caller:
+recipes pass the printed options to fairseq-train, before the options of their caller:
 
     --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1
 

@@ -299,7 +299,7 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _parse_attribute(text: str) -> tuple[str, object]:
-    """``name=value``; numbers, true and false become what they say."""
+    """Parse ``name=value``; numbers, true and false become JSON values."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise UserError(f"--attribute must be NAME=VALUE, but is {text!r} instead.")
@@ -311,7 +311,7 @@ def _parse_attribute(text: str) -> tuple[str, object]:
 
 
 def _preprocessing(text: Optional[str]) -> Optional[str]:
-    """As ``fairseq-mm extract`` writes it, with its defaults for what is left out."""
+    """Complete a given preprocessing by the defaults of ``fairseq-mm extract``."""
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     if text is None:
@@ -327,7 +327,7 @@ def _preprocessing(text: Optional[str]) -> Optional[str]:
 
 
 def _progress_bar(what: str) -> Callable[[Iterable[str]], Iterable[str]]:
-    """Wraps an iteration over ids with a bar on stderr."""
+    """Return a function that shows a progress bar on stderr for an iteration over ids."""
     from tqdm import tqdm
 
     return functools.partial(tqdm, desc=what, unit=" items", file=sys.stderr, mininterval=0.5)
