@@ -1,7 +1,7 @@
-"""log P(sentence | image) of many sentences and many images (Mao et al. 2015, section 5).
+"""Computes log P(sentence | image) of many sentences and many images (Mao et al. 2015, section 5).
 
-A word's cost is its output product: M x V multiplications for each word, sentence and image. What
-can be left out or made cheap is the rest, and is, for decoders that keep this contract:
+The output layer dominates the cost: M x V multiplications for each word, sentence and image. The
+remaining cost is small or avoided for decoders with these methods:
 
     image_terms(image [B, D]) -> (to_multimodal [B, M] or None, to_word [B, H] or None)
     language_terms(tokens [B, T], to_word, initial [B, H]) -> (terms [B, T, M], states [B, T, H])
@@ -10,10 +10,10 @@ can be left out or made cheap is the rest, and is, for decoders that keep this c
     logits of the next word: output_proj(1.7159 tanh(2/3 (terms + to_multimodal)))   (eq. 3, 4)
     encoder(features, padding_mask)["image"][0]: the [B, D] that image_terms takes
 
-If the image has no ``to_word``, the recurrent part knows nothing of it: it is computed once for
-each beginning of a sentence, and sentences that begin alike share their beginning
-(:class:`FactoredLikelihood`). Every other encoder and decoder of fairseq's goes through its own
-``forward`` (:class:`DecoderLikelihood`). Both hold only blocks of logits in memory.
+If the image has no ``to_word``, the recurrent part does not depend on the image. It is then
+computed once for each beginning of a sentence, and sentences with the same beginning share it
+(:class:`FactoredLikelihood`). All other encoders and decoders of fairseq use their own ``forward``
+(:class:`DecoderLikelihood`). Both hold only blocks of logits in memory.
 """
 
 from collections.abc import Sequence
@@ -37,22 +37,22 @@ ImageReader = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
 class FactoredLikelihood:
-    """log P of sentences for images that enter the multimodal layer only.
+    """Computes log P of sentences for images that enter only the multimodal layer.
 
-    Two identities save passes over a block of beginnings and images:
-    ``tanh(2/3 (a + b)) = 1 - 2 / (1 + exp(4/3 a) exp(4/3 b))`` is a product and a reciprocal where
-    the exponentials of both sides are known, and ``sum_v exp(W_v m + c_v)`` is the product of
-    ``exp(W m)`` with the vector ``exp(c)``, without a maximum and a bias. Where they leave the
-    range of floating point, the block is computed the usual way.
+    Two identities save passes over a block of beginnings and images: ``tanh(2/3 (a + b)) = 1 - 2 /
+    (1 + exp(4/3 a) exp(4/3 b))`` is a product and a reciprocal if the exponentials of both sides
+    are known, and ``sum_v exp(W_v m + c_v)`` is the product of ``exp(W m)`` with the vector
+    ``exp(c)``, without a maximum and a bias. If they leave the range of floating point, the block
+    is computed the usual way.
 
     Args:
-        decoder: keeps the contract above, in evaluation mode and float32.
-        to_multimodal: ``[I, M]`` term of each image, or None if the decoder looks at none.
+        decoder: Decoder with the methods above, in evaluation mode and float32.
+        to_multimodal: [I, M] term of each image, or None if the decoder uses no image.
         num_images: I.
-        start: index of the token before the first word.
-        precision: of the output products; everything else, and the logits of the sentences' own
-            words, are float32.
-        block_rows: pairs of a beginning and an image whose logits are in memory at once.
+        start: Index of the token before the first word.
+        precision: Precision of the output products; everything else, and the logits of the
+            sentences' own words, are float32.
+        block_rows: Number of pairs of a beginning and an image whose logits are in memory at once.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class FactoredLikelihood:
             weight.new_zeros(1, M) if to_multimodal is None else to_multimodal.float()
         )
         self.image_exps = _exps(self.image_terms)
-        # of the multimodal layer's m = -2 (s - 1/2) with s = 1 / (1 + exp(4/3 x))
+        # the multimodal layer is m = -2 (s - 1/2) with s = 1 / (1 + exp(4/3 x))
         self.weight = weight * (-2 * 1.7159)
         self.bias = weight.new_zeros(V) if bias is None else bias.float()
         dtype = PRECISIONS[precision]
@@ -95,12 +95,13 @@ class FactoredLikelihood:
 
     @torch.no_grad()
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
-        """
+        """Compute log P of sentences for all images.
+
         Args:
-            sentences: token indices of each, the end token last: it is counted.
+            sentences: Token indices of each sentence, with the end token, which is counted.
 
         Returns:
-            log_probs: ``[S, I]`` float32.
+            [S, I] float32.
         """
         tree = PrefixTree(sentences)
         terms = self._language_terms(tree)  # [inner, M]
@@ -141,15 +142,16 @@ class FactoredLikelihood:
     def _next_words(
         self, terms: Tensor, images: slice, words: Tensor, starts: np.ndarray
     ) -> Tensor:
-        """
+        """Compute log-probabilities of the next words.
+
         Args:
-            terms: ``[n, M]`` of the beginnings.
-            images: I' of the images.
-            words: ``[E]`` next words asked for, those of a beginning side by side.
-            starts: ``[n + 1]`` first word of each beginning, and E.
+            terms: [n, M] terms of the beginnings.
+            images: Terms of I' images.
+            words: [E] next words; the words of a beginning are adjacent.
+            starts: [n + 1] index of the first word of each beginning, and E.
 
         Returns:
-            log_probs: ``[E, I']``.
+            [E, I'].
         """
         n, num_images = len(terms), images.stop - images.start
         rows = n * num_images
@@ -182,22 +184,23 @@ class FactoredLikelihood:
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:
-    """``exp(4/3 terms)``, or None where products of it would not be numbers."""
+    """Return ``exp(4/3 terms)``, or None if products of the result would overflow."""
     if bool((terms.abs() > _LARGEST_TERM).any()):
         return None
     return terms.mul(4 / 3).exp_()
 
 
 class DecoderLikelihood:
-    """log P of sentences by a model's own ``forward``, whatever its kind.
+    """Computes log P of sentences with the ``forward`` of any model.
 
     Args:
-        model: a fairseq encoder and decoder, in evaluation mode.
-        read_images: ``(start, end)`` -> features ``[end - start, N, D]`` and their padding mask.
+        model: Encoder and decoder of fairseq, in evaluation mode.
+        read_images: Function from ``(start, end)`` to features [end - start, N, D] and their
+            padding mask.
         num_images: I.
-        start: index of the token before the first word.
+        start: Index of the token before the first word.
         precision: ``bfloat16`` runs the network under autocast; probabilities are float32.
-        block_rows: words whose logits are in memory at once.
+        block_rows: Number of words whose logits are in memory at once.
     """
 
     def __init__(
@@ -268,7 +271,7 @@ def build_likelihood(
     precision: str = "float32",
     block_rows: int = 1024,
 ) -> Likelihood:
-    """The faster way to P(sentence | image) that the model allows; arguments as of the classes."""
+    """Return the faster of both classes that supports the model; for the arguments see the classes."""
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
@@ -291,14 +294,14 @@ def build_likelihood(
 
 
 def log_marginal(log_probs: np.ndarray) -> np.ndarray:
-    """log P(sentence), the mean over sampled images of P(sentence | image) (equation 7).
+    """Compute log P(sentence), the mean of P(sentence | image) over sampled images (equation 7).
 
     Args:
-        log_probs: ``[S, N]`` for N images.
+        log_probs: [S, N] for N images.
 
     Returns:
-        log_marginals: ``[S]`` float64. Exactly the common value where all images have the same,
-        so that a model that looks at no image leaves a tie.
+        [S] float64. If all images have the same value, the result is exactly this value, so that a
+        model that ignores images produces ties.
     """
     log_probs = np.asarray(log_probs, dtype=np.float64)
     largest = log_probs.max(1, keepdims=True)
@@ -306,9 +309,10 @@ def log_marginal(log_probs: np.ndarray) -> np.ndarray:
 
 
 def check_finite(log_probs: Tensor) -> None:
-    """
+    """Check that log-probabilities are finite.
+
     Raises:
-        UserError: if a log-probability is no finite number.
+        UserError: if one is not.
     """
     if not bool(torch.isfinite(log_probs).all()):
         raise UserError(

@@ -1,11 +1,11 @@
-"""Log-likelihoods of pairs of story and prompt, or story and images, on disk, so that no pair is
-computed twice.
+"""Stores log-likelihoods of story and prompt, or of story and images, so that each pair is computed
+once.
 
-``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, what decides the scores; then
-``{"story": line, "prompt": line, "log_likelihood": ...}``, a line a pair, in the order in which
-they were computed. Lines are those of the split, from 0; a prompt (or ``images``, a photo
-sequence) is named by the first line that has it. Seed, draws and number of stories do not decide a
-pair's score, so runs that differ in them share the file.
+``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, the settings of the scores. Each
+further line is a pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``, in the order of
+the computation. Lines of the split are counted from 0; a prompt (or ``images``, an image sequence)
+is named by the first line that has it. The score of a pair does not depend on seed, draws and
+number of stories, so runs that differ only in these share the file.
 """
 
 import json
@@ -22,18 +22,19 @@ Line = tuple[int, int]
 
 
 class PairScores:
-    """
+    """Log-likelihoods of pairs on disk.
+
     Args:
-        folder: made if it is not there; one process at a time may write to it.
-        identity: names and JSON values.
-        condition: what the file calls what a story is told from.
+        folder: Folder of the file, created if it does not exist; only one process may write to it.
+        identity: Settings of the scores: names and JSON values.
+        condition: Name of the second part of a pair in the file, ``prompt`` or ``images``.
 
     Attributes:
-        path: of the file.
-        scores: (story, what it is told from) -> log-likelihood.
+        path: Path of the file.
+        scores: (line of the story, line of the condition) -> log-likelihood.
 
     Raises:
-        UserError: if the folder holds scores of something else, or cannot be written.
+        UserError: if the folder has scores with other settings, or cannot be written.
     """
 
     def __init__(self, folder: str, identity: dict[str, Any], *, condition: str = "prompt") -> None:
@@ -52,7 +53,7 @@ class PairScores:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from None
 
     def append(self, scores: Iterable[tuple[Line, float]]) -> None:
-        """Keeps scores: from here on a kill does not lose them."""
+        """Write scores to disk; from then on an interrupted run keeps them."""
         lines = []
         for (story, condition), value in scores:
             self.scores[story, condition] = value
@@ -62,7 +63,7 @@ class PairScores:
             file.write("".join(lines))
 
     def _read(self, identity: dict[str, Any]) -> bool:
-        """False where the file has not even its first line."""
+        """Read the file; return False if its first line is incomplete."""
         content = self.path.read_bytes()
         # a line without its end was being written when the run was killed
         whole = content.rfind(b"\n") + 1

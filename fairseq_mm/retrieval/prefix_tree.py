@@ -1,4 +1,4 @@
-"""Sentences as a tree, so that sentences that begin alike share what their beginning costs."""
+"""Tree of sentences, in which sentences share the computation of their common beginnings."""
 
 from collections.abc import Sequence
 
@@ -6,26 +6,26 @@ import numpy as np
 
 
 class PrefixTree:
-    """Every beginning of the given sentences, once.
+    """Tree of all beginnings of given sentences.
 
     Node 0 is the empty beginning. Nodes are numbered by depth, and within a depth in the order of
-    their parents, so that a parent stands before its children and the children of consecutive
-    nodes stand side by side.
+    their parents, so that a parent precedes its children and the children of consecutive nodes are
+    adjacent.
 
     Args:
-        sentences: token indices of each, at least one; equal sentences share their leaf.
+        sentences: Token indices of each sentence, at least one; equal sentences share their leaf.
 
     Attributes:
-        parent: ``[nodes]``; 0 for node 0.
-        token: ``[nodes]`` last token of each beginning; -1 for node 0.
-        level_starts: ``[depths + 1]`` first node of each depth, and the number of nodes.
-        leaf: ``[sentences]`` node of each whole sentence.
-        inner: ``[I]`` nodes that have children, ascending: those whose next word is asked for.
-        child_starts: ``[I + 1]`` first child of each of them, and the number of nodes.
-        inner_of_parent: ``[nodes]`` place in ``inner`` of each node's parent.
+        parent: [nodes]; 0 for node 0.
+        token: [nodes] last token of each beginning; -1 for node 0.
+        level_starts: [depths + 1] first node of each depth, and the number of nodes.
+        leaf: [sentences] node of each whole sentence.
+        inner: [I] nodes with children, ascending.
+        child_starts: [I + 1] first child of each inner node, and the number of nodes.
+        inner_of_parent: [nodes] index in ``inner`` of each node's parent.
 
     Raises:
-        ValueError: if there is no sentence, or an empty one.
+        ValueError: if there is no sentence, or a sentence is empty.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]]) -> None:

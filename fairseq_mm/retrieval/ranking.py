@@ -20,14 +20,14 @@ _BLOCK_PAIRS = 400_000
 
 
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
-    """Sentences in parts to be scored at once: alike ones together, for they share their beginning.
+    """Divide sentences into blocks of similar sentences, which share their beginnings.
 
     Args:
-        sentences: token indices of each.
-        num_images: images that each is scored with.
+        sentences: Token indices of each sentence.
+        num_images: Number of images that each sentence is scored with.
 
     Returns:
-        blocks: places in ``sentences``; each place is in one of them.
+        Indices of the sentences of each block; each sentence is in one block.
     """
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
     words = sum(len(sentence) for sentence in sentences) / len(sentences)
@@ -44,15 +44,15 @@ def fill_scores(
     *,
     on_block: Callable[[int], object],
 ) -> None:
-    """Computes the blocks that the file does not have, and finishes it.
+    """Compute the blocks that the file lacks, and finish the file.
 
     Args:
-        file: of ``num_images`` images.
-        likelihood: of these images and then those of the marginal, if any.
-        sentences: token indices of each.
-        blocks: see :func:`sentence_blocks`.
-        num_images: images to rank.
-        on_block: is told the number of sentences of each block when it is on disk.
+        file: Score file of ``num_images`` images.
+        likelihood: Likelihood of these images, followed by the images of the marginal, if any.
+        sentences: Token indices of each sentence.
+        blocks: See :func:`sentence_blocks`.
+        num_images: Number of images to rank.
+        on_block: Function that receives the number of sentences of each block that is on disk.
     """
     for block, members in enumerate(blocks):
         if block in file.finished_blocks:
@@ -69,16 +69,16 @@ def fill_scores(
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
-    """The shortlist of section 9.2.
+    """Compute the shortlists of section 9.2.
 
     Args:
-        features: ``[I, D]`` float32.
-        count: images of a shortlist, the query among them.
-        block: queries whose distances are in memory at once.
+        features: [I, D] float32.
+        count: Number of images of a shortlist, with the query.
+        block: Number of queries whose distances are in memory at once.
 
     Returns:
-        nearest: ``[I, count]``, by Euclidean distance; the query itself first, and of images at
-        the same distance the earlier one.
+        [I, count] nearest images by Euclidean distance: the query itself first, and the earlier of
+        two images at the same distance.
     """
     squares = (features**2).sum(1)
     nearest = []
@@ -91,11 +91,11 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
 
 
 def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRanks:
-    """Images for each sentence by P(s | I).
+    """Rank the images for each sentence by P(s | I).
 
     Args:
-        log_probs: ``[S, I]``.
-        image_of_sentence: ``[S]`` the true image.
+        log_probs: [S, I].
+        image_of_sentence: [S] the true image.
     """
     return true_ranks(
         lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])
@@ -108,15 +108,15 @@ def rank_sentences(
     image_of_sentence: np.ndarray,
     shortlist: Optional[np.ndarray] = None,
 ) -> TrueRanks:
-    """Sentences for each image by P(s | I) / P(s) (equation 7).
+    """Rank the sentences for each image by P(s | I) / P(s) (equation 7).
 
-    Divided by the number of tokens, both arguments give the ratio of perplexities.
+    If both arguments are divided by the number of tokens, this ranks by the ratio of perplexities.
 
     Args:
-        log_probs: ``[S, I]``.
-        log_marginals: ``[S]`` log P(s); zeros to rank by P(s | I).
-        image_of_sentence: ``[S]`` the image that each sentence describes.
-        shortlist: ``[I, count]`` images whose sentences each image chooses from; all when None.
+        log_probs: [S, I].
+        log_marginals: [S] log P(s); zeros to rank by P(s | I).
+        image_of_sentence: [S] the image that each sentence describes.
+        shortlist: [I, count] images whose sentences are ranked for each image; None for all.
     """
     num_images = log_probs.shape[1]
 

@@ -1,8 +1,9 @@
-"""Scores of all sentences and images on disk, block by block, so that a killed run continues.
+"""Scores of all sentences and images on disk, written block by block, so that a killed run
+continues.
 
-A folder holds ``log_probs.npy`` ``[S, I]`` and ``log_marginals.npy`` ``[S]`` when it is finished,
-the same with ``.partial`` before ``.npy`` until then, and ``scores.json``: what they are the scores
-of, with the blocks that are finished in ``scores.blocks``, a number a line.
+A finished folder has ``log_probs.npy`` [S, I] and ``log_marginals.npy`` [S]; until then, they end
+with ``.partial.npy``. ``scores.json`` has the settings of the scores, and ``scores.blocks`` the
+numbers of the finished blocks, one per line.
 """
 
 import contextlib
@@ -21,21 +22,21 @@ ARRAYS = ("log_probs", "log_marginals")
 
 
 class ScoreFile:
-    """Scores being written, or finished ones to be read.
+    """Score file that is being written, or is finished.
 
     Args:
-        folder: made if it is not there.
-        identity: what decides the scores: names and JSON values. A folder whose identity differs
-            is refused.
+        folder: Folder of the scores, created if it does not exist.
+        identity: Settings of the scores: names and JSON values. A folder with other settings is
+            refused.
         num_sentences: S.
         num_images: I.
 
     Attributes:
-        finished_blocks: numbers of the blocks that stand in the file.
-        is_finished: all of them do.
+        finished_blocks: Numbers of the blocks in the file.
+        is_finished: True if all blocks are in the file.
 
     Raises:
-        UserError: if the folder holds scores of something else, or files that are not whole.
+        UserError: if the folder has scores with other settings, or incomplete files.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class ScoreFile:
             )
             for name in ARRAYS
         }
-        # last: what it stands beside is whole
+        # written last: if it exists, the other files are complete
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_text(json.dumps(identity, indent=2) + "\n")
         os.replace(temporary, path)
@@ -97,13 +98,13 @@ class ScoreFile:
     def write_block(
         self, block: int, sentences: np.ndarray, log_probs: np.ndarray, log_marginals: np.ndarray
     ) -> None:
-        """Keeps a block: from here on a kill does not lose it.
+        """Write a block; from then on an interrupted run keeps it.
 
         Args:
-            block: its number.
-            sentences: ``[n]`` rows that it fills.
-            log_probs: ``[n, I]``.
-            log_marginals: ``[n]``.
+            block: Number of the block.
+            sentences: [n] rows of the block.
+            log_probs: [n, I].
+            log_marginals: [n].
         """
         self.log_probs[sentences] = log_probs
         self.log_marginals[sentences] = log_marginals
@@ -116,7 +117,7 @@ class ScoreFile:
         self.finished_blocks.add(block)
 
     def finish(self) -> None:
-        """Gives the arrays their final names; all blocks have been written."""
+        """Give the arrays their final names, after all blocks have been written."""
         for name in ARRAYS:
             os.replace(self._path(name, ".partial"), self._path(name))
         self._record.unlink()

@@ -14,21 +14,21 @@ from fairseq_mm.errors import UserError
 
 
 class SplitToRank:
-    """Sentences and images of a split, with a sample of training images behind them.
+    """Sentences and images of a split, followed by a sample of training images.
 
     Args:
-        dataset: all lines of the split, of :class:`~fairseq_mm.data.multimodal_dataset
-            .MultimodalDataset`.
-        max_images: take the first so many images and their sentences; all when None.
-        sampled: further images, lines of visual_ids.
-        mean_image: ``[1, D]`` features of one more image, the last one, that is in no store.
+        dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of
+            the split.
+        max_images: Number of first images to use, with their sentences; None for all.
+        sampled: Further images, lines of visual_ids.
+        mean_image: [1, D] features of one more image, the last one, which is in no store.
 
     Attributes:
-        images: line of visual_ids of each image, in order of first appearance.
-        lines: line of the split of each sentence.
-        sentences: its tokens, the end token included.
-        image_of_sentence: ``[S]`` place of its image.
-        sampled: as given.
+        images: Line of visual_ids of each image, in order of first appearance.
+        lines: Line of each sentence in the split.
+        sentences: Token indices of each sentence, with the end token.
+        image_of_sentence: [S] index of each sentence's image.
+        sampled: The further images.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SplitToRank:
         return np.concatenate([self.store.read(key) for key in image.split("\t")])
 
     def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Features ``[B, N, D]`` and their padding mask ``[B, N]``, True at padding."""
+        """Return features [B, N, D] and their padding mask [B, N], True at padding."""
         return pad_features([self.rows(place) for place in range(start, end)])
 
     def mean_features(self) -> np.ndarray:
@@ -71,7 +71,7 @@ class SplitToRank:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Digests of all that decides the scores but for the checkpoint."""
+        """Return digests of everything that determines the scores, except the checkpoint."""
         words = np.concatenate([[len(words), *words] for words in self.sentences])
         return {
             "sentences": _digest(words, self.image_of_sentence),
@@ -84,10 +84,10 @@ class SplitToRank:
 
 
 def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
-    """Lines of ``train.visual_ids`` of a data folder, without repetition, in random order.
+    """Sample lines of ``train.visual_ids`` of a data folder, without repetition, in random order.
 
     Raises:
-        UserError: if the training part has fewer images.
+        UserError: if the training split has fewer images.
     """
     path = os.path.join(folder, "train.visual_ids")
     images = list(dict.fromkeys(read_visual_ids(path)))

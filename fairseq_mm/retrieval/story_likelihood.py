@@ -26,19 +26,20 @@ PRECISIONS = ("float32", "bfloat16")
 
 # what the story is conditioned on, and the tokens of the story, its end included where it is scored
 Pair = tuple[Any, list[int]]
-# hidden states of each model [N, E], and targets [N] -> log P of these [N]
+# function from each model's hidden states [N, E] and targets [N] to log P of the targets [N]
 LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 class TextLikelihood:
-    """Base of what scores texts: subclasses encode what a text is conditioned on.
+    """Base of classes that score texts; subclasses encode the condition of a text.
 
     Args:
         models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
-        precision: ``bfloat16`` runs the networks under autocast; a token's own logit, where the
-            output layer is linear, and all sums are float32.
-        batch_tokens: tokens of stories, padding included, in a batch; one pair is always one.
-        chunk_bytes: of logits that are held at once.
+        precision: ``bfloat16`` runs the networks under autocast; if the output layer is linear, a
+            token's own logit is float32, and so are all sums.
+        batch_tokens: Maximum number of story tokens in a batch, with padding; a pair is never
+            split.
+        chunk_bytes: Maximum bytes of logits in memory.
     """
 
     def __init__(
@@ -59,8 +60,9 @@ class TextLikelihood:
         self.chunk_bytes = chunk_bytes
 
     def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
-        """Tokens of the words and the end; of the first ``num_words`` alone, without an end, if
-        there are more: a truncated story does not end there."""
+        """Return the token indices of a story with its end; with more than ``num_words`` words,
+        only the first ``num_words`` without an end, because the story does not end there.
+        """
         tokens = [self.dictionary.index(word) for word in words]
         if num_words is not None and len(tokens) > num_words:
             return tokens[:num_words]
@@ -70,24 +72,25 @@ class TextLikelihood:
     def batches(
         self, pairs: Sequence[Pair], *, log_probs_of: Optional[LogProbs] = None
     ) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """
+        """Score pairs, batch by batch.
+
         Args:
-            pairs: to score.
-            log_probs_of: instead of the mean probability of the models.
+            pairs: Pairs to score.
+            log_probs_of: Function that replaces the mean probability of the models.
 
         Yields:
-            indices of some pairs, each once in all, and for each ``[tokens]`` log P of its tokens,
+            Indices of some pairs, each pair once in all, and [tokens] log P of each pair's tokens,
             float32 on the CPU.
 
         Raises:
-            UserError: if a probability is no number.
+            UserError: if a probability is not finite.
         """
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Indices of the pairs of a batch, and the output of each model's encoder."""
+        """Yield the indices of a batch's pairs, and the output of each model's encoder."""
         raise NotImplementedError
 
     def _score(
@@ -127,9 +130,9 @@ class TextLikelihood:
 
 
 class StoryLikelihood(TextLikelihood):
-    """Of stories given prompts (token indices), and of texts under language models (None).
+    """Scores stories given prompts (token indices), and texts under language models (None).
 
-    Arguments as of the base.
+    For the arguments see the base.
     """
 
     def __init__(self, models: Any, **options: Any) -> None:
@@ -155,10 +158,10 @@ class StoryLikelihood(TextLikelihood):
         return min(n[side] if isinstance(n, (tuple, list)) else n for n in found)
 
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
-        """Tokens of the words and the end; None for language models.
+        """Return the token indices of a prompt with its end; None for language models.
 
         Raises:
-            UserError: if the models have no positions for so many.
+            UserError: if the models have too few positions.
         """
         if self.source_dictionary is None:
             return None
@@ -182,7 +185,7 @@ class StoryLikelihood(TextLikelihood):
             yield numbers, encoded
 
     def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """Indices of the pairs, each once; the longest first."""
+        """Yield the indices of batches of pairs, the longest first."""
 
         def key(number: int) -> tuple[int, int]:
             prompt, story = pairs[number]
@@ -208,8 +211,8 @@ class SequenceImages:
     """Features of image sequences; missing images are padding at their position.
 
     Args:
-        features: opened stores.
-        missing: images that are left out, as in training.
+        features: Opened feature stores.
+        missing: Ids of the missing images, as in training.
         rows_per_image: R regions of each image.
     """
 
@@ -221,10 +224,10 @@ class SequenceImages:
         self.rows_per_image = rows_per_image
 
     def check(self, sequences: Sequence[str]) -> None:
-        """
+        """Check that all images have features or are known to be missing.
+
         Raises:
-            UserError: if an image has no features and is not known to be missing, or has another
-                number of rows.
+            UserError: if an image is unknown, or has another number of rows.
         """
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
             if image in self.missing:
@@ -237,13 +240,14 @@ class SequenceImages:
                 )
 
     def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """
+        """Read the features of image sequences.
+
         Args:
-            sequences: B lines of visual_ids of equally many images N.
+            sequences: B lines of visual_ids with N images each.
 
         Returns:
-            features: ``[B, N R, D]``, zero for missing images.
-            padding_mask: ``[B, N R]`` bool, True there.
+            features: [B, N R, D], zero for missing images.
+            padding_mask: [B, N R] bool, True for missing images.
         """
         B, R = len(sequences), self.rows_per_image
         N = len(sequences[0].split("\t"))
@@ -261,13 +265,13 @@ class SequenceImages:
 
 
 class VisualStoryLikelihood(TextLikelihood):
-    """Of stories given image sequences (lines of visual_ids).
+    """Scores stories given image sequences (lines of visual_ids).
 
     Args:
-        models: see :class:`TextLikelihood`.
-        images: features of the sequences.
-        sequences_at_once: image sequences whose encodings are held.
-        **options: of the base.
+        models: See :class:`TextLikelihood`.
+        images: Features of the sequences.
+        sequences_at_once: Number of image sequences whose encodings are in memory.
+        **options: Options of the base.
     """
 
     def __init__(
@@ -301,7 +305,7 @@ class VisualStoryLikelihood(TextLikelihood):
                 yield batch, reordered
 
     def _batches(self, numbers: list[int], pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """The longest first, so that little padding is computed."""
+        """Yield batches, the longest stories first, for little padding."""
         batch: list[int] = []
         for number in sorted(numbers, key=lambda number: -len(pairs[number][1])):
             width = len(pairs[batch[0] if batch else number][1])

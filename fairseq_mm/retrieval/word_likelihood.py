@@ -1,15 +1,16 @@
-"""log P of given tokens from a decoder's hidden states, a slice of logits at a time.
+"""Computes log P of given tokens from a decoder's hidden states, with few logits in memory at a
+time.
 
-An output layer gives ``[tokens, vocabulary]`` logits, of which the probability of a given token
-needs one and a sum. Only a slice of rows is held, and the sum is taken in pieces of columns that
-stay in the cache.
+The output layer gives [tokens, vocabulary] logits, but the probability of a given token needs only
+its own logit and a sum. Only a slice of rows is in memory, and the sum is computed in blocks of
+columns that fit in the cache.
 
 A temperature T divides the logits, of each model of an ensemble, as in generation. With top-k
-sampling every token outside the k likeliest has probability 0, and a real text has none at any
-temperature. What is defined is the likelihood of those of its tokens that are among the k likeliest
-at their place, given that they are: the temperature found for them makes sampling among k as
-peaked as the text is. Which tokens those are does not depend on T for one model; for an ensemble it
-does, so there it is not computed. Unknown words are no candidates, as in generation.
+sampling, every token outside the k most probable has probability 0, so a real text has probability
+0 at any temperature. The likelihood of those of its tokens that are among the k most probable,
+given that they are, is defined; at its best temperature, sampling is as peaked as the text. For one
+model, the set of these tokens does not depend on T. For an ensemble it does, so an ensemble has no
+such temperature. Unknown words are no candidates, as in generation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,12 +25,12 @@ _PIECE_BYTES = 2**20
 
 
 class Tempered(NamedTuple):
-    """log softmax(b l)[target] at inverse temperatures b, float64.
+    """Values of log softmax(b l)[target] at inverse temperatures b, float64.
 
     Attributes:
-        log_probs: ``[N, G]``.
-        slopes: first derivative by b.
-        curvatures: second derivative by b.
+        log_probs: [N, G].
+        slopes: First derivatives by b.
+        curvatures: Second derivatives by b.
     """
 
     log_probs: Tensor
@@ -40,16 +41,18 @@ class Tempered(NamedTuple):
 def word_log_probs(
     decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
-    """
+    """Compute log P of given words.
+
     Args:
-        decoder: with ``output_layer``; where that is a linear layer ``output_proj``, a word's own
-            logit is computed in float32 also under autocast.
-        features: ``[N, E]`` hidden states.
-        target: ``[N]`` words.
-        chunk_bytes: of float32 logits that are held at once; at least one row is.
+        decoder: Decoder with ``output_layer``. If that is the linear layer ``output_proj``, a
+            word's own logit is computed in float32 also under autocast.
+        features: [N, E] hidden states.
+        target: [N] words.
+        chunk_bytes: Maximum bytes of float32 logits in memory; at least one row is computed at a
+            time.
 
     Returns:
-        ``[N]`` float32.
+        [N] float32.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
@@ -66,7 +69,7 @@ def word_log_probs(
 def logit_chunks(
     decoder: Any, features: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of the features and their logits ``[rows, V]``, which may be overwritten."""
+    """Yield rows of the features and their logits [rows, V], which the caller may overwrite."""
     if not len(features):
         return
     # two rows: models have short cuts for the one word of a step of generation
@@ -96,15 +99,15 @@ def _log_sums(logits: Tensor) -> Tensor:
 
 
 def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Tensor) -> Tempered:
-    """
+    """Compute log-probabilities of targets at several temperatures, with derivatives.
+
     Args:
-        logits: ``[N, V]``.
-        target: ``[N]``, words.
-        inverse_temperatures: ``[G]`` b.
+        logits: [N, V].
+        target: [N] words.
+        inverse_temperatures: [G] b.
 
     Returns:
-        each ``[N, G]``. With p = softmax(b l): log p[target], then l[target] - E_p[l], then
-        -Var_p[l].
+        [N, G] each. With p = softmax(b l): log p[target], l[target] - E_p[l], and -Var_p[l].
     """
     largest = logits.amax(1, keepdim=True).float()
     G = len(inverse_temperatures)
@@ -124,7 +127,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 
 
 def mixture(members: Sequence[Tempered]) -> Tempered:
-    """The mean of the members' probabilities, with its derivatives."""
+    """Average the members' probabilities, with derivatives."""
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
     slopes = torch.stack([member.slopes for member in members])
@@ -135,24 +138,24 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
 
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """log of the mean over the first dimension of probabilities, as ensembles take it."""
+    """Return the logarithm of the mean probability over the first dimension, as for ensembles."""
     return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
 
 
 def top_candidates(
     logits: Tensor, target: Tensor, k: int, excluded: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """The likeliest words of each row, for words that are among them.
+    """Find the rows whose target is among the k most probable words.
 
     Args:
-        logits: ``[N, V]``; overwritten at the excluded words.
-        target: ``[N]``.
-        k: how many.
-        excluded: words that are never among them.
+        logits: [N, V]; overwritten at the excluded words.
+        target: [N].
+        k: Number of most probable words.
+        excluded: Words that are never candidates.
 
     Returns:
-        candidates: ``[M, k]`` logits, of the rows whose target is among them.
-        place: ``[M]`` of the target.
+        candidates: [M, k] logits of the rows whose target is among the k.
+        place: [M] index of the target.
     """
     logits[:, list(excluded)] = float("-inf")
     values, words = logits.topk(min(k, logits.size(1) - len(excluded)), dim=1)
@@ -162,20 +165,21 @@ def top_candidates(
 
 
 class TemperatureSums:
-    """Sums over tokens of their log-probabilities at several temperatures, in one pass: the
-    ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
+    """Sums of token log-probabilities at several temperatures, in one pass.
+
+    An object is the ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
 
     Args:
-        models: with ``decoder``.
-        dictionary: theirs.
-        temperatures: ascending; 1 is one of them.
-        top_k: of the second sums; one model only.
-        chunk_bytes: of logits that are held at once.
+        models: Models with ``decoder``.
+        dictionary: Dictionary of the models.
+        temperatures: Ascending; 1 is one of them.
+        top_k: The k of the second sums; only for one model.
+        chunk_bytes: Maximum bytes of logits in memory.
 
     Attributes:
-        sums: ``[3, G]`` over all tokens so far: log-probability, slope and curvature by 1 / T.
-        top_sums: the same for tokens among the ``top_k``.
-        top_words: number of those.
+        sums: [3, G] over all tokens so far: log-probability, slope and curvature by 1 / T.
+        top_sums: The same for tokens among the ``top_k``.
+        top_words: Number of tokens among the ``top_k``.
     """
 
     def __init__(
