@@ -271,7 +271,7 @@ def build_likelihood(
     precision: str = "float32",
     block_rows: int = 1024,
 ) -> Likelihood:
-    """Return the faster of both classes that supports the model; for the arguments see the classes."""
+    """Return an object of the faster class that supports the model; see there for the arguments."""
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
