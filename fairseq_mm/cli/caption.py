@@ -5,20 +5,21 @@
   fairseq-mm caption data-bin/flickr8k --split valid --checkpoint best.pt
   fairseq-mm caption --features f.h5 --checkpoint best.pt --nbest 3 --jsonl
 
-Writes one line per image (path, tab, caption) in the order of the inputs. The
-extractor is the one that the model was trained with; its weights file is looked
-for beside the checkpoint, and known by its content. An image that cannot be
-read is named on stderr, the others are captioned all the same, and the exit
-status is 2.
+Prints one line per image, the path, a tab and the caption, in input order.
+Image features are extracted with the network that the checkpoint was trained
+on; its weights file is searched next to the checkpoint and verified by its
+SHA-256 digest. Unreadable images are reported on stderr and skipped, and the
+exit status is then 2.
 
-With --split the images of a split of a data folder are captioned from its
-feature store, each once, under their ids. The captions are those of
-fairseq-generate. With --sampling the draws of an image depend on --seed and its
-index alone: its first line in the split, or its position among the inputs.
+With --split, the command captions one split of a data folder from its feature
+store, once per image, under the ids of the images. The captions are the same as
+those of fairseq-generate. With --sampling, a caption depends only on --seed and
+the index of its image: its first line in the split, or its position among the
+inputs.
 
-A model that was trained on vectors of an image-sentence embedding needs
---embedding. One that reads part-of-speech sequences (sc_nlm) also needs the
-training captions (--data); it generates 1,000 candidates for each image and
+A model that was trained on the vectors of an image-sentence embedding needs
+--embedding. A model that reads part-of-speech sequences (sc_nlm) also needs the
+training captions (--data). It generates 1,000 candidates for each image and
 ranks them by translation weight * penalty * cosine(image, caption) + language
 weight * log-probability of an n-gram model.
 """
@@ -30,10 +31,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Optional, Union
 
-from fairseq_mm.cli import arguments
+from fairseq_mm.cli import arguments, caption_structured
 from fairseq_mm.cli.arguments import Rule
-from fairseq_mm.cli.generate import Flow, Input, without_name
-from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.generate import Input, TextRun, remove_name
+from fairseq_mm.cli.records import counted, json_line
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -47,8 +48,6 @@ _RULES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fairseq_mm.cli import caption_structured
-
     parser.add_argument(
         "inputs",
         nargs="*",
@@ -84,8 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from fairseq_mm.cli import caption_structured
-
     arguments.check(args, _RULES)
     if args.split is not None and len(args.inputs) != 1:
         raise UserError(
@@ -104,130 +101,123 @@ def run(args: argparse.Namespace) -> int:
     for checkpoint in checkpoints:
         checkpoint.check_command("caption")
     if any(checkpoint.reads_structure for checkpoint in checkpoints):
-        return caption_structured.run(args, checkpoints, options)
+        captioner, search = caption_structured.load(args, checkpoints, options)
+        return _write_captions(args, captioner, search, captioner.embedder, is_structured=True)
     caption_structured.refuse_options(args)
     names = ("weights", "device", "embedding")
     model: Any = from_checkpoints(checkpoints, **{name: getattr(args, name) for name in names})
-    return Captions(args, [model], [model.config(**options)], model.processor.reader).run()
+    return _write_captions(args, model, model.config(**options), model.processor.reader)
 
 
-class Captions(Flow):
-    """Captions of images, or of features of a store.
+def _write_captions(
+    args: argparse.Namespace, model: Any, config: Any, reader: Any, *, is_structured: bool = False
+) -> int:
+    """Caption the images, or the features of a store, and return the exit status.
 
     Args:
-        args: of the command line.
-        models: that generate.
-        configs: of generation.
-        reader: :class:`.ImageReader` whose features are captioned.
+        args: Arguments of the command line.
+        model: Generator, or captioner of models that read part-of-speech sequences.
+        config: Generation config, or search of the captioner.
+        reader: Reader of the images.
+        is_structured: True if the model reads part-of-speech sequences.
     """
+    store: Any = None
+    if args.split is not None or args.features:
+        store, inputs = _open_store(args, reader)
+    else:
+        # an extractor that cannot be rebuilt is reported before any image is looked for
+        reader.load_extractor()
+        inputs = list_images(args.inputs, args.list)
+    nearest = _NearestCaption(args.nearest) if args.nearest else None
+    if args.submission:  # fail before the work begins, not after it
+        coco_image_ids(item.name for item in inputs)
+    texts = TextRun("caption", args, [model], [config], inputs)
+    is_jsonl = texts.form == "jsonl"
+    if is_structured and is_jsonl:
+        facts = caption_structured.provenance_fields(args, model, config)
+    elif is_jsonl:
+        (facts,) = texts.provenance()
 
-    command = "caption"
-    # whether the heading of the columns is written, which --nearest adds
-    _has_heading = False
-
-    def __init__(
-        self, args: argparse.Namespace, models: Sequence[Any], configs: Sequence[Any], reader: Any
-    ) -> None:
-        self.reader = reader
-        self.store: Any = None
-        if args.split is not None or args.features:
-            self.store, inputs = _stored(args, reader)
+    def read(inputs: Sequence[Input]) -> Iterator[Any]:
+        if store is not None:
+            features = [store.read(item.name) for item in inputs]
         else:
-            reader.extractor  # noqa: B018  an extractor that cannot be rebuilt is named first
-            inputs = list_images(args.inputs, args.list)
-        super().__init__(args, models, configs, inputs)
-        self.nearest = _Nearest(args.nearest) if args.nearest else None
-        self.submitted: dict[str, str] = {}
-        if args.submission:  # what cannot be submitted is named before the work begins
-            coco_image_ids(item.name for item in inputs)
-
-    def features_of(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        """``[rows, D]`` of each image, or why it cannot be read."""
-        if self.store is not None:
-            return (self.store.read(item.name) for item in inputs)
-        return self.reader.features_of(
-            [item.value for item in inputs],
-            batch_size=self.args.batch_size,
-            max_pixels=self.args.max_pixels,
-        )
-
-    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        found = list(self.features_of(inputs))
-        readable = [rows for rows in found if not isinstance(rows, UserError)]
-        examples = self.models[0].processor.examples(readable)
-        for rows in found:
+            features = list(
+                reader.features_of(
+                    [item.value for item in inputs],
+                    batch_size=args.batch_size,
+                    max_pixels=args.max_pixels,
+                )
+            )
+        readable = [rows for rows in features if not isinstance(rows, UserError)]
+        examples = iter(readable if is_structured else model.processor.examples(readable))
+        for rows in features:
             yield rows if isinstance(rows, UserError) else [next(examples)]
 
-    def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
-        self.submitted[item.name] = self.caption_of(found[0])
-
-    def caption_of(self, found: Any) -> str:
-        """The best caption of what the model gave for an image."""
-        return found[0].text
-
-    def run(self) -> int:
-        status = super().run()
-        if self.args.submission:
-            write_file(self.args.submission, coco_results(self.submitted))
-            number = counted(len(self.submitted), *self.text_names)
-            print(f"wrote {self.args.submission}: {number}", file=sys.stderr)
-        return status
-
-    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        lines = list(super().lines(item, examples, found))
-        if self.nearest is not None and self.form != "jsonl" and not self._has_heading:
-            self._has_heading = True
-            lines.insert(0, "\t".join(("image", "caption", "nearest training caption")))
-        return lines
-
-    def others(self, item: Input, example: Any, found: Any) -> tuple[dict[str, Any], list[str]]:
-        if self.nearest is None:
-            return {}, []
-        nearest = self.nearest(found[0].text)
-        return {"nearest": nearest}, [str(nearest["caption"])]
+    best: dict[str, str] = {}
+    with texts.open_outputs():
+        for item, _, (result,) in texts.generate(read):
+            captions = result.captions if is_structured else result
+            best[item.name] = captions[0].text
+            if is_structured and is_jsonl:
+                lines = [caption_structured.json_line(item.name, result, facts)]
+            elif is_jsonl:
+                others = {} if nearest is None else {"nearest": nearest.find(captions[0].text)}
+                lines = [json_line(item.name, captions, {**others, **facts})]
+            else:
+                captions = captions[:1] if is_structured else captions
+                lines = ["\t".join([item.name, caption.text]) for caption in captions]
+                if nearest is not None:
+                    column = nearest.find(captions[0].text)["caption"]
+                    lines = [f"{line}\t{column}" for line in lines]
+                    if texts.num_texts == 0:
+                        lines.insert(0, "image\tcaption\tnearest training caption")
+            texts.write(lines, len(captions))
+    status = texts.finish()
+    if args.submission:
+        write_file(args.submission, coco_results(best))
+        number = counted(len(best), *texts.text_names)
+        print(f"wrote {args.submission}: {number}", file=sys.stderr)
+    return status
 
 
 def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
-    """The images of files, folders, archives and lists; a path without images has an error."""
+    """List the images of files, folders, archives and lists; a path without images is an input
+    with an error."""
     from fairseq_mm.extract import media_list
 
-    found: list[tuple[str, Any, Optional[UserError]]] = []
+    images: list[tuple[str, Any, Optional[UserError]]] = []
     for path in paths:
         try:
-            images = media_list.list_images([path], ids="path")
+            files = media_list.list_images([path], ids="path")
         except UserError as error:
-            found.append((path, None, without_name(error, path)))
+            images.append((path, None, remove_name(error, path)))
         else:
-            found += [(image.name, image, None) for image in images]
+            images += [(file.name, file, None) for file in files]
     if lists:
-        images = media_list.list_images([], lists=lists, ids="path")
-        found += [(image.name, image, None) for image in images]
-    return [Input(name, index, image, error) for index, (name, image, error) in enumerate(found)]
+        files = media_list.list_images([], lists=lists, ids="path")
+        images += [(file.name, file, None) for file in files]
+    return [Input(name, index, file, error) for index, (name, file, error) in enumerate(images)]
 
 
-def _stored(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
+def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
+    """Open the feature store, and list the images of the split, the ids or the whole store."""
     from fairseq_mm.data.feature_store import open_features, open_folder_features
 
     if args.split is not None:
         store = open_folder_features(args.inputs[0], args.features)
-        inputs = _inputs_of_split(args.inputs[0], args.split)
+        inputs = _list_split(args.inputs[0], args.split)
     else:
         store = open_features(args.features.split(os.pathsep))
         inputs = [Input(key, index) for index, key in enumerate(args.inputs or store.ids)]
     reader.check_features(store.attributes, store.dim, store.path)
     for item in inputs:
-        store.count_rows(
-            item.name
-        )  # an id that is not in the store is named before the work begins
+        store.count_rows(item.name)  # fails for an id that is not in the store
     return store, inputs
 
 
-def _inputs_of_split(folder: str, split: str) -> list[Input]:
-    """The images of a split, each once, in the order of their first lines.
-
-    Raises:
-        UserError: if the folder has no such split, or its items are no images.
-    """
+def _list_split(folder: str, split: str) -> list[Input]:
+    """List the images of a split, each once, in the order of their first lines."""
     from fairseq_mm.data.split_files import first_lines, read_visual_ids
 
     path = os.path.join(folder, f"{split}.visual_ids")
@@ -241,8 +231,8 @@ def _inputs_of_split(folder: str, split: str) -> list[Input]:
     return [Input(lines[i], i) for i, first in enumerate(first_lines(lines)) if first]
 
 
-class _Nearest:
-    """Nearest caption of ``text/train.txt`` of a data folder."""
+class _NearestCaption:
+    """Index of the training captions (``text/train.txt``) of a data folder."""
 
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.binarised_text import check_line_counts
@@ -267,7 +257,8 @@ class _Nearest:
         self.lines = lines
         self.index = NearestCaption([line.split() for line in lines], self.ids)
 
-    def __call__(self, text: str) -> dict[str, Union[str, float]]:
+    def find(self, text: str) -> dict[str, Union[str, float]]:
+        """Return the nearest caption, its image and its CIDEr-D (0 to 10)."""
         index, similarity = self.index.nearest(text.split())
         return {
             "caption": self.lines[index],

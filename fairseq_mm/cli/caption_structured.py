@@ -1,28 +1,26 @@
-"""``fairseq-mm caption`` by models that read part-of-speech sequences: candidates, ranked (Kiros et
-al. 2014)."""
+"""Options and records of ``fairseq-mm caption`` for models that read part-of-speech sequences: they
+generate candidates and rank them (Kiros et al. 2014)."""
 
 import argparse
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import flag
-from fairseq_mm.cli.caption import Captions
-from fairseq_mm.cli.generate import Input
-from fairseq_mm.cli.records import hashes_of
+from fairseq_mm.cli.records import compute_digests
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
+    from fairseq_mm.inference.candidates import StructuredSearch
     from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 
-# options of the search, of its weights, and of neither
-_SEARCH = (
-    *("candidates", "conditions", "num_nearest", "pos_sampling", "shortest", "longest", "top"),
-)
+# fields of StructuredSearch and of CandidateWeights, and the options that are fields of neither
+_SEARCH = ("candidates", "conditions", "num_nearest", "pos_sampling", "shortest", "longest", "top")
 _WEIGHTS = ("translation_weight", "language_weight", "language_score", "repeat_penalty")
 _OTHERS = ("data", "vectors", "language_model", "candidate_batch_size")
 # options of generation that candidates have as well
@@ -91,29 +89,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """
+    """Check that no option of candidates is given; the models read no part-of-speech sequences.
+
     Raises:
-        UserError: if an option of candidates is given, where no model reads part-of-speech
-            sequences.
+        UserError: naming the option.
     """
-    for name in _given(args, (*_OTHERS, *_SEARCH, *_WEIGHTS)):
+    for name in _get_given(args, (*_OTHERS, *_SEARCH, *_WEIGHTS)):
         raise UserError(
             f"{flag(name)} is of models that read part-of-speech sequences (sc_nlm), but "
             f"--checkpoint {args.checkpoint} is none."
         )
 
 
-def run(
+def load(
     args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", options: Mapping[str, Any]
-) -> int:
-    """
+) -> "tuple[StructuredCaptioner, StructuredSearch]":
+    """Load the captioner, and make its search from the options.
+
     Args:
-        args: of the command.
+        args: Arguments of the command line.
         checkpoints: Checkpoints of ``--checkpoint``.
-        options: of generation, those that are given.
+        options: Options of generation that are given.
 
     Raises:
-        UserError: if an option is missing or of other models, or files do not fit together.
+        UserError: if an option is missing or belongs to other models, or files do not fit together.
     """
     from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner
@@ -136,8 +135,8 @@ def run(
     if args.nearest:
         raise UserError("--nearest: records of candidates name the nearest caption (--jsonl).")
     size = {} if args.candidate_batch_size is None else {"batch_size": args.candidate_batch_size}
-    weights = CandidateWeights(**_given(args, _WEIGHTS))
-    search = StructuredSearch(**_given(args, _SEARCH), **options, **size, weights=weights)
+    weights = CandidateWeights(**_get_given(args, _WEIGHTS))
+    search = StructuredSearch(**_get_given(args, _SEARCH), **options, **size, weights=weights)
     if args.vectors is None:
         print(
             "embedding the training captions (30,000 in half a minute on a CPU; --vectors FILE "
@@ -148,52 +147,45 @@ def run(
     captioner = load_structured_captioner(
         checkpoints, **{name: getattr(args, name) for name in names}
     )
-    return Candidates(args, [captioner], [search], captioner.embedder).run()
+    return captioner, search
 
 
-class Candidates(Captions):
-    """Captions of candidates, which one captioner generates and ranks."""
+def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> dict[str, Any]:
+    """Return the fields that all records of candidates share."""
+    options = dataclasses.asdict(search)
+    options.update(options.pop("weights"))
+    trained_on = os.path.join(args.data, "text", "train.txt")
+    return {
+        "extractor": captioner.embedder.identity,
+        "checkpoint": compute_digests(captioner.files),
+        "embedding": compute_digests(captioner.embedder.files),
+        "language_model": compute_digests([args.language_model or trained_on]),
+        "options": options,
+    }
 
-    def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
-        options = dataclasses.asdict(config)
-        options.update(options.pop("weights"))
-        trained_on = os.path.join(self.args.data, "text", "train.txt")
-        return {
-            "extractor": model.embedder.identity,
-            "checkpoint": hashes_of(model.files),
-            "embedding": hashes_of(model.embedder.files),
-            "language_model": hashes_of([self.args.language_model or trained_on]),
-            "options": options,
+
+def json_line(name: str, result: Any, facts: Mapping[str, Any]) -> str:
+    """Return the JSON record of an image.
+
+    Args:
+        name: Name of the image.
+        result: Its captions, a :class:`.StructuredCaption`.
+        facts: Further fields.
+    """
+    records = [
+        {
+            "hypothesis": caption.text,
+            **{part: round(getattr(caption, part), 4) for part in _PARTS},
+            "condition": caption.condition,
+            "structure": caption.structure,
         }
-
-    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        for rows in self.features_of(inputs):
-            yield rows if isinstance(rows, UserError) else [rows]
-
-    def caption_of(self, found: Any) -> str:
-        return found.captions[0].text
-
-    def count(self, found: Any) -> int:
-        return len(found.captions) if self.form == "jsonl" else 1
-
-    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        (captions,) = found
-        if self.form != "jsonl":
-            return [f"{item.name}\t{captions.captions[0].text}"]
-        records = [
-            {
-                "hypothesis": caption.text,
-                **{part: round(getattr(caption, part), 4) for part in _PARTS},
-                "condition": caption.condition,
-                "structure": caption.structure,
-            }
-            for caption in captions.captions
-        ]
-        best = {part: records[0][part] for part in ("hypothesis", "score")}
-        nearest = {**captions.nearest._asdict(), "cosine": round(captions.nearest.cosine, 4)}
-        record = {"id": item.name, **best, "hypotheses": records, "nearest": nearest}
-        return [json.dumps({**record, **self.facts[0]}, ensure_ascii=False)]
+        for caption in result.captions
+    ]
+    best = {part: records[0][part] for part in ("hypothesis", "score")}
+    nearest = {**result.nearest._asdict(), "cosine": round(result.nearest.cosine, 4)}
+    record = {"id": name, **best, "hypotheses": records, "nearest": nearest}
+    return json.dumps({**record, **facts}, ensure_ascii=False)
 
 
-def _given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
+def _get_given(args: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if getattr(args, name) is not None}

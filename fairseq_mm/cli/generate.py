@@ -4,36 +4,38 @@
   echo '{"prompt": "[WP] The last dragon opens a bakery."}' | \\
       fairseq-mm generate - --checkpoint checkpoints/fusion --preset paper
 
-The checkpoint's task says what a line has: an image ({"image": "dog.jpg"}), an
-image sequence ({"images": [five paths, null for a missing one]}), a prompt
-({"prompt": "..."}), or a video ({"video": "a.mp4", "transcript": "..."}, text
-or a file of it); "id" is optional (default: the number of the input, from 0).
-Paths are relative to the file. Writes a JSON object a line: id, hypothesis,
-score, and what made them. An input that cannot be read, or is none of the task,
-is named on stderr, the others are generated all the same, and the exit status
-is 2. A file with a line that is no JSON object, or with an id that is there
-twice, is refused before anything is generated.
+The task of the checkpoint decides which fields a line must have: an image
+({"image": "dog.jpg"}), an image sequence ({"images": [five paths, null for a
+missing one]}), a prompt ({"prompt": "..."}), or a video ({"video": "a.mp4",
+"transcript": "..."}, where the transcript is text or a file). "id" is optional
+(default: the number of the input, counted from 0). Paths are relative to FILE.
 
-Captions have a beam of 3 and at most 30 words by default, summaries a beam of 5,
-at most 62 tokens and no trigram twice. They have no presets; those of stories
-are described by fairseq-mm tell --help.
+The command writes one JSON object per line: id, hypothesis, score, and the
+checkpoint and options that produced them. Inputs that cannot be read or do not
+fit the task are reported on stderr and skipped, and the exit status is then 2.
+If a line is no JSON object, or two lines have the same id, the command stops
+before it generates anything.
 
-caption, tell and summarize are this command with inputs of their own: folders,
-splits, feature stores.
+Defaults for captions: a beam of 3 and at most 30 words; for summaries: a beam
+of 5, at most 62 tokens, and no trigram twice. Only stories have presets; see
+fairseq-mm tell --help.
+
+caption, tell and summarize do the same for inputs from folders, splits and
+feature stores.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.progress import progress_bar
-from fairseq_mm.cli.records import counted, facts_of, json_line, opened
+from fairseq_mm.cli.records import counted, json_line, open_output, progress_bar, provenance_fields
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
 from fairseq_mm.generation.defaults import (
@@ -44,14 +46,14 @@ from fairseq_mm.generation.defaults import (
 
 
 class Input(NamedTuple):
-    """An input of a command line.
+    """Input of a command.
 
     Attributes:
-        name: of what is written.
-        index: on which the draws of ``--sampling`` depend.
-        value: what the task's processor takes, or what the verb reads it from.
-        error: why it cannot be read.
-        where: for messages; by default the name.
+        name: Name of the input in the output.
+        index: Index of the input; the random numbers of ``--sampling`` depend on it.
+        value: Value from which the command makes an example.
+        error: Reason why the input cannot be read, if it is already known.
+        where: Name of the input in messages (default: ``name``).
     """
 
     name: str
@@ -61,206 +63,181 @@ class Input(NamedTuple):
     where: Optional[str] = None
 
 
-class Flow:
-    """The way from inputs to what is written, which all verbs share.
+# reads inputs: for each input one example per model, or the reason why it cannot be read
+Read = Callable[[Sequence[Input]], Iterable[Any]]
 
-    A piece of the inputs is read by the task's processor, generated from by each model, and
-    written; then comes the next. A verb brings its inputs and overrides what is its own: how they
-    are read, the lines, the page.
+
+class TextRun:
+    """One run of a command that generates texts: its models, its inputs and its outputs.
+
+    A command loops over :meth:`generate` within :meth:`open_outputs`, passes the lines of each
+    input to :meth:`write`, and returns the exit status of :meth:`finish`.
 
     Args:
-        args: of the command line.
-        models: generators, one or several that are compared.
-        configs: of generation, one for each.
-        inputs: in the order of what is written.
-        **reading: options of the processor's ``examples``.
-    """
+        command: Name of the subcommand.
+        args: Arguments of the command line.
+        models: Generators: one, or several that are compared.
+        configs: Generation config of each model.
+        inputs: Inputs in the order of the output.
+        copies: Number of consecutive inputs that differ in their index only.
 
-    command = "generate"
-    # inputs that are read before the first of them are generated from
-    size = 100
-    # inputs in sequence that differ in their index alone
-    copies = 1
+    Attributes:
+        form: Form of the output: ``text``, ``raw`` or ``jsonl``.
+        num_failed: Number of inputs so far that could not be read.
+        num_texts: Number of texts so far.
+    """
 
     def __init__(
         self,
+        command: str,
         args: argparse.Namespace,
         models: Sequence[Any],
         configs: Sequence[Any],
         inputs: Sequence[Input],
-        **reading: Any,
+        *,
+        copies: int = 1,
     ) -> None:
+        self.command = command
         self.args = args
         self.models = models
         self.configs = configs
         self.inputs = inputs
-        self.reading = reading
-        self.input_names, self.text_names = models[0].task.input_names, models[0].task.text_names
-        self.form = form_of(args)
-        self.facts: list[dict[str, Any]] = [{} for _ in models]
-        if self.form == "jsonl":
-            self.facts = [self.facts_of(model, config) for model, config in zip(models, configs)]
-        self._said: set[str] = set()
+        self.copies = copies
+        task = models[0].task
+        self.input_names, self.text_names = task.input_names, task.text_names
+        is_jsonl = getattr(args, "jsonl", True) or (args.output or "").lower().endswith(".jsonl")
+        self.form = "raw" if getattr(args, "raw", False) else "jsonl" if is_jsonl else "text"
+        self.paths: Sequence[Optional[str]] = [args.output]
+        self.num_failed = self.num_texts = 0
+        self._files: list[Any] = []
+        self._bar: Any = None
+        self._warnings: set[str] = set()
 
-    def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
-        """What made the texts, the same in each record."""
-        return facts_of(model, config)
+    def provenance(self) -> list[dict[str, Any]]:
+        """Return for each model the fields that all its JSON records share; empty if no JSON is
+        written, since the digest of a checkpoint takes time."""
+        if self.form != "jsonl":
+            return [{} for _ in self.models]
+        return [provenance_fields(*pair) for pair in zip(self.models, self.configs)]
 
-    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        """For each input the examples of each model, or why it cannot be read."""
-        values = [item.value for item in inputs]
-        for example in self.models[0].processor.examples(values, **self.reading):
-            yield example if isinstance(example, UserError) else [example]
-
-    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> Iterable[str]:
-        """What is written of an input.
-
-        Args:
-            item: the input.
-            examples: of each model.
-            found: hypotheses of each model, the best first.
-        """
-        others, shown = self.others(item, examples[0], found[0])
-        if self.form == "jsonl":
-            return [json_line(item.name, found[0], {**others, **self.facts[0]})]
-        return ["\t".join([item.name, best.text, *shown]) for best in found[0]]
-
-    def others(self, item: Input, example: Any, found: Any) -> tuple[dict[str, Any], list[str]]:
-        """Fields of records, and columns of text, that the verb adds."""
-        return {}, []
-
-    def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
-        """Keeps what the page shows of an input."""
-
-    def count(self, found: Any) -> int:
-        """The number of texts that are written of what a model gave for an input."""
-        return len(found)
-
-    def remarks(self) -> Iterable[str]:
-        """What is said at the end of inputs that were not read as they are."""
-        return ()
-
-    def write_page(self, number: str) -> str:
-        """Writes ``--html``.
+    @contextlib.contextmanager
+    def open_outputs(self, paths: Optional[Sequence[Optional[str]]] = None) -> Iterator[None]:
+        """Open the output files; they appear when the context ends without an error.
 
         Args:
-            number: number of texts, with their name.
-
-        Returns:
-            What the closing message says of the page.
+            paths: Files to write, None for standard output (default: ``--output``). If there are
+                several, each gets one line per input; if there are none, no line is written.
         """
-        return number
+        self.paths = self.paths if paths is None else paths
+        with contextlib.ExitStack() as stack:
+            self._bar = stack.enter_context(progress_bar(len(self.inputs), self.input_names[1]))
+            self._files = [stack.enter_context(open_output(path)) for path in self.paths]
+            yield
 
-    def run(self) -> int:
-        """
-        Returns:
-            Exit status: 2 if an input could not be read.
+    def generate(self, read: Read, *, size: int = 100) -> Iterator[tuple[Input, Any, list[Any]]]:
+        """Generate the texts of all inputs, and report the inputs that cannot be read.
+
+        Args:
+            read: Reader of inputs.
+            size: Number of inputs that are read before the first of them are generated.
+
+        Yields:
+            Each input that can be read, its example for each model, and for each model its
+            hypotheses, best first.
 
         Raises:
-            UserError: if the only input, or none, could be read.
+            UserError: if the only input or none of the inputs can be read.
         """
-        total, failed, generated = len(self.inputs), 0, 0
-        with ExitStack() as stack, progress_bar(total, self.input_names[1]) as bar:
-            files = [stack.enter_context(opened(path)) for path in self.output_paths()]
-            for start in range(0, total, self.size):
-                readable = []
-                for item, examples in self._read(self.inputs[start : start + self.size]):
-                    if not isinstance(examples, UserError):
-                        readable.append((item, examples))
-                        continue
-                    where = item.name if item.where is None else item.where
-                    message = f"{where}: {examples}" if where else str(examples)
-                    if total == self.copies:
-                        raise UserError(message)
-                    failed += 1
-                    bar.clear()
-                    self.warn(message)
-                    bar.update()
-                for (item, examples), *found in zip(readable, *self._generate(readable)):
-                    lines = list(self.lines(item, examples, found))
-                    for file, part in zip(files, [lines] if len(files) == 1 else zip(lines)):
-                        print(*part, sep="\n", file=file, flush=True)
-                    self.show(item, examples, found)
-                    generated += sum(map(self.count, found))
-                    bar.update()
-            if failed == total:
-                raise UserError(
-                    f"none of the {failed // self.copies} {self.input_names[1]} could be read."
+        for start in range(0, len(self.inputs), size):
+            piece = self.inputs[start : start + size]
+            examples = iter(read([item for item in piece if item.error is None]))
+            readable = []
+            for item in piece:
+                example = item.error or next(examples)
+                if isinstance(example, UserError):
+                    self._report(item, example)
+                else:
+                    readable.append((item, example))
+            streams = [
+                model.stream(
+                    [examples[i] for _, examples in readable],
+                    config,
+                    indices=[item.index for item, _ in readable],
+                    batch_size=self.args.batch_size,
                 )
-        number = counted(generated, *self.text_names)
-        if getattr(self.args, "html", None):
-            page = f"wrote {self.args.html}: {self.write_page(number)}"
-        for remark in self.remarks():
-            print(remark, file=sys.stderr)
-        if self.args.output:
-            print(f"wrote {', '.join(map(str, self.output_paths()))}: {number}", file=sys.stderr)
-        if getattr(self.args, "html", None):
-            print(page, file=sys.stderr)
-        if failed:
-            print(
-                f"{failed // self.copies} of {total // self.copies} {self.input_names[1]} could "
-                "not be read",
-                file=sys.stderr,
+                for i, (model, config) in enumerate(zip(self.models, self.configs))
+            ]
+            for (item, example), *hypotheses in zip(readable, *streams):
+                yield item, example, hypotheses
+                self._bar.update()
+        if self.num_failed == len(self.inputs):
+            raise UserError(
+                f"none of the {self.num_failed // self.copies} {self.input_names[1]} could be read."
             )
-        return EXIT_STATUS if failed else 0
 
-    page_alone = False
-
-    def output_paths(self) -> Sequence[Optional[str]]:
-        """Return the files to write; of several, each gets one line of an input."""
-        # with --html and no other output option, only the page is written
-        is_silent = getattr(self.args, "html", None) and self.page_alone
-        return [os.devnull if is_silent else self.args.output]
-
-    def _read(self, piece: Sequence[Input]) -> Iterator[tuple[Input, Any]]:
-        found = iter(self.read([item for item in piece if item.error is None]))
-        for item in piece:
-            yield item, item.error or next(found)
-
-    def _generate(self, readable: Sequence[tuple[Input, Any]]) -> list[Iterator[Any]]:
-        """The hypotheses of each model, input by input."""
-        indices = [item.index for item, _ in readable]
-        return [
-            model.stream(
-                [examples[place] for _, examples in readable],
-                config,
-                indices=indices,
-                batch_size=self.args.batch_size,
-            )
-            for place, (model, config) in enumerate(zip(self.models, self.configs))
-        ]
+    def _report(self, item: Input, error: UserError) -> None:
+        where = item.name if item.where is None else item.where
+        message = f"{where}: {error}" if where else str(error)
+        if len(self.inputs) == self.copies:
+            raise UserError(message)
+        self.num_failed += 1
+        self._bar.clear()
+        self.warn(message)
+        self._bar.update()
 
     def warn(self, message: str) -> None:
-        """Says something on stderr, once."""
-        if message not in self._said:
-            self._said.add(message)
+        """Print a message to stderr, once."""
+        if message not in self._warnings:
+            self._warnings.add(message)
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
 
+    def write(self, lines: Sequence[str], num_texts: int) -> None:
+        """Write the lines of an input: all to the only file, or one line to each of several.
 
-def form_of(args: argparse.Namespace) -> str:
-    """What is written: ``raw``, ``jsonl`` or ``text``."""
-    if getattr(args, "raw", False):
-        return "raw"
-    is_jsonl = getattr(args, "jsonl", True) or (args.output or "").lower().endswith(".jsonl")
-    return "jsonl" if is_jsonl else "text"
+        Args:
+            lines: Lines without line ends.
+            num_texts: Number of texts that they hold.
+        """
+        for file, part in zip(self._files, [lines] if len(self._files) == 1 else zip(lines)):
+            print(*part, sep="\n", file=file, flush=True)
+        self.num_texts += num_texts
+
+    def finish(self, remarks: Iterable[str] = (), page: str = "") -> int:
+        """Report on stderr what was written, and return the exit status: 2 if an input failed.
+
+        Args:
+            remarks: Lines that are printed first.
+            page: Description of the page that was written to ``--html``, if any.
+        """
+        messages = list(remarks)
+        if self.args.output:
+            number = counted(self.num_texts, *self.text_names)
+            messages.append(f"wrote {', '.join(map(str, self.paths))}: {number}")
+        if page:
+            messages.append(f"wrote {self.args.html}: {page}")
+        if self.num_failed:
+            failed, total = self.num_failed // self.copies, len(self.inputs) // self.copies
+            messages.append(f"{failed} of {total} {self.input_names[1]} could not be read")
+        for message in messages:
+            print(message, file=sys.stderr)
+        return EXIT_STATUS if self.num_failed else 0
 
 
-def inputs_of_jsonl(path: str, processor: Any) -> list[tuple[Input, Mapping[str, Any]]]:
-    """The inputs of a JSONL file, indexed by their position, each with its object.
+def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[str, Any]]]:
+    """Read the inputs of a JSONL file, each with its JSON object.
 
     Args:
-        path: of the file; ``-`` is standard input.
-        processor: of the task, which says what an object has. A line that it refuses is an input
-            with an error.
+        path: Path of the file; ``-`` is standard input.
+        processor: Processor of the task. If it refuses an object, the input gets an error.
 
     Raises:
-        UserError: if the file cannot be read or has no line, a line is no JSON object, or two have
-            one ``id``.
+        UserError: if the file cannot be read or is empty, a line is no JSON object, or two lines
+            have the same ``id``.
     """
     from fairseq_mm.data.input_files import check_id, parse_object, read_lines
 
     folder = "" if path == "-" else os.path.dirname(path)
-    found: list[tuple[Input, Mapping[str, Any]]] = []
+    inputs: list[tuple[Input, Mapping[str, Any]]] = []
     seen: dict[str, str] = {}
     for number, line in read_lines(Path("/dev/stdin" if path == "-" else path)):
         if not line.strip():
@@ -276,24 +253,24 @@ def inputs_of_jsonl(path: str, processor: Any) -> list[tuple[Input, Mapping[str,
             raise UserError(
                 f"{where}: `id` must be text or a number, but is {json.dumps(key)[:80]} instead."
             )
-        name = str(len(found)) if key is None else str(key)
-        # keys of an image sequence are separated by tabs
+        name = str(len(inputs)) if key is None else str(key)
+        # the keys of an image sequence are separated by tabs
         check_id(name.replace("\t", " "), where, what="an input")
         if key is not None and seen.setdefault(name, where) != where:
             raise UserError(f"{where}: the id {name!r} was given before, at {seen[name]}.")
-        item = Input(name, len(found), where=where)
+        item = Input(name, len(inputs), where=where)
         try:
             item = item._replace(value=processor.from_record(entry, folder))
         except UserError as error:
             item = item._replace(error=error)
-        found.append((item, {**entry, "id": key}))
-    if not found:
+        inputs.append((item, {**entry, "id": key}))
+    if not inputs:
         raise UserError(f"{path}: must have a JSON object a line, but is empty.")
-    return found
+    return inputs
 
 
-def without_name(error: UserError, name: str) -> UserError:
-    """An error without the name of its input, which is printed before it."""
+def remove_name(error: UserError, name: str) -> UserError:
+    """Return an error without the name of its input, which :class:`TextRun` prints before it."""
     return UserError(str(error).removeprefix(f"{name}: "))
 
 
@@ -326,5 +303,16 @@ def run(args: argparse.Namespace) -> int:
     if not isinstance(model, Generator):
         raise UserError(f"{args.checkpoint}: does not generate texts by itself.")
     config = model.config(**options)
-    inputs = [item for item, _ in inputs_of_jsonl(args.inputs, model.processor)]
-    return Flow(args, [model], [config], inputs).run()
+    inputs = [item for item, _ in read_jsonl_inputs(args.inputs, model.processor)]
+    texts = TextRun("generate", args, [model], [config], inputs)
+    (facts,) = texts.provenance()
+    with texts.open_outputs():
+        for item, _, (hypotheses,) in texts.generate(partial(read_examples, model)):
+            texts.write([json_line(item.name, hypotheses, facts)], len(hypotheses))
+    return texts.finish()
+
+
+def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
+    """Read inputs for one model, with the options of its processor."""
+    for example in model.processor.examples([item.value for item in inputs], **options):
+        yield example if isinstance(example, UserError) else [example]

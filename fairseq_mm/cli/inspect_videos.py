@@ -11,7 +11,7 @@ import numpy as np
 from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
 from fairseq_mm.cli.inspect import Inspected, Part
-from fairseq_mm.cli.progress import progress_bar
+from fairseq_mm.cli.records import progress_bar
 from fairseq_mm.cli.score_alignment import check_generated_for
 from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restored
 from fairseq_mm.data.split_files import read_references

@@ -1,7 +1,7 @@
-"""What generating subcommands write.
+"""Records, output files and progress of the subcommands that generate texts.
 
-A record has ``id``, ``hypothesis`` and ``score``, then what is particular to its task, then what
-made it: ``options``, ``checkpoint`` (SHA-256), ``extractor``.
+A record has ``id``, ``hypothesis`` and ``score``, then the fields of its task, then its provenance:
+``options``, ``checkpoint`` (SHA-256) and ``extractor``.
 """
 
 import argparse
@@ -19,18 +19,31 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.hypothesis import Hypothesis
 
 
-# stands in the name of an output file for the rank of the texts in it
+# placeholder in the name of an output file for the rank of the texts in it
 RANK = "{k}"
 
 
 @contextlib.contextmanager
-def opened(path: Optional[str]) -> Iterator[TextIO]:
-    """Standard output, or a file that appears when it is complete."""
+def open_output(path: Optional[str]) -> Iterator[TextIO]:
+    """Open standard output (None), or a file that appears when it is complete."""
     if path is None:
         yield sys.stdout
         return
     with output_file(path) as file:
         yield file
+
+
+def progress_bar(total: int, unit: str, *, many: int = 50) -> Any:
+    """Return a progress bar on stderr; it is disabled if stderr is no terminal.
+
+    Args:
+        total: Number of inputs.
+        unit: Plural noun for the inputs, such as ``images``.
+        many: Number of inputs below which the bar is disabled.
+    """
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=f" {unit}", file=sys.stderr, disable=total < many or None)
 
 
 def json_line(
@@ -41,26 +54,26 @@ def json_line(
     as_line: bool = False,
     each: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The record of an input.
+    """Return the JSON record of an input.
 
     Args:
-        name: of the input.
-        hypotheses: the best first; several are all written.
-        others: fields beside ``id``, ``hypothesis`` and ``score``.
-        as_line: ``hypothesis`` has the tokens, not the detokenised text.
-        each: fields of each hypothesis, the best first; none by default.
+        name: Id of the input.
+        hypotheses: Hypotheses, best first; if there are several, all of them are in the record.
+        others: Further fields of the record.
+        as_line: Write the tokens of a hypothesis instead of its detokenized text.
+        each: Further fields of each hypothesis (default: none).
     """
-    found = [
+    entries = [
         {"hypothesis": best.line if as_line else best.text, "score": round(best.score, 4)}
         for best in hypotheses
     ]
-    found = [{**best, **fields} for best, fields in zip(found, each)] if each else found
-    several = {"hypotheses": found} if len(found) > 1 else {}
-    return json.dumps({"id": name, **found[0], **several, **others}, ensure_ascii=False)
+    entries = [{**entry, **fields} for entry, fields in zip(entries, each)] if each else entries
+    several = {"hypotheses": entries} if len(entries) > 1 else {}
+    return json.dumps({"id": name, **entries[0], **several, **others}, ensure_ascii=False)
 
 
-def ranks_of(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
-    """What the record of each hypothesis says of ``--best-of``."""
+def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the fields of ``--best-of`` for each hypothesis; none without the option."""
     if args.best_of is None:
         return []
     return [
@@ -75,22 +88,22 @@ def rank_paths(args: argparse.Namespace) -> list[str]:
     return [args.output.replace(RANK, str(rank)) for rank in ranks]
 
 
-def facts_of(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
-    """Checkpoint, options of generation and extractor, the same in each record."""
+def provenance_fields(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
+    """Return the checkpoint, the options of generation and the extractor, for records."""
     options = {name: value for name, value in config.to_dict().items() if value is not None}
-    facts = {"checkpoint": hashes_of(model.files), "options": options}
+    facts = {"checkpoint": compute_digests(model.files), "options": options}
     identity = model.processor.extractor_identity
     return facts if identity is None else {**facts, "extractor": identity}
 
 
-def hashes_of(files: Sequence[str]) -> Any:
-    """SHA-256 of a checkpoint, or of each of an ensemble's."""
-    from fairseq_mm.extract.weights import compute_sha256
+def compute_digests(files: Sequence[str]) -> Any:
+    """Compute the SHA-256 digest of a checkpoint, or a list of digests for an ensemble."""
+    from fairseq_mm.data.input_files import compute_sha256
 
-    hashes = [compute_sha256(file) for file in files]
-    return hashes[0] if len(hashes) == 1 else hashes
+    digests = [compute_sha256(file) for file in files]
+    return digests[0] if len(digests) == 1 else digests
 
 
 def counted(number: int, one: str, several: Optional[str] = None) -> str:
-    """``1 story``, ``1,200 stories``."""
+    """Return a number with its noun: ``1 story``, ``1,200 stories``."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"

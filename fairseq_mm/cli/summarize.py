@@ -9,23 +9,24 @@
   fairseq-mm summarize --transcript a.srt --checkpoint checkpoints/t5
   fairseq-mm summarize --transcript a.srt --checkpoint bart --data data-bin/own
 
-Writes one line per video (path, tab, summary) in the order of the inputs. A JSONL
-file has an object a line as fairseq-mm prepare videos reads them, {"video":
-"a.mp4", "transcript": text or file}, or those of a data folder's
-SPLIT.transcripts.jsonl, {"id": ..., "transcript": ...}. A video without a
-transcript has "transcript not available". The extractor is the one that the
-model was trained with; its weights file is looked for beside the checkpoint,
-and known by its content. Transcripts and videos are truncated as in training,
-and what is truncated is said on stderr. A video or transcript that cannot be
-read is named there too, the others are summarised all the same, and the exit
-status is 2.
+Prints one line per video, the path, a tab and the summary, in input order. A
+JSONL file has one object per line: either as fairseq-mm prepare videos reads
+them, {"video": "a.mp4", "transcript": text or file}, or as in a data folder's
+SPLIT.transcripts.jsonl, {"id": ..., "transcript": ...}. If a video has no
+transcript, the model reads "transcript not available".
 
-The summaries are those of fairseq-generate: indexed OOV tokens are replaced by
-the words of the transcript that they stand for, and with --sampling the draws
-of a video depend on --seed and its position among the inputs alone. Text goes
-through --tokenizer before it becomes the model's subwords; by default as the
-training data did, as far as that is known. How2's text is lower-cased and split
-already, which other text is by --tokenizer words.
+Video features are extracted with the network that the checkpoint was trained
+on; its weights file is searched next to the checkpoint and verified by its
+SHA-256 digest. Transcripts and videos are truncated as in training, which is
+reported on stderr. Unreadable videos and transcripts are reported there too and
+skipped, and the exit status is then 2.
+
+The summaries are the same as those of fairseq-generate. Indexed OOV tokens are
+replaced by the words of the transcript for which they stand. With --sampling, a
+summary depends only on --seed and the position of its video among the inputs.
+--tokenizer splits the text before the model's subwords do (default: as the
+training data were split, if the checkpoint records it). How2's text is already
+in lower case and split; for other text, --tokenizer words does the same.
 """
 
 import argparse
@@ -33,27 +34,26 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
-from fairseq_mm.cli.generate import Flow, Input, inputs_of_jsonl, without_name
-from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.generate import Input, TextRun, read_jsonl_inputs, remove_name
+from fairseq_mm.cli.records import counted, json_line
 from fairseq_mm.cli.run_set_up import load_generator
+from fairseq_mm.data.transcript_text import NOT_AVAILABLE, TOKENIZERS
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES
 from fairseq_mm.prepare.jsonl import KEYS, make_visual_key
 
-# names of videos that a remark has
+# maximum number of videos that a remark names
 MAX_NAMED = 3
-# middle frames of a video on the page
+# number of frames of a video on the page
 PAGE_IMAGES = 6
 _RULES = (Rule("features", excludes=("weights", "keep_damaged"), because="no video is read"),)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from fairseq_mm.data.transcript_text import TOKENIZERS
-
     parser.add_argument(
         "inputs",
         nargs="*",
@@ -128,182 +128,193 @@ def run(args: argparse.Namespace) -> int:
     options = arguments.generation_options(args)
     paths = {"weights": args.weights, "data": args.data, "device": args.device}
     model = load_generator("summarize", args.checkpoint, **paths)
-    return Summaries(args, model, model.config(**options)).run()
+    config, reader = model.config(**options), model.processor.reader
+    inputs = _list_inputs(args, model.processor)
+    has_video = any(item.value.get("video") is not None for item in inputs if item.value)
+    store: Any = None
+    if args.features:
+        store, inputs = _open_store(args.features, reader, inputs)
+    elif has_video and not reader.reads_video:
+        print(
+            f"{reader.name} reads no video: transcripts alone are summarised",
+            file=sys.stderr,
+        )
+    elif has_video:
+        # an extractor that cannot be rebuilt is reported before any video is read
+        reader.load_extractor()
+    return _write_summaries(args, model, config, inputs, store)
 
 
-class Summaries(Flow):
-    """Summaries of videos with transcripts.
+def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
+    """List the videos and transcripts of the command line, with values as of :class:`.Video`."""
+    inputs: list[Input] = []
+    for path in args.inputs:
+        if path.lower().endswith(".jsonl"):
+            inputs += _read_jsonl(path, processor, args.ids)
+        elif args.features:
+            inputs.append(Input(path, 0, {}))
+        else:
+            inputs += _list_videos(path, args.ids or "path")
+    if args.transcripts:
+        inputs = inputs or [Input(path, 0, {}) for path in args.transcripts]
+        if len(inputs) != len(args.transcripts):
+            raise UserError(
+                f"there must be a transcript for each video, in their order, but there are "
+                f"{len(args.transcripts)} transcripts and {len(inputs)} videos."
+            )
+        inputs = [_add_transcript(*pair) for pair in zip(inputs, args.transcripts)]
+    return [item._replace(index=index) for index, item in enumerate(inputs)]
 
-    Args:
-        args: of the command line.
-        model: that generates.
-        config: of generation.
 
-    Raises:
-        UserError: if an input is not understood, or is none of the model's.
+def _read_jsonl(path: str, processor: Any, ids: Optional[str]) -> Iterator[Input]:
+    seen: dict[str, str] = {}
+    for item, entry in read_jsonl_inputs(path, processor):
+        name, where = item.name, str(item.where)
+        if entry["id"] is None:
+            if not isinstance(entry.get("video"), str):
+                raise UserError(f'{where}: must have "video" (a path) or "id".')
+            name = make_visual_key(entry["video"], ids or "name")
+        if seen.setdefault(name, where) != where:
+            raise UserError(
+                f"{where}: video {name} was given before, at {seen[name]}; --ids path tells "
+                "files of one name apart."
+            )
+        yield item._replace(name=name, where=None if item.error is None else where)
+
+
+def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, list[Input]]:
+    """Open the feature store; if no input is named, all its items are inputs."""
+    from fairseq_mm.data.feature_store import open_features
+
+    reader.check_reads_video("--features:")
+    store = open_features(features.split(os.pathsep))
+    reader.check_features(store.attributes, store.dim, store.path)
+    for item in inputs:
+        store.count_rows(item.name)  # fails for an id that is not in the store
+    return store, inputs or [Input(key, index, {}) for index, key in enumerate(store.ids)]
+
+
+class _Reading(NamedTuple):
+    """An input that was read.
+
+    Attributes:
+        example: Example of the processor.
+        is_cut: True if the video has more frames than the model reads.
+        images: Frames for the page.
     """
 
-    command = "summarize"
+    example: Any
+    is_cut: bool
+    images: Sequence[Any]
 
-    def __init__(self, args: argparse.Namespace, model: Any, config: Any) -> None:
-        from fairseq_mm.data.transcript_text import NOT_AVAILABLE
 
-        self.args = args
-        self.processor = model.processor
-        self.reader = model.processor.reader
-        inputs = self._inputs()
-        self.store: Any = None
-        has_video = any(item.value.get("video") is not None for item in inputs if item.value)
-        if args.features:
-            self.reader.check_reads_video("--features:")
-            inputs = self._open_store(inputs)
-        elif has_video and not self.reader.reads_video:
-            print(
-                f"{self.reader.name} reads no video: transcripts alone are summarised",
-                file=sys.stderr,
-            )
-        elif has_video:
-            self.reader.extractor  # noqa: B018  one that cannot be rebuilt is named first
-        super().__init__(args, [model], [config], inputs)
-        self.size = self.processor.batch_sizes[model.device.type != "cpu"]
-        # index of an input -> whether its video has more frames, and some of them for the page
-        self.details: dict[int, tuple[bool, Sequence[Any]]] = {}
-        self.cards: list[Any] = []
-        self.truncated: dict[str, list[str]] = {}
-        self.remark_of = {
-            "transcript": f'no transcript ("{NOT_AVAILABLE}" is read)',
-            "tokens": f"transcript truncated to {self.processor.encoder.limit} tokens",
-            "frames": f"video truncated to {self.reader.max_frames} frames (clips)",
-        }
+def _read_video(args: argparse.Namespace, processor: Any, item: Input, store: Any) -> _Reading:
+    value, is_cut, images, reader = dict(item.value), False, (), processor.reader
+    if store is not None:
+        value["video"] = store.read(item.name)
+        is_cut = len(value["video"]) > reader.max_frames
+    elif not reader.reads_video:
+        value.pop("video", None)
+    elif value.get("video") is not None:
+        value["video"], is_cut, images = reader.read_video(
+            value["video"],
+            batch_size=args.batch_size,
+            keep_damaged=args.keep_damaged,
+            max_pixels=args.max_pixels,
+            num_images=PAGE_IMAGES if args.html else 0,
+        )
+    (example,) = processor.examples([value], tokenizer=args.tokenizer)
+    if isinstance(example, UserError):
+        raise example
+    return _Reading(example, is_cut, images)
 
-    def facts_of(self, model: Any, config: Any) -> dict[str, Any]:
-        facts = super().facts_of(model, config)
-        facts["options"]["tokenizer"] = self.args.tokenizer or self.processor.encoder.tokenizer
-        return facts
 
-    def _inputs(self) -> list[Input]:
-        """In the order of the command line; their values are as of :class:`.Video`.
+def _write_summaries(
+    args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input], store: Any
+) -> int:
+    """Generate the summaries, and return the exit status.
 
-        Raises:
-            UserError: if there are not as many transcripts as videos, or two videos of a file have
-                one name.
-        """
-        args = self.args
-        found: list[Input] = []
-        for path in args.inputs:
-            if path.lower().endswith(".jsonl"):
-                found += self._of_jsonl(path)
-            elif args.features:
-                found.append(Input(path, 0, {}))
-            else:
-                found += _of_videos(path, args.ids or "path")
-        if args.transcripts:
-            found = found or [Input(path, 0, {}) for path in args.transcripts]
-            if len(found) != len(args.transcripts):
-                raise UserError(
-                    f"there must be a transcript for each video, in their order, but there are "
-                    f"{len(args.transcripts)} transcripts and {len(found)} videos."
-                )
-            found = [_with_transcript(*pair) for pair in zip(found, args.transcripts)]
-        return [item._replace(index=index) for index, item in enumerate(found)]
+    Args:
+        args: Arguments of the command line.
+        model: Generator.
+        config: Generation config.
+        inputs: Videos and transcripts.
+        store: Feature store of the videos; None if videos are read.
+    """
+    texts = TextRun("summarize", args, [model], [config], inputs)
+    (facts,) = texts.provenance()
+    if facts:
+        facts["options"]["tokenizer"] = args.tokenizer or model.processor.encoder.tokenizer
+    readings: dict[int, _Reading] = {}
+    truncated: dict[str, list[str]] = {}
+    cards: list[tuple[Any, ...]] = []
 
-    def _of_jsonl(self, path: str) -> Iterator[Input]:
-        seen: dict[str, str] = {}
-        for item, entry in inputs_of_jsonl(path, self.processor):
-            name, where = item.name, str(item.where)
-            if entry["id"] is None:
-                if not isinstance(entry.get("video"), str):
-                    raise UserError(f'{where}: must have "video" (a path) or "id".')
-                name = make_visual_key(entry["video"], self.args.ids or "name")
-            if seen.setdefault(name, where) != where:
-                raise UserError(
-                    f"{where}: video {name} was given before, at {seen[name]}; --ids path tells "
-                    "files of one name apart."
-                )
-            yield item._replace(name=name, where=None if item.error is None else where)
-
-    def _open_store(self, inputs: list[Input]) -> list[Input]:
-        from fairseq_mm.data.feature_store import open_features
-
-        self.store = open_features(self.args.features.split(os.pathsep))
-        self.reader.check_features(self.store.attributes, self.store.dim, self.store.path)
-        for item in inputs:
-            self.store.count_rows(item.name)  # one that it lacks is named before the work begins
-        return inputs or [Input(key, index, {}) for index, key in enumerate(self.store.ids)]
-
-    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
+    def read(inputs: Sequence[Input]) -> Iterator[Any]:
         for item in inputs:
             try:
-                yield [self._example_of(item)]
+                readings[item.index] = _read_video(args, model.processor, item, store)
             except UserError as error:
                 yield error
+            else:
+                yield [readings[item.index].example]
 
-    def _example_of(self, item: Input) -> Any:
-        value, is_cut, images = dict(item.value), False, ()
-        if self.store is not None:
-            value["video"] = self.store.read(item.name)
-            is_cut = len(value["video"]) > self.reader.max_frames
-        elif not self.reader.reads_video:
-            value.pop("video", None)
-        elif value.get("video") is not None:
-            value["video"], is_cut, images = self.reader.read_video(
-                value["video"],
-                batch_size=self.args.batch_size,
-                keep_damaged=self.args.keep_damaged,
-                max_pixels=self.args.max_pixels,
-                num_images=PAGE_IMAGES if self.args.html else 0,
-            )
-        (example,) = self.processor.examples([value], tokenizer=self.args.tokenizer)
-        if isinstance(example, UserError):
-            raise example
-        self.details[item.index] = (is_cut, images)
-        return example
-
-    def others(self, item: Input, example: Any, found: Any) -> tuple[dict[str, Any], list[str]]:
-        """How much was read."""
-        transcript, is_cut = example.origin, self.details[item.index][0]
-        figures = {
-            "transcript_tokens": transcript.num_tokens,
-            "transcript_tokens_cut": transcript.num_cut,
-        }
-        if example.features is not None:
-            figures.update(frames=len(example.features), frames_cut=is_cut)
-        return figures, []
-
-    def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
-        transcript = examples[0].origin
-        is_cut, images = self.details[item.index]
-        for kind, name in (
-            ("transcript", "" if transcript.is_available else item.name),
-            ("tokens", transcript.num_cut and f"{item.name} (of {transcript.num_tokens})"),
-            ("frames", is_cut and item.name),
-        ):
-            if name:
-                self.truncated.setdefault(self.remark_of[kind], []).append(name)
-        if self.args.html:
-            from fairseq_mm.report.summary_cards import SummaryCard
-
-            best = found[0][0]
-            facts = {"score": round(best.score, 4), **self.others(item, examples[0], found)[0]}
-            self.cards.append(SummaryCard(item.name, best.text, transcript.text, facts, images))
-
-    def remarks(self) -> Iterator[str]:
-        for remark, names in self.truncated.items():
-            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-            yield f"{remark}: {', '.join(names[:MAX_NAMED])}{more}"
-
-    def write_page(self, number: str) -> str:
-        from fairseq_mm.report.html_page import render_page, write_page
-        from fairseq_mm.report.summary_cards import cards_section
-
-        (model,) = self.models
-        subtitle = ", ".join([os.pathsep.join(model.files), *model.architectures])
-        page = render_page("Summaries", [cards_section(self.cards)], subtitle=subtitle)
-        write_page(Path(self.args.html), page)
-        return counted(len(self.cards), *self.text_names)  # the best of each video
+    size = model.processor.batch_sizes[model.device.type != "cpu"]
+    with texts.open_outputs():
+        for item, _, (hypotheses,) in texts.generate(read, size=size):
+            example, is_cut, images = readings.pop(item.index)
+            transcript = example.origin
+            fields = {
+                "transcript_tokens": transcript.num_tokens,
+                "transcript_tokens_cut": transcript.num_cut,
+            }
+            if example.features is not None:
+                fields.update(frames=len(example.features), frames_cut=is_cut)
+            if texts.form == "jsonl":
+                lines = [json_line(item.name, hypotheses, {**fields, **facts})]
+            else:
+                lines = [f"{item.name}\t{hypothesis.text}" for hypothesis in hypotheses]
+            texts.write(lines, len(hypotheses))
+            for remark in _find_truncations(item.name, transcript, is_cut, model.processor):
+                truncated.setdefault(remark[0], []).append(remark[1])
+            if args.html:
+                best = hypotheses[0]
+                shown = {"score": round(best.score, 4), **fields}
+                cards.append((item.name, best.text, transcript.text, shown, images))
+    page = ""
+    if args.html:
+        _write_page(args.html, model, cards)
+        # the page has only the best summary of each video
+        page = counted(len(cards), *texts.text_names)
+    remarks = []
+    for remark, names in truncated.items():
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        remarks.append(f"{remark}: {', '.join(names[:MAX_NAMED])}{more}")
+    return texts.finish(remarks, page)
 
 
-def _of_videos(path: str, ids: str) -> Iterator[Input]:
+def _find_truncations(
+    name: str, transcript: Any, is_cut: bool, processor: Any
+) -> Iterator[tuple[str, str]]:
+    """Yield a remark and the name of the input for everything that was not read as it is."""
+    if not transcript.is_available:
+        yield f'no transcript ("{NOT_AVAILABLE}" is read)', name
+    if transcript.num_cut:
+        remark = f"transcript truncated to {processor.encoder.limit} tokens"
+        yield remark, f"{name} (of {transcript.num_tokens})"
+    if is_cut:
+        yield f"video truncated to {processor.reader.max_frames} frames (clips)", name
+
+
+def _write_page(path: str, model: Any, cards: Sequence[tuple[Any, ...]]) -> None:
+    from fairseq_mm.report.html_page import render_page, write_page
+    from fairseq_mm.report.summary_cards import SummaryCard, cards_section
+
+    sections = [cards_section([SummaryCard(*card) for card in cards])]
+    subtitle = ", ".join([os.pathsep.join(model.files), *model.architectures])
+    write_page(Path(path), render_page("Summaries", sections, subtitle=subtitle))
+
+
+def _list_videos(path: str, ids: str) -> Iterator[Input]:
     from fairseq_mm.extract.media_list import VIDEOS, list_images
     from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES
 
@@ -312,13 +323,13 @@ def _of_videos(path: str, ids: str) -> Iterator[Input]:
             raise UserError("is no video, but a transcript: --transcript FILE.")
         videos = list_images([path], ids=ids, kind=VIDEOS)
     except UserError as error:
-        yield Input(path, 0, error=without_name(error, path))
+        yield Input(path, 0, error=remove_name(error, path))
     else:
         for video in videos:
             yield Input(video.name if ids == "path" else video.key, 0, {"video": video})
 
 
-def _with_transcript(item: Input, path: str) -> Input:
+def _add_transcript(item: Input, path: str) -> Input:
     from fairseq_mm.prepare.subtitles import read_transcript
 
     if item.error is not None:
@@ -326,4 +337,4 @@ def _with_transcript(item: Input, path: str) -> Input:
     try:
         return item._replace(value={**item.value, "transcript": read_transcript(Path(path))})
     except UserError as error:
-        return item._replace(error=without_name(error, item.name))
+        return item._replace(error=remove_name(error, item.name))

@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
-from fairseq_mm.cli.generate import Input, inputs_of_jsonl
+from fairseq_mm.cli.generate import Input, read_jsonl_inputs
 from fairseq_mm.cli.records import RANK, rank_paths
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.cli.tell_inputs import (
@@ -54,12 +54,12 @@ from fairseq_mm.cli.tell_inputs import (
     sequences_of_ids,
     sequences_of_split,
 )
-from fairseq_mm.cli.tell_output import VisualStories
+from fairseq_mm.cli.tell_output import write_visual_stories
 from fairseq_mm.cli.tell_prompts import (
     check_repeats,
-    config_of,
-    given_prompts,
+    make_config,
     prompt_stories,
+    read_prompts,
     write_prompts,
 )
 from fairseq_mm.errors import UserError
@@ -240,7 +240,7 @@ def run(args: argparse.Namespace) -> int:
     if of_images and not has_images:
         raise UserError(_NO_IMAGES)
     of_prompts = [name for name in _OF_PROMPTS if arguments.is_given(args, name)]
-    prompts = [] if args.prompts_only else given_prompts(args.prompt, args.prompts)
+    prompts = [] if args.prompts_only else read_prompts(args.prompt, args.prompts)
     options = arguments.generation_options(args)
     if RANK in (args.output or ""):
         _check_rank_files(args, has_images=has_images)
@@ -332,10 +332,10 @@ def _visual_stories(
         name: from_checkpoints(checkpoints, weights=args.weights, device=args.device)
         for name, checkpoints in systems.items()
     }
-    configs = [config_of(args, model, options) for model in models.values()]
+    configs = [make_config(args, model, options) for model in models.values()]
     check_repeats(args, configs[0])
     sequences, store = _sequences_of(args, next(iter(models.values())).processor)
-    return VisualStories(args, models, configs, sequences, store).run()
+    return write_visual_stories(args, models, configs, sequences, store)
 
 
 def _sequences_of(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
@@ -350,7 +350,7 @@ def _sequences_of(args: argparse.Namespace, processor: Any) -> tuple[list[ImageS
     else:
         sequences = [sequence_of_files(args.inputs)] if args.inputs else []
     for path in args.sequences:
-        for item, entry in inputs_of_jsonl(path, processor):
+        for item, entry in read_jsonl_inputs(path, processor):
             try:
                 if item.error is not None:
                     raise item.error

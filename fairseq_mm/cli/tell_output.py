@@ -1,5 +1,5 @@
-"""``fairseq-mm tell``: visual stories as text, as records, as a table of several systems, and as an
-HTML page with the images."""
+"""Generation of visual stories for ``fairseq-mm tell``, and their output as text, JSON records, a
+table of several systems, or an HTML page with the images."""
 
 import argparse
 import json
@@ -8,12 +8,12 @@ import shlex
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from fairseq_mm.cli.generate import Flow, Input
-from fairseq_mm.cli.records import counted, hashes_of, json_line, ranks_of
+from fairseq_mm.cli.generate import Input, TextRun
+from fairseq_mm.cli.records import compute_digests, counted, json_line, rank_fields
 from fairseq_mm.cli.tell_inputs import ImageSequence
 from fairseq_mm.data.story_text import SEPARATOR, detokenize_story
 from fairseq_mm.errors import UserError
@@ -21,169 +21,175 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.report.visual_story_table import Strip
 
+# name of the references in tables and records
 PEOPLE = "people"
-# of the table where the output is no terminal, or a narrow one
+# width of a table if the output is no terminal, and least width of its columns
 _WIDE, _NARROWEST = 160, 12
 SIDE = 400  # pixels of an image on the page
 
 
 def heading(index: int, title: str) -> str:
+    """Return the heading line of a story."""
     title = " ".join(title.split())
     return f"=== {index}{': ' if title else ''}{title} ===\n"
 
 
-class VisualStories(Flow):
-    """Stories of image sequences by one system, or by several that are compared.
+def write_visual_stories(
+    args: argparse.Namespace,
+    systems: dict[str, Any],
+    configs: Sequence[Any],
+    sequences: Sequence[ImageSequence],
+    store: Any = None,
+) -> int:
+    """Generate the stories of image sequences, and return the exit status.
 
     Args:
-        args: of the command line.
-        systems: name of each system -> its generator.
-        configs: of generation.
-        sequences: of images.
-        store: with their features; None where images are read.
+        args: Arguments of the command line.
+        systems: Name and generator of each system; several are compared.
+        configs: Generation config of each system.
+        sequences: Image sequences, each as often as it has stories.
+        store: Feature store of the images; None if the images are read.
     """
-
-    command = "tell"
-
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        systems: dict[str, Any],
-        configs: Sequence[Any],
-        sequences: Sequence[ImageSequence],
-        store: Any = None,
-    ) -> None:
-        inputs = [Input(x.id, x.index, x, where=x.where) for x in sequences]
-        super().__init__(args, list(systems.values()), configs, inputs)
-        self.names = list(systems)
-        self.store = store
-        # sequences whose features are held at a time
-        self.size = 16 if store is None else 256
-        for model in self.models:
-            reader = model.processor.reader
-            if store is None:
-                reader.extractor  # noqa: B018  one that cannot be built is named first
-            else:
-                reader.check_features(store.attributes, store.dim, store.path)
-        self.copies = args.n or 1
-        self.page_alone = not (args.output or args.jsonl or args.raw)
-        self.page = Page(args.images) if args.html else None
-
-    def read(self, inputs: Sequence[Input]) -> Iterator[Any]:
-        sequences: list[ImageSequence] = [item.value for item in inputs]
-        processors = [model.processor for model in self.models]
-        keys = [json.dumps(x.extractor_identity, sort_keys=True) for x in processors]
-        # an image of several sequences is read once, and once for all models of one extractor
-        found: dict[str, dict[Any, Any]] = {}
-        if self.store is None:
-            images = list(dict.fromkeys(x for s in sequences for x in s.images if x is not None))
-            for key, processor in zip(keys, processors):
-                if key not in found:
-                    found[key] = dict(zip(images, processor.reader.features_of(images)))
-        for sequence in sequences:
-            if self.store is None:
-                rows = [[found[key].get(image) for image in sequence.images] for key in keys]
-            else:
-                rows = [[None if x is None else self.store.read(x) for x in sequence.keys]]
-                rows *= len(keys)
-            errors = [
-                UserError(f"{image.name}: {value}")
-                for values in rows
-                for image, value in zip(sequence.images, values)
-                if image is not None and isinstance(value, UserError)
-            ]
-            yield (
-                errors[0]
-                if errors
-                else [
-                    processor.example_of(sequence.index, values)
-                    for processor, values in zip(processors, rows)
-                ]
-            )
-
-    def lines(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        sequence: ImageSequence = item.value
-        if self.form == "raw":
-            return [hypothesis.line for best in found for hypothesis in best]
-        if self.form == "jsonl":
-            return list(self._records(sequence, found))
-        if self.args.compare:
-            rows = [(PEOPLE, as_read(reference)) for reference in sequence.references]
-            rows += [
-                (name, hypothesis.sentences)
-                for name, best in zip(self.names, found)
-                for hypothesis in best
-            ]
-            texts = [_table(rows, _width_of_output())]
+    for model in systems.values():
+        reader = model.processor.reader
+        if store is None:
+            # an extractor that cannot be rebuilt is reported before any image is read
+            reader.load_extractor()
         else:
-            texts = ["\n".join(hypothesis.sentences) for hypothesis in found[0]]
-        if len(self.inputs) == 1:
-            return texts
-        return [f"{heading(item.index, item.name)}\n{text}\n" for text in texts]
+            reader.check_features(store.attributes, store.dim, store.path)
+    inputs = [Input(x.id, x.index, x, where=x.where) for x in sequences]
+    texts = TextRun("tell", args, [*systems.values()], configs, inputs, copies=args.n or 1)
+    facts = dict(zip(systems, texts.provenance()))
+    page = Page(args.images) if args.html else None
+    has_text = not args.html or args.output or args.jsonl or args.raw
+    # number of sequences whose features are in memory at the same time
+    size = 16 if store is None else 256
 
-    def _records(self, sequence: ImageSequence, found: Sequence[Any]) -> Iterator[str]:
-        """``hypothesis`` has the tokens of the story, which ``fairseq-mm score`` reads."""
-        about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
-        if self.args.compare:
-            for reference in sequence.references:
-                others = {"system": PEOPLE, "sentences": as_read(reference)}
-                yield json.dumps({"id": sequence.id, **about, **others}, ensure_ascii=False)
-        for name, best, facts in zip(self.names, found, self.facts):
-            words = best[0].line.split()
-            others = {
-                **({"system": name} if self.args.compare else {}),
-                "sentences": best[0].sentences,
-                "words": len(words) - words.count(SEPARATOR),
-            }
-            yield json_line(
-                *(sequence.id, best, {**about, **others, **facts}),
-                as_line=True,
-                each=ranks_of(self.args, best),
-            )
+    def read(inputs: Sequence[Input]) -> Iterator[Any]:
+        return _read_sequences([item.value for item in inputs], systems, store)
 
-    def show(self, item: Input, examples: Sequence[Any], found: Sequence[Any]) -> None:
-        if self.page is not None:
-            self.page.add(item.value, dict(zip(self.names, found)))
+    with texts.open_outputs(None if has_text else []):
+        for item, _, hypotheses in texts.generate(read, size=size):
+            stories = dict(zip(systems, hypotheses))
+            if texts.form == "raw":
+                lines = [story.line for system in hypotheses for story in system]
+            elif texts.form == "jsonl":
+                lines = [*_records(args, item.value, stories, facts)]
+            else:
+                lines = _format_stories(args, item.value, stories)
+                if len(inputs) > 1:
+                    lines = [f"{heading(item.index, item.name)}\n{text}\n" for text in lines]
+            texts.write(lines, sum(map(len, hypotheses)))
+            if page is not None:
+                page.add(item.value, stories)
+    if page is None:
+        return texts.finish()
+    page.write(args.html, f"generated by {', '.join(systems)}", _describe_run(systems, configs))
+    absent = f"; {counted(page.num_absent, 'image')} not found"
+    absent = absent if args.images and page.num_absent else ""
+    number = counted(texts.num_texts, *texts.text_names)
+    size_in_mb = os.path.getsize(args.html) / 1e6
+    return texts.finish(page=f"{number}, {size_in_mb:.1f} MB{absent}")
 
-    def write_page(self, number: str) -> str:
-        assert self.page is not None
-        path = self.args.html
-        self.page.write(path, f"generated by {', '.join(self.names)}", self._card())
-        absent = ""
-        if self.args.images and self.page.num_absent:
-            absent = f"; {counted(self.page.num_absent, 'image')} not found"
-        return f"{number}, {os.path.getsize(path) / 1e6:.1f} MB{absent}"
 
-    def _card(self) -> list[tuple[str, str]]:
-        """What was run, name and value."""
-        options = {k: v for k, v in self.configs[0].to_dict().items() if v is not None}
-        card = [
-            ("command", shlex.join(["fairseq-mm", *sys.argv[1:]])),
-            ("generation", ", ".join(f"{name} {value}" for name, value in options.items())),
+def _read_sequences(
+    sequences: Sequence[ImageSequence], systems: Mapping[str, Any], store: Any
+) -> Iterator[Any]:
+    """Yield for each sequence one example per system, or why an image cannot be read."""
+    processors = [model.processor for model in systems.values()]
+    extractors = [json.dumps(x.extractor_identity, sort_keys=True) for x in processors]
+    # an image of several sequences is read once, and once for all systems with one extractor
+    features: dict[str, dict[Any, Any]] = {}
+    if store is None:
+        images = list(dict.fromkeys(x for s in sequences for x in s.images if x is not None))
+        for extractor, processor in zip(extractors, processors):
+            if extractor not in features:
+                features[extractor] = dict(zip(images, processor.reader.features_of(images)))
+    for sequence in sequences:
+        if store is None:
+            rows = [[features[x].get(image) for image in sequence.images] for x in extractors]
+        else:
+            rows = [[None if key is None else store.read(key) for key in sequence.keys]]
+            rows *= len(processors)
+        errors = [
+            UserError(f"{image.name}: {value}")
+            for values in rows
+            for image, value in zip(sequence.images, values)
+            if image is not None and isinstance(value, UserError)
         ]
-        for name, model in zip(self.names, self.models):
-            files = [f"{file}, sha256 {hashes_of([file])[:16]}" for file in model.files]
-            card.append((name, ", ".join(files)))
-        identities = [model.processor.reader.identity for model in self.models]
-        extractors = {str(identity.get("extractor", "not recorded")) for identity in identities}
-        return [*card, ("extractor", ", ".join(sorted(extractors)))]
+        if errors:
+            yield errors[0]
+        else:
+            yield [x.example_of(sequence.index, values) for x, values in zip(processors, rows)]
 
 
-def as_read(sentences: Sequence[Sequence[str]]) -> list[str]:
+def _format_stories(
+    args: argparse.Namespace, sequence: ImageSequence, stories: Mapping[str, Any]
+) -> list[str]:
+    """Return the stories as text; with ``--compare`` as one table with the references."""
+    if not args.compare:
+        (hypotheses,) = stories.values()
+        return ["\n".join(hypothesis.sentences) for hypothesis in hypotheses]
+    rows = [(PEOPLE, detokenize(reference)) for reference in sequence.references]
+    rows += [(name, story.sentences) for name, system in stories.items() for story in system]
+    return [_table(rows, _get_output_width())]
+
+
+def _records(
+    args: argparse.Namespace,
+    sequence: ImageSequence,
+    stories: Mapping[str, Any],
+    facts: Mapping[str, dict[str, Any]],
+) -> Iterator[str]:
+    """Yield JSON records, whose ``hypothesis`` has the tokens that ``fairseq-mm score`` reads."""
+    about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
+    if args.compare:
+        for reference in sequence.references:
+            others = {"system": PEOPLE, "sentences": detokenize(reference)}
+            yield json.dumps({"id": sequence.id, **about, **others}, ensure_ascii=False)
+    for name, hypotheses in stories.items():
+        words = hypotheses[0].line.split()
+        others = {
+            **({"system": name} if args.compare else {}),
+            "sentences": hypotheses[0].sentences,
+            "words": len(words) - words.count(SEPARATOR),
+        }
+        fields = {**about, **others, **facts[name]}
+        ranks = rank_fields(args, hypotheses)
+        yield json_line(sequence.id, hypotheses, fields, as_line=True, each=ranks)
+
+
+def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tuple[str, str]]:
+    """Return what was run for the page: names and values."""
+    options = {k: v for k, v in configs[0].to_dict().items() if v is not None}
+    rows = [
+        ("command", shlex.join(["fairseq-mm", *sys.argv[1:]])),
+        ("generation", ", ".join(f"{name} {value}" for name, value in options.items())),
+    ]
+    for name, model in systems.items():
+        files = [f"{file}, sha256 {compute_digests([file])[:16]}" for file in model.files]
+        rows.append((name, ", ".join(files)))
+    identities = [model.processor.reader.identity for model in systems.values()]
+    extractors = {str(identity.get("extractor", "not recorded")) for identity in identities}
+    return [*rows, ("extractor", ", ".join(sorted(extractors)))]
+
+
+def detokenize(sentences: Sequence[Sequence[str]]) -> list[str]:
+    """Join the words of each sentence to text."""
     return [detokenize_story(list(words)).strip() for words in sentences]
 
 
-def _width_of_output() -> int:
+def _get_output_width() -> int:
     is_screen = sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size((_WIDE, 24)).columns if is_screen else _WIDE
 
 
 def _table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
-    """A row a system and a column a sentence (Li et al. 2020, Figure 6).
+    """Format a table with a row per system and a column per sentence (Li et al. 2020, Figure 6).
 
     Args:
-        rows: name and sentences.
-        width: of a line, in characters.
+        rows: Name and sentences of each system.
+        width: Width of a line in characters.
     """
     first = max(len(name) for name, _ in rows)
     count = max(len(sentences) for _, sentences in rows)
@@ -203,10 +209,13 @@ def _table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
 
 
 class Page:
-    """One HTML page with the images and their stories.
+    """HTML page of images and their stories.
 
     Args:
-        folders: of images whose features are in a store.
+        folders: Folders with the images of a feature store.
+
+    Attributes:
+        num_absent: Number of images that are in none of the folders.
     """
 
     def __init__(self, folders: list[str]) -> None:
@@ -219,10 +228,7 @@ class Page:
         self.num_absent = 0
 
     def add(self, sequence: ImageSequence, stories: dict[str, Any]) -> None:
-        """
-        Args:
-            sequence: the images.
-            stories: name of each system -> its hypotheses.
+        """Add an image sequence with the hypotheses of each system.
 
         Raises:
             UserError: if an image cannot be read.
@@ -231,11 +237,11 @@ class Page:
 
         has_names = len(stories) > 1 or bool(sequence.references)
         rows = [
-            StoryRow(PEOPLE, as_read(reference), by_people=True)
+            StoryRow(PEOPLE, detokenize(reference), by_people=True)
             for reference in sequence.references
         ]
-        for name, found in stories.items():
-            for hypothesis in found:
+        for name, hypotheses in stories.items():
+            for hypothesis in hypotheses:
                 note = f"{hypothesis.score:.3f} a word" if has_names else ""
                 rows.append(StoryRow(name if has_names else "", hypothesis.sentences, note))
         title = "" if "\t" in sequence.id else sequence.id
@@ -260,10 +266,15 @@ class Page:
         return self._uris[key]
 
     def write(self, path: str, subtitle: str, card: Sequence[tuple[str, str]]) -> None:
-        """
+        """Write the page.
+
+        Args:
+            path: Path of the page.
+            subtitle: Line under the title.
+            card: Names and values that describe the run.
+
         Raises:
-            UserError: if the file cannot be written, or folders of images were given that have none
-                of the stories'.
+            UserError: if the file cannot be written, or no image of the stories is in the folders.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page
         from fairseq_mm.report.visual_story_table import stories_section

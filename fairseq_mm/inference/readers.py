@@ -102,6 +102,10 @@ class MediaReader:
             )
         return extractor
 
+    def load_extractor(self) -> Extractor:
+        """Return :attr:`extractor`, so that one that cannot be rebuilt is reported at once."""
+        return self.extractor
+
     def _build_extractor(self) -> Extractor:
         weights_file = find_weights_file(self.identity, self.files, self.weights)
         return build_extractor_from_identity(
