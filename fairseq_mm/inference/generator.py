@@ -52,7 +52,7 @@ class Generator(Picklable):
     """
 
     not_pickled = ("_built",)
-    # configuration, stream and fairseq's generator of the last texts
+    # config, random stream and fairseq generator of the last texts
     _built: Optional[tuple[GenerationConfig, str, Any]] = None
 
     def __init__(
@@ -117,11 +117,13 @@ class Generator(Picklable):
         self._fairseq_generator(config, "text")
         return config
 
-    @float32_by_default()
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """fairseq's generator of a configuration; that of the last one is kept."""
-        if self._built is None or self._built[0] is not config or self._built[1] != stream:
-            generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
+        """Return fairseq's generator of a configuration; the last one is reused."""
+        if self._built is None or self._built[:2] != (config, stream):
+            with float32_by_default():
+                generator = self.task.generator_for(
+                    self.models, config, stream=STREAMS.index(stream)
+                )
             self._built = (config, stream, generator)
         return self._built[2]
 

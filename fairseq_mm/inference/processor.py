@@ -90,6 +90,9 @@ class Processor(Generic[Input]):
         self.models = loaded.models
         self.device = loaded.device
         self.dictionary: Any = loaded.task.target_dictionary
+        # models that read no text have no source dictionary
+        source = getattr(loaded.task, "source_dictionary", None) or self.dictionary
+        self.source_pad: int = source.pad()
 
     @property
     def extractor_identity(self) -> Optional[dict[str, Any]]:
@@ -164,10 +167,9 @@ class Processor(Generic[Input]):
             }
             for position, (index, example) in enumerate(zip(indices, examples))
         ]
-        source = getattr(self.task, "source_dictionary", None) or self.dictionary
         start = getattr(self.task, "start_index", None)
         start = self.dictionary.eos() if start is None else start
-        return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=source.pad())
+        return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=self.source_pad)
 
     def encode(self, text: str) -> torch.Tensor:
         """``[t]`` target tokens of a text, ``</s>`` included.

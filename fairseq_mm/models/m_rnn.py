@@ -62,7 +62,7 @@ from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, scaled_tanh, simple_recurrence
+from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
@@ -342,7 +342,7 @@ class MRnnDecoder(FeatureDecoder):
             )
         if to_multimodal is not None:
             terms = terms + to_multimodal.unsqueeze(1)
-        return self.dropout(scaled_tanh(terms)), None
+        return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), None  # equation 4
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)

@@ -12,12 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+# 1.7159 tanh(2/3 x), equation 4
 _SCALE, _SLOPE = 1.7159, 2 / 3
-
-
-def scaled_tanh(x: Tensor) -> Tensor:
-    """``1.7159 tanh(2/3 x)`` (Mao et al. 2015, equation 4)."""
-    return _SCALE * torch.tanh(x * _SLOPE)
 
 
 class Activation(NamedTuple):

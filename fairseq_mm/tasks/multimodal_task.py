@@ -198,7 +198,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         """
         if prefix_tokens is None:
             prefix_tokens = self.prefix_of(sample)
-        sample = self.numbered(sample)
+        if "id" not in sample:
+            sample = self.numbered(sample)
         self.begin_search(generator, sample, prefix_tokens)
         try:
             with torch.no_grad():
