@@ -106,6 +106,63 @@ def test_some_folders_do_without_a_library(parts, library):
     assert wrong == []
 
 
+def module_name(path):
+    parts = ("fairseq_mm", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph(sources):
+    """Module -> modules of ``sources`` (name -> path) that it imports anywhere, functions included.
+
+    The package's own ``__init__`` is left out: it is loaded before any other module.
+    """
+    graph = {}
+    for name, path in sources.items():
+        targets = {target for target in imports_of(path) if target in sources}
+        for node in ast.walk(ast.parse(path.read_text())):
+            # `from fairseq_mm.cli import arguments` imports a module, nothing of the folder's own
+            if isinstance(node, ast.ImportFrom) and all(
+                f"{node.module}.{alias.name}" in sources for alias in node.names
+            ):
+                targets.discard(node.module)
+        graph[name] = targets - {name, "fairseq_mm"}
+    return graph
+
+
+def circles(graph):
+    """Modules that remain when those that import no remaining module are taken away, again and
+    again, from both ends."""
+    graph = {name: set(targets) for name, targets in graph.items()}
+    while True:
+        imported = set().union(*graph.values())
+        ends = {name for name, targets in graph.items() if not targets or name not in imported}
+        if not ends:
+            return sorted(graph)
+        graph = {name: targets - ends for name, targets in graph.items() if name not in ends}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = import_graph({module_name(path): path for _, path in modules()})
+    # the table of repairs names functions that apply the table once a command turns out to be ours
+    table = "fairseq_mm.compat.repairs"
+    for name in ("command_line", "launching", "loading"):
+        graph[f"fairseq_mm.compat.{name}"].discard(table)
+    assert circles(graph) == []
+
+
+def test_circles_are_found_in_functions_as_well(tmp_path):
+    sources = {}
+    for name, text in {
+        "fairseq_mm.a": "def run():\n    from fairseq_mm import b\n",
+        "fairseq_mm.b": "import fairseq_mm.c\n",
+        "fairseq_mm.c": "from fairseq_mm.a import run\n",
+        "fairseq_mm.d": "from fairseq_mm.a import run\n",
+    }.items():
+        sources[name] = tmp_path / f"{name}.py"
+        sources[name].write_text(text)
+    assert circles(import_graph(sources)) == ["fairseq_mm.a", "fairseq_mm.b", "fairseq_mm.c"]
+
+
 def test_versions_are_known_to_the_compatibility_module_alone():
     wrong = [
         str(path.relative_to(PACKAGE))

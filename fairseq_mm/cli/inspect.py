@@ -34,21 +34,15 @@ lists the videos without a transcript (Table 6).
 """
 
 import argparse
-import contextlib
-import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+from typing import Any, Callable
 
 from fairseq_mm.cli import arguments
+from fairseq_mm.cli.inspect_output import write_inspection
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-if TYPE_CHECKING:
-    from fairseq_mm.report.html_page import Section
-
-# kind of input -> options that only some kinds have
+# kind of input -> the options that it has and other kinds may not have
 OPTIONS = {
     "prompts": ("side", "story", "words", "part", "layers"),
     "images": (
@@ -56,34 +50,6 @@ OPTIONS = {
     ),
     "videos": ("features", "layers", "gates", "hypotheses", "videos", "json", "batch_size"),
 }
-
-
-class Part(NamedTuple):
-    """What is recorded at a time.
-
-    Attributes:
-        records: JSON objects.
-        draw: makes sections of the page.
-    """
-
-    records: list[dict[str, Any]]
-    draw: "Callable[[], list[Section]]"
-
-
-class Inspected(NamedTuple):
-    """
-    Attributes:
-        title: of the page.
-        subtitle: under it.
-        parts: made one after the other: all of them may not fit into memory.
-        result: of ``--json``, and lines that say it.
-    """
-
-    title: str
-    subtitle: str
-    parts: Iterator[Part]
-    result: Optional[dict[str, Any]] = None
-    lines: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -263,7 +229,7 @@ def run(args: argparse.Namespace) -> None:
         from fairseq_mm.cli.inspect_images import inspect
     else:
         from fairseq_mm.cli.inspect_prompts import inspect
-    _write(args, inspect(args, checkpoints))
+    write_inspection(args, inspect(args, checkpoints))
 
 
 def _is_folder(text: str) -> bool:
@@ -271,32 +237,3 @@ def _is_folder(text: str) -> bool:
         return Path(text).is_dir()
     except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
         return False
-
-
-def _write(args: argparse.Namespace, inspected: Inspected) -> None:
-    from fairseq_mm.data.output_file import output_file
-    from fairseq_mm.report.html_page import render_page, write_page
-
-    sections: list[Section] = []
-    to_stdout = not (args.output or args.html or args.json)
-    file: Any = sys.stdout
-    with contextlib.ExitStack() as stack:
-        if args.output:
-            file = stack.enter_context(output_file(args.output))
-        for part in inspected.parts:
-            if args.output or to_stdout:
-                file.writelines(json.dumps(x, ensure_ascii=False) + "\n" for x in part.records)
-            if args.html:
-                sections += part.draw()
-    if args.html:
-        write_page(
-            Path(args.html), render_page(inspected.title, sections, subtitle=inspected.subtitle)
-        )
-    if args.json:
-        with output_file(args.json) as file:
-            file.write(json.dumps(inspected.result, ensure_ascii=False, indent=1) + "\n")
-    for path in (args.output, args.html, args.json):
-        if path:
-            print(f"wrote {path}", file=sys.stderr)
-    if inspected.lines and not to_stdout:
-        print("\n".join(inspected.lines))

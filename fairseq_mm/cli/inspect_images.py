@@ -13,8 +13,7 @@ from fairseq_mm.analysis.visual_story_inspection import (
     inspect_visual_story,
     traces_of,
 )
-from fairseq_mm.cli.inspect import Inspected, Part
-from fairseq_mm.cli.inspect_prompts import check_line
+from fairseq_mm.cli.inspect_output import Inspection, Part, check_line
 from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
@@ -51,7 +50,7 @@ class Subject(NamedTuple):
     sentences: Optional[Sentences]
 
 
-def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspected:
+def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
     """
     Raises:
         UserError: if files or options do not fit, or there is nothing to show of the model.
@@ -89,7 +88,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         if args.html:
             shelf.check()
 
-    return Inspected(f"Attention of {of}", subtitle, parts())
+    return Inspection(f"Attention of {of}", subtitle, parts())
 
 
 def _part(

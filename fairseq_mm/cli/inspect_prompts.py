@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mm.analysis.story_inspection import inspect_story
-from fairseq_mm.cli.inspect import Inspected, Part
+from fairseq_mm.cli.inspect_output import Inspection, Part, check_line
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
 from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
@@ -17,7 +17,7 @@ from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_mode
 Text = tuple[Optional[list[str]], list[str]]
 
 
-def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspected:
+def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
     """
     Raises:
         UserError: if files or options do not fit, or the model records nothing.
@@ -42,7 +42,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     of_part = "" if found.gates is None else f", attention of its {part} part"
     subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {len(found.words)} words"
     title = " ".join(found.prompt[:-1]) or " ".join(found.words[:12])
-    return Inspected(title, subtitle, iter([Part(found.records(layers=args.layers), draw)]))
+    return Inspection(title, subtitle, iter([Part(found.records(layers=args.layers), draw)]))
 
 
 def _text_of(args: argparse.Namespace, models: LoadedModels) -> Text:
@@ -89,15 +89,6 @@ def _of_folder(folder: str, split: str, side: str, line: int, models: LoadedMode
     stories = read_story_split(folder, split)
     check_line(line, len(stories.stories), side_path(folder, split, TARGET))
     return stories.prompts[line], stories.stories[line]
-
-
-def check_line(line: int, total: int, path: Any) -> None:
-    """
-    Raises:
-        UserError: if a file has no such line.
-    """
-    if not 0 <= line < total:
-        raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
 
 def _of_generated(path: str, line: int) -> Text:

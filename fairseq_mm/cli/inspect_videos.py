@@ -10,7 +10,7 @@ import numpy as np
 
 from fairseq_mm.analysis import rounded
 from fairseq_mm.analysis.video_inspection import GateScores, VideoInspection
-from fairseq_mm.cli.inspect import Inspected, Part
+from fairseq_mm.cli.inspect_output import Inspection, Part
 from fairseq_mm.cli.records import progress_bar
 from fairseq_mm.cli.score_alignment import check_generated_for
 from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restored
@@ -29,7 +29,7 @@ from fairseq_mm.metrics.hypotheses import read_hypotheses
 ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 
 
-def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspected:
+def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
     """
     Raises:
         UserError: if files or options do not fit, or the model has neither attention nor gates.
@@ -60,7 +60,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         return _gates(args, inspection, texts, about)
     lines = inspection.checked(args.lines or [0])
     of = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
-    return Inspected(f"Attention of {of}", about, _attention(args, inspection, texts, lines))
+    return Inspection(f"Attention of {of}", about, _attention(args, inspection, texts, lines))
 
 
 class _SplitTexts:
@@ -189,7 +189,7 @@ class _Videos:
 
 def _gates(
     args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, about: str
-) -> Inspected:
+) -> Inspection:
     lines = inspection.checked(args.lines)
     with progress_bar(len(lines), "videos", many=100) as bar:
         found = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
@@ -206,7 +206,7 @@ def _gates(
         "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
     )
     parts = iter([Part(records, draw)])
-    return Inspected("Forget gates", subtitle, parts, result, tuple(summary_lines(result)))
+    return Inspection("Forget gates", subtitle, parts, result, tuple(summary_lines(result)))
 
 
 def gate_result(found: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:

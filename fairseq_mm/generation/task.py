@@ -191,8 +191,8 @@ class GeneratesText:
         generator.token_indices_to_suppress = torch.tensor(indices)
 
     def numbered(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch of ``fairseq-interactive`` with the ``id`` of each input, on which sampling
-        depends; inputs are numbered in the order in which they arrive."""
+        """Return a batch of ``fairseq-interactive`` with the ``id`` of each input. Sampling depends
+        on it; inputs are numbered in the order in which they arrive."""
         count = len(sample["net_input"]["src_tokens"])
         first = getattr(self, "_num_numbered", 0)
         self._num_numbered = first + count

@@ -1,0 +1,92 @@
+"""Output of ``fairseq-mm inspect``: JSON lines, a page, and statistics."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
+
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.report.html_page import Section
+
+
+class Part(NamedTuple):
+    """Part of an inspection that is written at a time.
+
+    Attributes:
+        records: JSON objects.
+        draw: Function that makes the sections of the page.
+    """
+
+    records: list[dict[str, Any]]
+    draw: "Callable[[], list[Section]]"
+
+
+class Inspection(NamedTuple):
+    """Result of an inspection.
+
+    Attributes:
+        title: Title of the page.
+        subtitle: Line under the title.
+        parts: Parts, made one after the other, since all of them may not fit into memory.
+        result: Content of ``--json``.
+        lines: Lines for a terminal that describe ``result``.
+    """
+
+    title: str
+    subtitle: str
+    parts: Iterator[Part]
+    result: Optional[dict[str, Any]] = None
+    lines: tuple[str, ...] = ()
+
+
+def check_line(line: int, total: int, path: Any) -> None:
+    """Check that a file has a line.
+
+    Args:
+        line: Number of the line, counted from 0.
+        total: Number of lines of the file.
+        path: Path of the file.
+
+    Raises:
+        UserError: if it has no such line.
+    """
+    if not 0 <= line < total:
+        raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
+
+
+def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
+    """Write ``--output``, ``--html`` and ``--json``, or the JSON lines to standard output.
+
+    Raises:
+        UserError: if a file cannot be written.
+    """
+    from fairseq_mm.data.output_file import output_file
+    from fairseq_mm.report.html_page import render_page, write_page
+
+    sections: list[Section] = []
+    to_stdout = not (args.output or args.html or args.json)
+    file: Any = sys.stdout
+    with contextlib.ExitStack() as stack:
+        if args.output:
+            file = stack.enter_context(output_file(args.output))
+        for part in inspection.parts:
+            if args.output or to_stdout:
+                file.writelines(json.dumps(x, ensure_ascii=False) + "\n" for x in part.records)
+            if args.html:
+                sections += part.draw()
+    if args.html:
+        page = render_page(inspection.title, sections, subtitle=inspection.subtitle)
+        write_page(Path(args.html), page)
+    if args.json:
+        with output_file(args.json) as file:
+            file.write(json.dumps(inspection.result, ensure_ascii=False, indent=1) + "\n")
+    for path in (args.output, args.html, args.json):
+        if path:
+            print(f"wrote {path}", file=sys.stderr)
+    if inspection.lines and not to_stdout:
+        print("\n".join(inspection.lines))
