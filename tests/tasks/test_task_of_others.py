@@ -76,7 +76,7 @@ def test_a_file_that_is_not_lines_of_json_is_refused_before_anything_is_generate
     assert printed.out == ""
     assert f"{inputs}:2: must be a JSON object, but is list instead." in printed.err
     parts = " ".join(generate.__doc__.split())
-    assert "A file with a line that is no JSON object, or with an id that is there twice" in parts
+    assert "If a line is no JSON object, or two lines have the same id, the command stops" in parts
 
 
 def test_fairseq_generates_the_same_from_the_data_folder(trained, monkeypatch, capsys):
