@@ -4,12 +4,12 @@
 
 # The first that runs: pyenv leaves commands in the PATH that only say which version to choose.
 first_running = $(firstword $(foreach p,$(1),$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
-PYTHON ?= $(call first_running,python3.11 python3.12 python3)
+PYTHON ?= $(call first_running,python3.11 python3.12 python3.13 python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-LEGACY_PYTHON ?= $(call first_running,python3.10 python3.9 $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python3.10 $(HOME)/.pyenv/versions/3.9*/bin/python3.9))
+LEGACY_PYTHON ?= $(call first_running,python3.10 $(wildcard $(HOME)/.pyenv/versions/3.10*/bin/python3.10))
 LEGACY_VENV ?= .venv-legacy
 LEGACY_STAMP := $(LEGACY_VENV)/.installed
 
@@ -33,7 +33,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make docs         build the documentation (site/)"
 	@echo "make dist-check   build the packages, install and try each away from the checkout"
-	@echo "make test-legacy  run the tests on stock fairseq 0.12.2 with Python 3.10 or 3.9"
+	@echo "make test-legacy  run the tests on stock fairseq 0.12.2 with Python 3.10"
 
 $(STAMP): setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
@@ -70,7 +70,7 @@ dist-check: $(STAMP)
 
 # Stock fairseq's requirements can only be read by pip older than 24.1.
 $(LEGACY_STAMP): setup.py constraints.txt
-	@test -n "$(LEGACY_PYTHON)" || { echo "no Python 3.10 or 3.9 found: make LEGACY_PYTHON=/path/to/python3.10 test-legacy" >&2; exit 2; }
+	@test -n "$(LEGACY_PYTHON)" || { echo "no Python 3.10 found: make LEGACY_PYTHON=/path/to/python3.10 test-legacy" >&2; exit 2; }
 	test -x $(LEGACY_VENV)/bin/python || $(LEGACY_PYTHON) -m venv $(LEGACY_VENV)
 	$(LEGACY_VENV)/bin/python -m pip install -q 'pip<24.1'
 	$(INSTALL_ENV) $(LEGACY_VENV)/bin/python -m pip install -q torch torchvision

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from fairseq_mm.cli.script import run_script
-from fairseq_mm.data.taggers import TAGGERS
-from fairseq_mm.prepare.tagging import tag_folder
+from fairseq_mm.prepare.tagging import TAGGERS, tag_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import NamedTuple, Optional
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 9), (3, 12)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 # extra -> the module that it brings, what for
 EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR"),

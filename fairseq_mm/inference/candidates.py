@@ -15,9 +15,9 @@ from typing import NamedTuple, Optional
 import numpy as np
 
 from fairseq_mm.data.pos_sequences import LONGEST, SHORTEST, sample_pos_sequences
-from fairseq_mm.data.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import typed_option
+from fairseq_mm.prepare.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 
 # the image's own vector, or the mean of the words or training sentences nearest to it, each by

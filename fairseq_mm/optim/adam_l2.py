@@ -20,7 +20,7 @@ import ast
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, List, Optional  # noqa: UP035
+from typing import Any, List, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass

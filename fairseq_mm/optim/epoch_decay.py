@@ -5,7 +5,7 @@ Yu et al. 2021 (VG-BART), section 4.2: times 0.95 every 10 epochs.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, List  # noqa: UP035
+from typing import Any, List
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler

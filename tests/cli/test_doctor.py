@@ -147,10 +147,10 @@ def test_a_torchvision_of_another_torch_is_reported(monkeypatch):
 
 
 def test_old_python_and_optional_programs(monkeypatch):
-    monkeypatch.setattr(sys, "version_info", (3, 8, 1))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
     finding = environment.check_python()
     assert finding[0] == "PROBLEM"
-    assert finding.remedy == "use Python 3.9 to 3.12"
+    assert finding.remedy == "use Python 3.10 to 3.13"
     found = environment.check_program("no-such-program", "METEOR", "apt install it")
     assert found == (
         "note",

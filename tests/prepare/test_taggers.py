@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairseq_mm.data.rule_tagger import RuleTagger
-from fairseq_mm.data.taggers import installed_tagger, tag_lines
 from fairseq_mm.errors import UserError
+from fairseq_mm.prepare.rule_tagger import RuleTagger
+from fairseq_mm.prepare.tagging import installed_tagger, tag_lines
 
 TEXTS = ["a dog jumping", "men running and diving", "she is smiling", "a boy watching tv"]
 
