@@ -1,12 +1,12 @@
-"""The one place that knows about versions of fairseq, PyTorch and Python.
+"""Repairs of fairseq, and everything that depends on versions of fairseq, PyTorch and Python.
 
-:data:`.repairs.REPAIRS` lists what is replaced in fairseq, why, and when. Checked with
-fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2 on
+:data:`.repairs.REPAIRS` lists the replaced parts of fairseq with reasons and conditions. Tested
+with fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2 on
 Python 3.10 with PyTorch 1.12.
 """
 
-from fairseq_mm.compat.checkpoints import load_weights
-from fairseq_mm.compat.hydra_recipes import check_hydra_recipe
+from fairseq_mm.compat.command_line import check_hydra_recipe
+from fairseq_mm.compat.loading import load_weights
 from fairseq_mm.compat.pytorch import convolution_memory_format, float32_by_default
 from fairseq_mm.compat.repairs import activate, apply
 from fairseq_mm.compat.scope import is_ours, is_user_dir

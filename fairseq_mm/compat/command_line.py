@@ -1,8 +1,8 @@
-"""Suggest names on fairseq's command lines where one is misspelt or missing.
+"""Repairs of command lines: suggestions for wrong names, the log of generate, and hydra's recipes.
 
-fairseq's parser answers an unknown ``--arch`` with all options and three hundred names, and fills a
-missing ``--task`` with ``translation``, which then asks for a language pair. ``fairseq-generate``
-writes its log, which says the settings of a search, elsewhere than to its output.
+For an unknown ``--arch``, fairseq's parser prints all options and three hundred names. It sets a
+missing ``--task`` to ``translation``, which then needs a language pair. ``fairseq-generate`` does
+not write its log, which has the settings of the search, to its output.
 """
 
 import argparse
@@ -12,15 +12,22 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn, Optional
 
 from fairseq_mm.compat.scope import is_ours, names_ours
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
+# marks a value of a recipe that the command line must give
+_MISSING = "???"
+
 
 def explain_arguments() -> None:
-    """Answer unknown names and a missing ``--task`` in one line, only in commands with this
-    package as ``--user-dir``. Goes when fairseq suggests names itself."""
+    """Refuse unknown names and a missing ``--task`` in one line, with suggestions.
+
+    This applies to commands with this package as ``--user-dir``. Needed until fairseq suggests
+    names itself.
+    """
     from fairseq import options
 
     original = options.parse_args_and_arch
@@ -40,7 +47,7 @@ def explain_arguments() -> None:
         if task == "translation":
             _check_language_pair(arguments)
         if names_ours(arguments):
-            # fairseq-generate has no other place where its task is known before it runs
+            # the only place where fairseq-generate knows its task before it runs
             from fairseq_mm.compat import repairs
 
             repairs.activate()
@@ -56,9 +63,9 @@ def is_generate() -> bool:
 def repair_output_of_generate() -> None:
     """Write the log of ``fairseq-generate``, which has the settings of its search, to its output.
 
-    fairseq asks for that, but one of its modules has configured the log when it was imported, and
-    ``logging.basicConfig`` then does nothing. Handlers of a program that calls it stay. Goes when
-    no module of fairseq configures the log.
+    fairseq calls ``logging.basicConfig`` for this, but one of its modules has configured the log on
+    import, so that the call does nothing. Handlers of a program that calls fairseq stay. Needed
+    until no module of fairseq configures the log.
     """
     from fairseq_cli import generate
 
@@ -103,12 +110,12 @@ def check_sampling(options: Any) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:
-    """End the program with near names for a choice that does not exist."""
-    found = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from", message)
-    if found is None:
+    """End the program with similar names for a choice that does not exist."""
+    match = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from", message)
+    if match is None:
         error(message)
         raise SystemExit(EXIT_STATUS)
-    option, name = found[1].partition("/")[0], found[2]
+    option, name = match[1].partition("/")[0], match[2]
     action = next(action for action in parser._actions if option in action.option_strings)
     near = difflib.get_close_matches(name, list(action.choices or ()), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"{parser.prog} --help lists them."
@@ -120,10 +127,7 @@ def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoRet
 
 
 def _check_language_pair(args: argparse.Namespace) -> None:
-    """
-    Raises:
-        UserError: if fairseq's translation, the default task, would find no language pair.
-    """
+    """Refuse a missing ``--task`` if fairseq's default, translation, finds no language pair."""
     from fairseq.data.data_utils import infer_language_pair
 
     if getattr(args, "source_lang", None) or getattr(args, "target_lang", None):
@@ -150,3 +154,64 @@ def _our_models() -> str:
 
 def _ours(registry: Any) -> str:
     return ", ".join(sorted(name for name, kind in registry.items() if is_ours(kind)))
+
+
+def check_hydra_recipe() -> None:
+    """Check that the command line gives all values that are ``???`` in a recipe.
+
+    fairseq fills such values: its defaults are set before hydra reads the recipe, or are merged
+    into it later, and ``???`` replaces no value. Without ``checkpoint.finetune_from_model``, a run
+    would train from random weights. In addition, hydra shortens the traceback of every error; if
+    ``HYDRA_FULL_ERROR`` is set, it raises the error, and :func:`.errors.report_on_exit` prints one
+    line. Needed until fairseq merges recipes over defaults by hydra's defaults list.
+
+    Raises:
+        UserError: naming the missing options, in a run of fairseq-hydra-train.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    if not HydraConfig.initialized():
+        return
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")
+    run = HydraConfig.get()
+    given = {
+        key.lstrip("+")
+        for key, _, value in (override.partition("=") for override in run.overrides.task)
+        if value != _MISSING
+    }
+    recipe = _recipe_file(str(run.job.config_name))
+    missing = [
+        key for key in _missing_in(recipe) if not any(f"{key}.".startswith(f"{g}.") for g in given)
+    ]
+    if missing:
+        raise UserError(
+            f"{recipe}: {', '.join(missing)} must be given on the command line, such as "
+            f"{missing[0]}=..."
+        )
+
+
+def _recipe_file(name: str) -> str:
+    """Return the path of the recipe, or an empty string if hydra has not read it from a file."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    for source in GlobalHydra.instance().config_loader().get_sources():
+        file = os.path.join(source.path, name if name.endswith(".yaml") else f"{name}.yaml")
+        if source.scheme() == "file" and os.path.isfile(file):
+            return file
+    return ""
+
+
+def _missing_in(recipe: str) -> list[str]:
+    from omegaconf import OmegaConf
+
+    if not recipe:
+        return []
+    return list(_missing_keys(OmegaConf.to_container(OmegaConf.load(recipe)), ""))
+
+
+def _missing_keys(section: Any, prefix: str) -> Iterator[str]:
+    for key, value in section.items():
+        if isinstance(value, dict):
+            yield from _missing_keys(value, f"{prefix}{key}.")
+        elif value == _MISSING:
+            yield f"{prefix}{key}"

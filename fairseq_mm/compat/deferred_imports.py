@@ -1,11 +1,11 @@
-"""Imports of other packages that a command line of ours does without.
+"""Deferred imports of slow modules that fairseq and torchvision import but rarely use.
 
-fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, torchvision
-imports PyTorch's compiler for one function of ``roi_align``: a third of the time in which
-``fairseq-mm caption`` starts. Inside :func:`deferred` they get placeholders, whose functions import
-the real module when they are called. Programs that import this package as a library are left as
-they are: only ``fairseq-mm`` calls :func:`enable`. Goes when fairseq and torchvision import them
-where they are used.
+fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, and
+torchvision imports PyTorch's compiler for one function of ``roi_align``. This is a third of the
+time in which ``fairseq-mm caption`` starts. Inside :func:`deferred` these modules are placeholders,
+whose functions import the real module when they are called. Only ``fairseq-mm`` calls
+:func:`enable`; programs that import this package as a library are not affected. Needed until
+fairseq and torchvision import the modules where they are used.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-# package -> modules from which names are imported while it is imported
+# modules that are deferred while fairseq, or torchvision, is imported
 OF_FAIRSEQ = ("sklearn", "sklearn.metrics", "scipy.stats")
 OF_TORCHVISION = ("torch._dynamo", "torch._dynamo.utils")
 
@@ -23,17 +23,17 @@ _enabled = False
 
 
 def enable() -> None:
-    """Lets :func:`deferred` do what it says; without, it does nothing."""
+    """Switch :func:`deferred` on for this process."""
     global _enabled
     _enabled = True
 
 
 class _Deferred:
-    """A name of a module that is imported when the name is called.
+    """Function of a module that is imported when the function is called.
 
     Args:
-        module: the module.
-        name: in it, with dots between attributes.
+        module: Name of the module.
+        name: Name of the function, with dots between attributes.
     """
 
     def __init__(self, module: str, name: str) -> None:
@@ -47,14 +47,14 @@ class _Deferred:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module, path = self._place
-        found: Any = importlib.import_module(module)
+        function: Any = importlib.import_module(module)
         for name in path.split("."):
-            found = getattr(found, name)
-        return found(*args, **kwargs)
+            function = getattr(function, name)
+        return function(*args, **kwargs)
 
 
 class _Placeholder(ModuleType):
-    """Stands for a module whose functions are imported, but not called."""
+    """Placeholder of a module whose functions are imported, but not called."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -64,11 +64,10 @@ class _Placeholder(ModuleType):
 
 @contextlib.contextmanager
 def deferred(names: tuple[str, ...]) -> Iterator[None]:
-    """Defers the import of modules by what is imported inside; those that are imported already are
-    left as they are.
+    """Defer the import of modules inside the context; modules that are loaded already stay.
 
     Args:
-        names: modules, a package before what it holds.
+        names: Names of the modules, a package before its modules.
     """
     placed = {}
     if _enabled and not any(name in sys.modules for name in names):

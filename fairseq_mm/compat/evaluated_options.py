@@ -1,12 +1,12 @@
 """Options of a checkpoint that fairseq evaluates as Python: checked before anything is built.
 
-A checkpoint names an architecture and its options, and fairseq passes some of them to ``eval``, so
-that a file of tensors and strings alone would run code. Here stand all places of fairseq that
-evaluate text, with the options that reach them; :func:`check_options` refuses a checkpoint in
-which one of these options is no literal of its type.
+A checkpoint names an architecture and its options, and fairseq passes some options to ``eval``, so
+that a file of tensors and strings could run code. This module lists all places of fairseq that
+evaluate text, with the options that reach them. :func:`check_options` refuses a checkpoint if one
+of these options is no literal of its type.
 
-Both builds of fairseq are known, 0.12.2 and fairseq-fixed 0.12.3.1; a test walks the source of the
-installed one and fails where a place is missing.
+The tables cover fairseq 0.12.2 and fairseq-fixed 0.12.3.1. A test walks the source of the installed
+build and fails if a place is missing.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ LAYERS = "a list of layers, such as '[(512, 4)] * 4 + [(768, 4)] * 2'"
 DICTIONARY = 'a dictionary of literals, such as \'{"name": "linformer"}\''
 LITERALS = 'a tuple of literals, such as \'("lm.bin", "lexicon.txt", 2, -1)\''
 
-# file of fairseq (of fairseq_cli where it says so) and function -> options that it evaluates
+# file (in fairseq unless it names fairseq_cli) and function -> options that the function evaluates
 EVALUATED: dict[str, dict[str, str]] = {
     "criterions/ctc.py:CtcCriterion.__init__": {"wer_args": LITERALS},
     "data/audio/raw_audio_dataset.py:RawAudioDataset.__init__": {
@@ -124,7 +124,7 @@ EVALUATED: dict[str, dict[str, str]] = {
         "left_pad_source": FLAG,
         "left_pad_target": FLAG,
     },
-    # fairseq's examples, which another --user-dir or an import of theirs brings
+    # fairseq's examples, which another --user-dir may import
     "examples/data2vec/models/data2vec_audio.py:Data2VecAudioModel.__init__": {
         "conv_feature_layers": LAYERS
     },
@@ -200,14 +200,15 @@ EXPECTED = _expected_of_options()
 
 
 def check_options(state: Any, source: str) -> None:
-    """
+    """Check the options of a checkpoint; pass over files without options of fairseq.
+
     Args:
-        state: content of a checkpoint, as it was read. What holds no options of fairseq passes.
-        source: its file, for messages.
+        state: Content of the checkpoint.
+        source: Path of the file, for messages.
 
     Raises:
-        UserError: if an option that fairseq evaluates is no literal of its type, or as
-            :func:`.check_values`.
+        UserError: if an option that fairseq evaluates is no literal of its type, or
+            :func:`.check_values` refuses a value.
     """
     if not isinstance(state, Mapping):
         return
@@ -257,11 +258,11 @@ _IS_OF: dict[str, Callable[[Any], bool]] = {
 
 
 def evaluate_literal(text: Any, *scopes: Optional[Mapping[str, Any]]) -> Any:
-    """Stands for ``eval`` in fairseq's modules: literals only, whatever the option is called.
+    """Replace ``eval`` in fairseq's modules: read literals only, whatever the option is called.
 
     Raises:
-        TypeError: as ``eval`` does, if ``text`` is none.
-        UserError: if it is no literal.
+        TypeError: if ``text`` is no string, as for ``eval``.
+        UserError: if the text is no literal.
     """
     if not isinstance(text, str):
         raise TypeError("eval() arg 1 must be a string")

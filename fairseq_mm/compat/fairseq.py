@@ -1,4 +1,4 @@
-"""Repairs of fairseq itself: each with its defect, and when it can go."""
+"""Repairs of single functions of fairseq, and its import without side effects."""
 
 import contextlib
 import difflib
@@ -22,7 +22,11 @@ logger = logging.getLogger(__name__)
 
 
 def check_fairseq() -> None:
-    """Goes with: nothing; a plugin without its host should say so."""
+    """Import fairseq.
+
+    Raises:
+        ImportError: naming the remedy, if fairseq is missing or does not import.
+    """
     newer = sys.version_info >= (3, 11)
     remedy = "pip install 'fairseq-mm[fairseq]'" + (
         " (it brings fairseq-fixed, the build of fairseq for Python 3.11 and newer)"
@@ -51,22 +55,22 @@ def check_fairseq() -> None:
 
 @contextlib.contextmanager
 def _quiet_import() -> Iterator[None]:
-    """Around the first import of fairseq: other programs keep their log and see no warnings of it.
+    """Restore the log, and hide warnings, around the first import of fairseq.
 
-    Some of its tasks and models call ``logging.basicConfig``, one down to DEBUG, and PyTorch 2.4
-    and newer deprecate what fairseq and fairscale call when imported. fairseq's command lines
-    have imported it, and set their log up, before they import a plugin: they stay as they are.
-    Goes when fairseq's modules leave the root logger alone.
+    Some of its tasks and models call ``logging.basicConfig``, one with the level DEBUG, and PyTorch
+    2.4 and newer warn of deprecated functions that fairseq and fairscale call on import. fairseq's
+    commands have imported fairseq and configured their log before they import a plugin, so that
+    they do not change. Needed until no module of fairseq configures the root logger.
     """
     if "fairseq" in sys.modules:
         yield
         return
-    import torch  # noqa: F401  its own warnings are to be seen
+    import torch  # noqa: F401  (imported before warnings are hidden)
 
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     if not handlers and logging.lastResort is not None:
-        # basicConfig does nothing where there is a handler; this one prints as if there were none
+        # basicConfig does nothing if there is a handler; this handler prints as if there were none
         root.addHandler(logging.lastResort)
     try:
         with warnings.catch_warnings():
@@ -78,9 +82,10 @@ def _quiet_import() -> Iterator[None]:
 
 
 def silence_libraries() -> None:
-    """h5py and hydra log what they do at every start, and fairseq's command lines print it.
+    """Hide the messages of h5py and hydra, which fairseq's commands would print at every start.
 
-    A level that somebody has set stays. Goes when fairseq configures no root logger at import.
+    A level that a program has set stays. Needed until fairseq does not configure the root logger on
+    import.
     """
     for name in ("h5py", "hydra"):
         library = logging.getLogger(name)
@@ -93,10 +98,10 @@ def is_command() -> bool:
 
 
 def silence_pin_memory() -> None:
-    """fairseq asks for pinned memory without a GPU too; PyTorch says so at each iteration.
+    """Hide PyTorch's warning of pinned memory, which fairseq requests even without a GPU.
 
-    Only in fairseq's command lines; a program's own data loaders warn as before. Goes when
-    fairseq pins memory for GPUs alone.
+    The warning is hidden in fairseq's commands; data loaders of other programs warn as before.
+    Needed until fairseq pins memory for GPUs only.
     """
     warnings.filterwarnings(
         "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
@@ -169,9 +174,9 @@ def _check_first_checkpoint(cfg: Any) -> None:
 
 
 def name_unknown_architectures() -> None:
-    """An architecture that nobody has registered ends in an assertion with all options in it.
+    """Refuse an unknown architecture in one line.
 
-    Goes when fairseq names the architecture alone.
+    fairseq prints an assertion with all options. Needed until it names only the architecture.
     """
     from fairseq import models
 
@@ -201,9 +206,9 @@ def name_unknown_architectures() -> None:
 
 
 def repair_ddp_on_cpu() -> None:
-    """PyTorch's DDP takes no device ids for a module on the CPU; fairseq always passes them.
+    """Remove the device ids that fairseq passes to PyTorch's DDP, for modules on the CPU.
 
-    Goes when fairseq passes ``device_ids=None`` there.
+    PyTorch refuses them. Needed until fairseq passes ``device_ids=None`` for such modules.
     """
     from fairseq.models import distributed_fairseq_model
 
@@ -224,13 +229,13 @@ def keeps_overlap_of_groups() -> bool:
 
 
 def repair_diverse_beam() -> None:
-    """``--diverse-beam-groups`` gives IndexError in fairseq-fixed and fairseq's main branch.
+    """Repair ``--diverse-beam-groups``, which ends in IndexError in newer builds of fairseq.
 
-    Its overlap of groups has a row for each sentence of the batch, but is indexed by the
-    sentences' numbers in the data set. And it takes as many candidates as a group has places,
-    with which a text that has ended goes on, and one that has not is lost; they should be twice
-    as many, as in stock fairseq, which keeps no overlap. Goes when the search maps numbers to rows
-    itself and ends texts once.
+    The overlap of groups has one row per sentence of the batch, but fairseq indexes it by the
+    sentences' numbers in the dataset. fairseq also selects as many candidates as a group has beams;
+    finished texts then continue and unfinished texts are lost. It must select twice as many, as
+    stock fairseq does, which has no overlap. Needed until the search maps numbers to rows and ends
+    texts once.
     """
     from fairseq.search import DiverseBeamSearch
 
@@ -261,12 +266,12 @@ def attention_keeps_beam_size() -> bool:
 
 
 def repair_beams_in_training() -> None:
-    """Once a generator has been built for a BART, its training reads other examples' texts.
+    """Keep a BART in training from reading the texts of other examples after a generation.
 
-    The beam's size is left in its attention, which then takes every batch for beams of one text,
-    without any incremental state, too: with ``--eval-bleu`` and the like from the first step. And a
-    later generator with a beam of 1 does not take it back. Goes when attention looks at beams in
-    incremental decoding alone, and every generator sets their size.
+    A generator leaves its beam size in the attention, which then treats every batch as the beams of
+    one text, even without an incremental state. With ``--eval-bleu``, this happens from the first
+    step, and a later generator with a beam of 1 does not reset it. Needed until attention uses the
+    beam size in incremental decoding only, and every generator sets it.
     """
     from fairseq.modules import MultiheadAttention
     from fairseq.sequence_generator import EnsembleModel
@@ -313,10 +318,10 @@ def numpy_lacks_compat() -> bool:
 
 
 def repair_token_blocks() -> None:
-    """``--task language_modeling --sample-break-mode eos`` reads ``numpy.compat.long``, and so does
-    a translation task with ``--num-batch-buckets``.
+    """Provide ``numpy.compat.long``, which numpy 2 does not have.
 
-    numpy 2 has no ``compat``. Goes when fairseq writes ``int`` there.
+    ``--task language_modeling --sample-break-mode eos`` reads it, and so does a translation task
+    with ``--num-batch-buckets``. Needed until fairseq writes ``int`` instead.
     """
     import numpy as np
     from fairseq.data import language_pair_dataset, token_block_dataset
@@ -332,17 +337,17 @@ def misses_repeats() -> bool:
     import torch
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
-    # <s> 4 5 4 and two words to come: 5 would repeat the pair 4 5
+    # </s> 4 5 4 and two steps to come: 5 would repeat the bigram 4 5
     tokens = torch.tensor([[2, 4, 5, 4, 1, 1]])
     blocker = NGramRepeatBlock(2, use_extension=False)
     return not blocker(tokens, torch.zeros(1, 6), 1, 1, 3)[0, 5].isinf()
 
 
 def repair_repeat_blocking() -> None:
-    """``--no-repeat-ngram-size`` forbids nothing without fairseq's CUDA extension.
+    """Repair ``--no-repeat-ngram-size``, which forbids nothing without fairseq's CUDA extension.
 
-    It compares with the end of the buffer of tokens, where later steps will write, instead of
-    with the last words. Goes when it looks at the words up to ``step`` only.
+    fairseq compares with the end of the buffer of tokens, which later steps fill, instead of the
+    last words. Needed until it compares with the words up to ``step``.
     """
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
@@ -352,20 +357,17 @@ def repair_repeat_blocking() -> None:
 def _no_repeat_ngram(
     self: Any, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int
 ) -> Any:
-    """Forbids every word that would end a sequence of n words a second time.
+    """Forbid every word that would repeat an n-gram, unless it is the only possible word.
 
-    A word that is the only one possible, as those of a given prefix are, is left.
+    Words of a given prefix are the only possible words of their steps.
 
     Args:
-        self: the blocker.
-        tokens: ``[N, L]`` with ``</s>``, ``step`` words, and what does not matter.
-        lprobs: ``[N, V]``, changed in place.
-        bsz: sentences.
-        beam_size: N is ``bsz * beam_size``.
-        step: number of words so far.
-
-    Returns:
-        lprobs.
+        self: ``NGramRepeatBlock`` of fairseq.
+        tokens: ``[N, L]`` tokens: ``</s>``, ``step`` words, then unused places.
+        lprobs: ``[N, V]`` log-probabilities, changed in place.
+        bsz: Number of sentences.
+        beam_size: N divided by ``bsz``.
+        step: Number of words so far.
     """
     n = self.no_repeat_ngram_size
     if step < n:

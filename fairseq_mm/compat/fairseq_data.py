@@ -1,4 +1,4 @@
-"""Repairs of what fairseq's commands load and batch."""
+"""Repairs of the loading and batching of data in fairseq's commands."""
 
 import functools
 import logging
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 def repair_disabled_validation() -> None:
-    """``--disable-validation`` does not load the validation subsets.
+    """Load no validation subsets with ``--disable-validation``, and name subsets that are ignored.
 
-    Stock fairseq 0.12.2 loads them before training all the same, so that a data folder without
-    them, or without what the model needs of them, does not train. Newer builds do not check the
-    subsets' names without validation, so that nothing is changed there. Goes with stock fairseq.
-    All builds print a traceback where the folder has other validation subsets, which are ignored.
+    Stock fairseq 0.12.2 loads the subsets in spite of the option, so that a data folder without
+    them, or without the files that the model needs, does not train. Newer builds load nothing, and
+    this repair changes nothing. Needed until stock fairseq 0.12.2 is no longer supported. If the
+    folder has further validation subsets, which are ignored, all builds print a traceback.
     """
     from fairseq import tasks
     from fairseq.data import data_utils
@@ -51,10 +51,9 @@ def repair_disabled_validation() -> None:
 
 
 def _refuse_ignored_subsets(cfg: Any) -> None:
-    """
-    Raises:
-        UserError: If the data folder has validation subsets that --valid-subset leaves out. fairseq
-            also takes valid1.references.jsonl for a subset.
+    """Refuse a data folder with validation subsets that --valid-subset does not name.
+
+    fairseq raises its error also for files such as valid1.references.jsonl, which are no subsets.
     """
     from fairseq.data import data_utils
 
@@ -69,10 +68,10 @@ def _refuse_ignored_subsets(cfg: Any) -> None:
 
 
 def _ignore_loads(task: Any, count: int) -> None:
-    """The next ``count`` calls of ``task.load_dataset`` do nothing.
+    """Ignore the next ``count`` calls of ``task.load_dataset``.
 
-    They are those of the validation subsets: fairseq's training makes them directly after its check
-    of the subsets' names.
+    These calls load the validation subsets: fairseq makes them directly after it has checked the
+    names of the subsets.
     """
     remaining = count
 
@@ -80,18 +79,18 @@ def _ignore_loads(task: Any, count: int) -> None:
         nonlocal remaining
         remaining -= 1
         if remaining == 0:
-            del task.load_dataset  # the class's own again
+            del task.load_dataset  # restores the method of the class
 
     task.load_dataset = ignore
 
 
 def warn_of_dropped_batches() -> None:
-    """One line where batches do not cover all examples that they are made of.
+    """Warn in one line if batches do not contain all examples.
 
-    fairseq-fixed and fairseq's main branch drop a last batch whose size is no multiple of
-    ``--required-batch-size-multiple`` (8 by default), in validation and generation too, and say
-    nothing. Datasets with a ``batch_by_size`` of their own, as this plugin's, are left alone. Goes
-    when fairseq drops examples in training alone, or says so.
+    fairseq-fixed and fairseq's main branch silently drop a last batch whose size is no multiple of
+    ``--required-batch-size-multiple`` (8 by default), also in validation and generation. Datasets
+    that define ``batch_by_size`` themselves, as in this package, are not affected. Needed until
+    fairseq drops examples in training only, or reports it.
     """
     from fairseq.data import FairseqDataset
 
@@ -119,11 +118,12 @@ def warn_of_dropped_batches() -> None:
 
 
 def repair_index_of_fasta() -> None:
-    """``--dataset-impl fasta`` puts the file's name into a command that a shell runs.
+    """Index the files of ``--dataset-impl fasta`` in Python, without a shell.
 
-    A checkpoint can name both, as its task's ``dataset_impl`` and ``source_lang``, and
-    ``fairseq-validate`` sets up the task of the checkpoint. Here Python reads the file, and the
-    programs ``tqdm`` and ``awk`` are needed no more. Goes when fairseq starts no shell there.
+    fairseq puts the file's name into a shell command. A checkpoint can choose the option and the
+    name (``dataset_impl`` and ``source_lang`` of its task), and ``fairseq-validate`` sets up the
+    task of the checkpoint. The programs ``tqdm`` and ``awk`` are no longer needed. Needed until
+    fairseq starts no shell there.
     """
     from fairseq.data.fasta_dataset import FastaDataset
 
@@ -131,11 +131,11 @@ def repair_index_of_fasta() -> None:
 
 
 def _index_of_fasta(self: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Offset in bytes and length in letters of each sequence.
+    """Return the offset in bytes and the length in letters of each sequence.
 
     Args:
-        self: the dataset.
-        path: of the file, without ``.fasta``.
+        self: ``FastaDataset`` of fairseq.
+        path: Path of the file, without ``.fasta``.
     """
     offsets, sizes = [], []
     position = 0

@@ -1,5 +1,7 @@
-"""Resuming trainings in half precision: a checkpoint keeps the optimizer's float32 weights and the
-state of its loss scaler, and a training may continue with another precision."""
+"""Checkpoints of trainings in half precision, with float32 weights and the state of loss scalers.
+
+A training may also continue with another precision than the checkpoint's.
+"""
 
 import functools
 import itertools
@@ -17,18 +19,18 @@ logger = logging.getLogger(__name__)
 # entry of a checkpoint's optimizer state; fairseq without the plugin ignores it there
 _KEY = "fairseq_mm_half_precision"
 _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
-# options that choose a precision; the first that is set is the one that fairseq obeys
+# options that choose a precision; fairseq uses the first option that is set
 _PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16", "amp")
 
 
 def save_float32_weights() -> None:
-    """Trainings with ``--fp16``, ``--bf16`` or ``--amp`` do not resume bit for bit.
+    """Save the float32 weights and the scaler's state of ``--fp16``, ``--bf16`` and ``--amp``.
 
     ``--fp16`` and ``--bf16`` update a float32 copy of the weights. fairseq saves only the weights
-    in half precision, and a resumed training makes the copy from these: what rounding took from
-    each weight is lost. fairseq saves the loss scale of ``--fp16``, but not since when it holds,
-    and it does not save the loss scale of ``--amp``. Here the optimizer's state in a checkpoint has
-    the float32 weights and the scaler's state, too. Goes when fairseq saves them.
+    in half precision, and a resumed training copies these, so that the rounding errors remain.
+    fairseq saves the loss scale of ``--fp16``, but not when it was last changed, and it does not
+    save the loss scale of ``--amp``. This repair adds both to the optimizer's state, so that a
+    training resumes bit for bit. Needed until fairseq saves them.
     """
     from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
     from fairseq.trainer import Trainer
@@ -156,7 +158,7 @@ def _use_float32_weights(
 
 
 def _state_of(trainer: Any) -> dict[str, Any]:
-    """Return the state that fairseq leaves out of a checkpoint; empty in float32."""
+    """Return the state that fairseq does not save in a checkpoint; it is empty in float32."""
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)
     state: dict[str, Any] = {}
@@ -173,11 +175,11 @@ def _state_of(trainer: Any) -> dict[str, Any]:
 
 
 def _pairs(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Each parameter in half precision with its float32 copy in the same shape.
+    """Yield each parameter in half precision with its float32 copy in the same shape.
 
     Args:
-        optimizer: an ``FP16Optimizer``, which keeps a copy of each parameter, or joins the copies
-            of a device to one flat tensor.
+        optimizer: ``FP16Optimizer``, which keeps a copy of each parameter, or one flat tensor of
+            all copies on a device.
     """
     if not optimizer.has_flat_params:
         yield from zip(optimizer.fp16_params, optimizer.fp32_params)
@@ -205,7 +207,7 @@ def _loading_added_state(original: Any) -> Any:
             for name in _COUNTERS:
                 setattr(scaler, name, int(added["counters"][name]))
         elif "amp" in added and hasattr(scaler, "is_enabled") and scaler.is_enabled():
-            # --amp-scale-window and the like are the options of this training
+            # options such as --amp-scale-window keep the values of this training
             scaler.load_state_dict({**scaler.state_dict(), **added["amp"]})
             self.saved_amp_retries = int(added["amp_retries"])
 
@@ -262,10 +264,10 @@ def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
 
 
 def _load_weights(optimizer: Any, saved: list[Any]) -> None:
-    """Copies the saved float32 weights where they round to the weights of the model.
+    """Copy the saved float32 weights that round to the weights of the model.
 
-    They do not in a checkpoint whose weights were averaged, converted or edited; then the copies
-    stay as fairseq has made them from the weights in half precision.
+    If the weights of a checkpoint were averaged, converted or edited, its float32 weights do not
+    round to them. Then the copies that fairseq has made of the weights stay.
     """
     import torch
 

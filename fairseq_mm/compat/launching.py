@@ -1,8 +1,8 @@
-"""Starting several processes, and stopping them so that they can continue.
+"""Start of several processes, and stop of trainings on a signal.
 
-fairseq counts processes by the GPUs that it sees. What it gets wrong without GPUs, or with one GPU
-for each process, is put right here; and a training that gets ``SIGUSR1`` writes a checkpoint and
-ends, which is what schedulers send before they take a machine away.
+fairseq takes the number of processes from the number of visible GPUs. This module corrects it
+without GPUs, and with one visible GPU per process. A training that receives ``SIGUSR1``, which
+schedulers send before they take a machine away, saves a checkpoint and ends.
 """
 
 import functools
@@ -27,10 +27,10 @@ from fairseq_mm.compat.sharding import check_block_momentum, check_ddp_backend
 from fairseq_mm.compat.training import end_workers
 from fairseq_mm.errors import UserError
 
-# of the training, which --log-file keeps
+# the logger of the training, because --log-file saves its messages
 logger = logging.getLogger("fairseq_cli.train")
 
-# processes agree on stopping at every such update, which costs a message of one number
+# number of updates after which processes agree on stopping by a message of one number
 UPDATES_BETWEEN_AGREEMENTS = 5
 
 
@@ -38,19 +38,19 @@ UPDATES_BETWEEN_AGREEMENTS = 5
 
 
 def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
-    """Takes the number of processes and the rank of this one from the launcher.
+    """Read the number of processes and the rank of this process from the launcher's variables.
 
-    fairseq takes them for one process, each of which trains a model of its own, where the launcher
-    has started several and each sees no GPU or one. Goes when fairseq reads ``WORLD_SIZE`` and
-    SLURM's variables before it counts GPUs.
+    If a launcher starts several processes and each sees at most one GPU, every process of fairseq
+    would train a model alone. Needed until fairseq reads ``WORLD_SIZE`` and SLURM's variables
+    before it counts GPUs.
 
     Args:
-        cfg: of a command; its group ``distributed_training`` is changed.
-        environment: with the variables of ``torchrun`` or of a step of SLURM.
+        cfg: Config of a command; its group ``distributed_training`` is changed.
+        environment: Environment variables of ``torchrun`` or of a step of SLURM.
 
     Raises:
-        UserError: if there are to be no processes, or SLURM has started several and no port is
-            given.
+        UserError: if the number of processes is below 1, or SLURM has started several processes
+            and no port is given.
     """
     import torch
 
@@ -65,7 +65,7 @@ def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> N
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
     if distributed.distributed_init_method is not None:
         if on_cpu and distributed.distributed_world_size > 1:
-            # fairseq would start a process for each GPU, none, and end with status 0
+            # fairseq would start one process per GPU: none, and end with status 0
             distributed.distributed_no_spawn, distributed.distributed_backend = True, "gloo"
         return
     if "MASTER_ADDR" in environment and int(environment.get("WORLD_SIZE", 1)) > 1:
@@ -90,17 +90,14 @@ def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> N
     distributed.distributed_world_size, distributed.distributed_rank = world, rank
     distributed.distributed_init_method = address
     distributed.distributed_no_spawn = True
-    # a launcher may show each process its own GPU alone
+    # a launcher may show each process only its own GPU
     distributed.device_id = 0 if on_cpu else local % max(count, 1)
     if on_cpu:
         distributed.distributed_backend = "gloo"
 
 
 def _first_host(nodes: str) -> str:
-    """
-    Raises:
-        UserError: if SLURM does not say.
-    """
+    """Return the first host of a list of SLURM's nodes."""
     command = ["scontrol", "show", "hostnames", nodes]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
@@ -112,9 +109,9 @@ def _first_host(nodes: str) -> str:
 
 
 def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
-    """Starts ``--distributed-world-size`` processes without GPUs, connected by gloo.
+    """Start ``--distributed-world-size`` processes without GPUs, connected by gloo.
 
-    fairseq starts as many as there are GPUs: none, and ends with status 0, nothing trained.
+    fairseq would start one process per GPU: none, and end with status 0 without training.
     """
     import torch
 
@@ -132,7 +129,7 @@ def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
 
 
 def refuse_more_processes_than_gpus() -> None:
-    """More processes than the machine has GPUs end in an assertion that names no option."""
+    """Refuse more processes than GPUs in one line; fairseq's assertion names no option."""
     from fairseq.distributed import utils
 
     original = utils._infer_single_node_init
@@ -154,9 +151,11 @@ def refuse_more_processes_than_gpus() -> None:
 
 
 def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """fairseq's ``distributed_main``, but that the process group is ended, which PyTorch asks for,
-    and that workers that read data are forked, as everywhere else: a spawned process would spawn
-    them, which imports everything again in each epoch and leaves semaphores behind."""
+    """Run fairseq's ``distributed_main``, fork data workers, and end the process group.
+
+    A spawned process would spawn its data workers, which then import everything in each epoch and
+    leave semaphores behind. PyTorch requires that a process group is ended.
+    """
     import torch
     from fairseq.distributed import utils
 
@@ -184,22 +183,23 @@ def _activate() -> None:
 
 
 def name_processes_by_this_module() -> None:
-    """fairseq leaves its process group behind, and its spawned processes spawn the workers that
-    read data. Goes when fairseq ends the group, and forks workers."""
+    """Replace fairseq's ``distributed_main`` by :func:`run_process`.
+
+    Needed until fairseq ends its process group and forks its data workers.
+    """
     from fairseq.distributed import utils
 
-    # by the name of this module's function, fairseq's spawned processes find it
+    # a spawned process imports the function by its module and name
     run_process.original = utils.distributed_main  # type: ignore[attr-defined]
     utils.distributed_main = run_process
 
 
 def watch_commands() -> None:
-    """fairseq's commands do not say which task they are about to run.
+    """Apply all repairs when a command of fairseq starts with a config of this package.
 
-    Where the command's configuration names a task, an architecture or the like of this package, all
-    repairs for it are applied before anything else runs, settings are corrected, and several
-    processes are started and joined wherever they run. Other commands run as they are. Goes with:
-    nothing.
+    If the config names a task, an architecture or the like of this package, all repairs are applied
+    before anything else runs, settings are corrected, and several processes are started and joined,
+    with or without GPUs. Other commands are not changed. Permanent.
     """
     from fairseq.distributed import utils
 
@@ -239,15 +239,17 @@ def watch_commands() -> None:
 
 # Stopping ------------------------------------------------------------------------------------
 
-_has_signal = False  # of this process
-_stops = False  # what all processes have agreed on
+_has_signal = False  # whether this process has received the signal
+_stops = False  # whether all processes have agreed to stop
 
 
 def stop_on_signal() -> None:
-    """Training that gets ``SIGUSR1`` writes ``checkpoint_last.pt`` after its update, without
-    validating, and ends; the same command continues. Behind an epoch's last update the epoch is
-    ended as ever, validation included, and training stops after the next one. fairseq knows no such
-    signal, and is killed by it."""
+    """Stop a training that receives ``SIGUSR1``; the same command continues it.
+
+    The training saves ``checkpoint_last.pt`` after its update, without validation, and ends. After
+    the last update of an epoch, the epoch ends as usual, with validation, and the training stops
+    after the next update. The signal would kill fairseq. Needed until fairseq handles it.
+    """
     from fairseq.trainer import Trainer
 
     original = Trainer.__init__
@@ -258,11 +260,12 @@ def stop_on_signal() -> None:
         if not is_ours(task) and not names_ours(cfg):
             return
         _handle(_note)
-        for name in ("fairseq_cli.train", "__main__"):  # imported by now, whichever it is
+        # the program that trains is imported by now under one of the two names
+        for name in ("fairseq_cli.train", "__main__"):
             module = sys.modules.get(name)
-            found = getattr(module, "validate_and_save", None)
-            if found is not None and not hasattr(found, "__wrapped__"):
-                module.validate_and_save = _saving_on_signal(found)
+            function = getattr(module, "validate_and_save", None)
+            if function is not None and not hasattr(function, "__wrapped__"):
+                module.validate_and_save = _saving_on_signal(function)
 
     Trainer.__init__ = init
 
@@ -281,7 +284,7 @@ def _note(number: int, frame: Any) -> None:
 
 
 def _forward_signal() -> None:
-    """The process that starts others passes the signal on to them."""
+    """Pass the signal on to the processes that this process starts."""
 
     def forward(number: int, frame: Any) -> None:
         for child in multiprocessing.active_children():
@@ -298,7 +301,8 @@ def _saving_on_signal(original: Any) -> Any:
     ) -> Any:
         last = cfg.optimization.max_update or math.inf
         is_last = end_of_epoch or trainer.get_num_updates() >= last
-        # the processes agree first, so that all of them do so after the same updates
+        # asked before the other condition, because all processes must communicate at the same
+        # update
         if not _is_stopped(trainer) or is_last:
             losses, stops = original(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
             if stops:
@@ -319,7 +323,7 @@ def _saving_on_signal(original: Any) -> Any:
 
 
 def _is_stopped(trainer: Any) -> bool:
-    """Whether any process has got the signal, which all must know at the same update."""
+    """Return whether any process has the signal; all processes get the answer at one update."""
     import torch
     from fairseq.distributed import utils
 

@@ -1,31 +1,31 @@
-"""Literals in the text of an option: read by a parser of its own, never evaluated.
+"""Parser of literals in the text of an option, which fairseq would evaluate as Python.
 
-fairseq evaluates such options as Python expressions. What they are written for needs no more than
-literals, ``+`` between lists and ``*`` of a list with a number, as in
+Such options need only literals, sums of lists and products of a list and a number, such as
 ``[(512, 4)] * 4 + [(768, 4)] * 2``.
 """
 
 import ast
 from typing import Any
 
-LONGEST_TEXT = 4000  # far beyond, Python's parser itself would run out of stack
+LONGEST_TEXT = 4000  # Python's parser runs out of stack on much longer texts
 _LONGEST_SEQUENCE = 1000
 _MOST_VALUES = 20_000
 _LARGEST_NUMBER = 2**63
 
 
 def parse_literal(text: str, *, computes: bool = True) -> Any:
-    """
+    """Read a literal.
+
     Args:
-        text: numbers, strings, True, False and None; lists, tuples and dictionaries of them; sums
-            of sequences, and sequences times a number.
-        computes: whether ``+``, ``-``, ``*``, ``/`` and ``//`` of two numbers are read too.
+        text: Numbers, strings, True, False, None, and lists, tuples and dictionaries of such
+            values; also sums of sequences, and products of a sequence and a number.
+        computes: Also compute ``+``, ``-``, ``*``, ``/`` and ``//`` of two numbers.
 
     Returns:
-        its value, of at most 1000 items a sequence and 20,000 in all.
+        The value, with at most 1000 items per sequence and 20,000 values in all.
 
     Raises:
-        ValueError: if it is anything else, or too large.
+        ValueError: if the text is no such literal, or its value is too large.
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError("too long")
@@ -46,7 +46,7 @@ def _value(node: ast.AST, computes: bool) -> Any:
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, computes) for item in node.elts)
     if isinstance(node, ast.Dict):
-        # a key is None where another dictionary is unpacked: no literal
+        # a key is None if another dictionary is unpacked, which is no literal
         keys = [_value(key, computes) for key in node.keys if key is not None]
         values = [_value(value, computes) for value in node.values]
         if len(keys) == len(values):
@@ -59,9 +59,9 @@ def _value(node: ast.AST, computes: bool) -> Any:
         left, right = _value(node.left, computes), _value(node.right, computes)
         if _is_number(left) and _is_number(right):
             if computes:
-                return _constant(_of_numbers(node.op, left, right))
+                return _constant(_compute(node.op, left, right))
         else:
-            return _of_sequences(node.op, left, right)
+            return _combine_sequences(node.op, left, right)
     raise ValueError("no literal")
 
 
@@ -77,7 +77,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
-def _of_numbers(operator: ast.operator, left: Any, right: Any) -> Any:
+def _compute(operator: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(operator, ast.Add):
         return left + right
     if isinstance(operator, ast.Sub):
@@ -91,7 +91,7 @@ def _of_numbers(operator: ast.operator, left: Any, right: Any) -> Any:
     raise ValueError("no literal")
 
 
-def _of_sequences(operator: ast.operator, left: Any, right: Any) -> Any:
+def _combine_sequences(operator: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(operator, ast.Mult):
         items, times = (right, left) if type(left) is int else (left, right)
         if isinstance(items, (list, tuple)) and type(times) is int:
@@ -107,7 +107,7 @@ def _of_sequences(operator: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _count(value: Any) -> int:
-    """Values in ``value``, each as often as it is repeated; stops where there are too many."""
+    """Count the values inside a value, with repetitions; stop when there are too many."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if not isinstance(value, (list, tuple)):

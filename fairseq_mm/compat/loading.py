@@ -1,16 +1,26 @@
-"""fairseq's loading of checkpoints: checked, whichever command or model asks for it."""
+"""Safe loading of fairseq's checkpoints, whichever command or model loads them."""
 
+import argparse
+import collections
 import contextlib
 import os
 import sys
 import traceback
 import types
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
 from fairseq_mm.compat.scope import names_ours
-from fairseq_mm.compat.unpickling import checkpoints, read_torch_file, refusal
+from fairseq_mm.compat.unpickling import (
+    Dtype,
+    checkpoints,
+    new_scalar,
+    read_torch_file,
+    refusal,
+    tensors,
+)
 from fairseq_mm.errors import UserError, is_user_error
 
 # where fairseq reads files that a user, or the options of a checkpoint, name
@@ -29,13 +39,14 @@ def module_of(place: str) -> str:
 
 # modules that evaluate text
 EVALUATING = ("fairseq.utils", *sorted({module_of(place) for place in EVALUATED}))
-# where it reads what its own processes have written -> what that is
+# files of fairseq that load data of its own processes -> description of the data
 OWN_DATA = {
     "distributed/utils.py": "what the processes of one training send each other",
     "modules/quantization/pq/em.py": "a temporary file that the same function has just written",
     "models/speech_to_text/hub_interface.py": "torch.hub, of a program that calls its interface",
 }
-# where it starts programs -> why no checkpoint chooses which, or what a shell reads
+# places of fairseq that start programs -> why no checkpoint chooses the program or its shell
+# command
 PROGRAMS = {
     "data/fasta_dataset.py:FastaDataset._build_index": "replaced by repair_index_of_fasta",
     "data/plasma_utils.py:PlasmaArray.start_server": (
@@ -51,13 +62,13 @@ PROGRAMS = {
 
 
 def guard_loading() -> None:
-    """``torch.load`` in fairseq's modules: nothing runs that a checkpoint names.
+    """Replace ``torch.load`` in fairseq's modules, so that no checkpoint can run code.
 
-    Neither what its pickle asks for nor what its options say. This is the one place that all
-    checkpoints come through, before fairseq looks at their options: with ``fairseq-mm`` and
-    ``from_pretrained``, in fairseq's own commands, and where a model loads another one. Goes when
-    fairseq evaluates no option, and loads with weights only under every PyTorch (up to 2.5 it
-    unpickles anything, and its main branch asks for that under any).
+    Code could be in the pickle or in the options of a checkpoint. All checkpoints pass this place
+    before fairseq reads their options: with ``fairseq-mm`` and ``from_pretrained``, in fairseq's
+    commands, and if a model loads another model. Needed until fairseq evaluates no option and loads
+    with ``weights_only=True`` under every PyTorch (with PyTorch up to 2.5, it unpickles anything,
+    and its main branch does so with every version).
     """
     for file in LOADING:
         module = sys.modules.get(module_of(file))
@@ -66,8 +77,11 @@ def guard_loading() -> None:
 
 
 class _GuardedTorch(types.ModuleType):
-    """PyTorch with another ``load``: the same with every PyTorch, whatever its default, its
-    variables of the environment or the caller say of ``weights_only``."""
+    """The module ``torch`` with a safe ``load``.
+
+    It loads the same files with every version of PyTorch, and ignores the environment variables and
+    the argument for ``weights_only``.
+    """
 
     def __init__(self) -> None:
         super().__init__("torch")
@@ -93,7 +107,7 @@ class _GuardedTorch(types.ModuleType):
 
 
 def _activate_for(state: Any) -> None:
-    """Apply all repairs where a checkpoint of this package is loaded, under whichever task."""
+    """Apply all repairs if a checkpoint of this package is loaded, whatever its task."""
     options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
     # options of a damaged file may raise anything when they are read; fairseq refuses them later
     with contextlib.suppress(Exception):
@@ -104,7 +118,7 @@ def _activate_for(state: Any) -> None:
 
 
 def _check_weights(state: Any, name: str) -> None:
-    """Complex numbers would lose their imaginary part where they are copied into a model."""
+    """Refuse complex weights, which would lose their imaginary part when they are copied."""
     weights = state.get("model") if isinstance(state, Mapping) else None
     for key, weight in weights.items() if isinstance(weights, Mapping) else ():
         if hasattr(weight, "is_complex") and weight.is_complex():
@@ -115,17 +129,17 @@ def _check_weights(state: Any, name: str) -> None:
 def named_failures(
     path: str, what: str = "no model can be made of this checkpoint"
 ) -> Iterator[None]:
-    """Around what is made of a checkpoint: what fails there becomes one line that names the file.
+    """Convert errors in a context into one line that names the checkpoint.
 
-    Options may be of any type, and task and model are built of them before weights are compared.
-    The line ends with the place that failed, for those who develop a model.
+    A checkpoint's options may have any type, and task and model are built from them before weights
+    are compared. The line ends with the file and line that failed, for developers of models.
 
     Args:
-        path: The checkpoint.
-        what: What fails, for the message.
+        path: Path of the checkpoint.
+        what: Description of the failure for the message.
 
     Raises:
-        UserError: from whatever was raised, but for errors of the system.
+        UserError: from any error except errors of the system.
     """
     try:
         yield
@@ -141,7 +155,8 @@ def named_failures(
     except Exception as error:
         if is_user_error(error):
             raise
-        while error.__cause__ is not None:  # fairseq tells of the model, its cause of the tensor
+        # fairseq's own message names the model; its cause names the tensor
+        while error.__cause__ is not None:
             error = error.__cause__  # type: ignore[assignment]
         if "flat_param_0" in str(error):
             raise UserError(
@@ -161,12 +176,84 @@ def _name_of(file: Any) -> str:
 
 
 def guard_evaluation() -> None:
-    """``eval`` in fairseq's modules reads literals, and nothing else.
+    """Replace ``eval`` in fairseq's modules by a function that reads literals.
 
-    Behind :func:`guard_loading`: for options that reach ``eval`` by a name, or in a way, that its
-    table does not know. Goes with it.
+    This is the second protection after :func:`guard_loading`, for options whose names are missing
+    in its table. Needed as long as the first one.
     """
     for name in EVALUATING:
         module = sys.modules.get(name)
         if module is not None:
             vars(module)["eval"] = evaluate_literal
+
+
+def load_weights(path: str) -> Any:
+    """Load a file of tensors and of containers of tensors on the CPU, safely with every PyTorch.
+
+    Raises:
+        pickle.UnpicklingError: if the file needs any other class or function.
+    """
+    return read_torch_file(path, tensors())
+
+
+def can_allow_classes() -> bool:
+    import torch
+
+    return hasattr(torch.serialization, "add_safe_globals")
+
+
+def allow_checkpoint_classes() -> None:
+    """Allow ``torch.load`` to read fairseq's checkpoints and broadcasts with ``weights_only=True``.
+
+    PyTorch 2.6 made this the default. fairseq saves ``argparse.Namespace``, containers of
+    omegaconf, and numpy's numbers in its meters. If several processes resume, the first process
+    broadcasts the checkpoint with a ``_TensorPlaceholder``, a number, in place of each tensor.
+    Tasks of audio keep a ``Dictionary`` in their state. All these classes only hold values.
+
+    This is for messages between processes and for programs that call ``torch.load`` themselves;
+    fairseq's loading and ours use :mod:`fairseq_mm.compat.unpickling`. Needed until fairseq allows
+    the classes itself (its main branch switches the check off instead).
+    """
+    import numpy as np
+    import omegaconf
+    import torch
+    from fairseq.data import Dictionary
+    from fairseq.distributed.utils import _TensorPlaceholder
+    from omegaconf.base import ContainerMetadata, Metadata
+    from omegaconf.nodes import (
+        AnyNode,
+        BooleanNode,
+        EnumNode,
+        FloatNode,
+        IntegerNode,
+        StringNode,
+    )
+
+    classes: list[Any] = [
+        argparse.Namespace,
+        collections.defaultdict,
+        collections.OrderedDict,
+        typing.Any,
+        dict,
+        int,
+        list,
+        omegaconf.DictConfig,
+        omegaconf.ListConfig,
+        ContainerMetadata,
+        Metadata,
+        AnyNode,
+        BooleanNode,
+        EnumNode,
+        FloatNode,
+        IntegerNode,
+        StringNode,
+        _TensorPlaceholder,
+        Dtype,
+        Dictionary,
+    ]
+    # with numpy's own class, a file could turn bytes into pointers, see Dtype
+    core = "_core" if hasattr(np, "_core") else "core"
+    named: list[Any] = [(Dtype, "numpy.dtype"), (new_scalar, f"numpy.{core}.multiarray.scalar")]
+    if not hasattr(torch.serialization, "get_unsafe_globals_in_checkpoint"):
+        named = []  # PyTorch 2.4 and 2.5 accept no names, and refuse nothing by default
+    torch.serialization.add_safe_globals([*classes, *named])

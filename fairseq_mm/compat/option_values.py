@@ -1,4 +1,4 @@
-"""Options of a checkpoint: plain values, of a bounded number, that name nothing outside of it."""
+"""Checks that a checkpoint's options are plain values that refer to nothing outside of the file."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 
-_MOST_VALUES = 100_000  # fairseq's own configuration has some thousands, counted as here
+_MOST_VALUES = 100_000  # fairseq's configuration has some thousands
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.]+\}")
 _DEEPEST = 100
 # options that may name input files; --log-file and --tensorboard-logdir name outputs
@@ -21,16 +21,17 @@ _READING = re.compile(
 
 
 def check_values(options: Any, root: str, source: str) -> None:
-    """
+    """Check the values of a checkpoint's options.
+
     Args:
-        options: a checkpoint's ``cfg`` or ``args``, as it was read.
-        root: which of the two.
-        source: the checkpoint's file, for messages.
+        options: ``cfg`` or ``args`` of the checkpoint.
+        root: ``"cfg"`` or ``"args"``.
+        source: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if it holds itself, more values than any configuration has, bytes or an array,
-            or a string that refers to what lies outside of the checkpoint (``${oc.env:HOME}``) or
-            to several values.
+        UserError: if the options contain themselves, too many values, bytes or an array, or a
+            string that refers to several values or to values outside of the checkpoint
+            (``${oc.env:HOME}``).
     """
     import torch
 
@@ -61,11 +62,10 @@ def _is_endless(path: str) -> bool:
 
 
 def values_of(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
-    """All values in ``options`` that hold no others: their path, the option that they belong to,
-    and themselves.
+    """Yield all values that are no containers, each with its path and the name of its option.
 
-    Reads omegaconf's nodes as they are stored, so that nothing in them is resolved, and each
-    container once for each option.
+    Nodes of omegaconf are read as they are stored, so that nothing is resolved. Each container is
+    read once per option.
     """
     todo: list[tuple[str, str, Any]] = [(root, "", options)]
     seen = set()
@@ -79,8 +79,13 @@ def values_of(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _check_number(options: Any, root: str, source: str) -> None:
-    """A container that stands twice in another is built twice; 40 such levels would never end."""
-    numbers: dict[int, Optional[int]] = {}  # of values in a container; None of those around it
+    """Check the number of values, where a container counts as often as it occurs.
+
+    omegaconf builds a container as often as it occurs: 40 levels of containers that each contain
+    the next one twice would never end.
+    """
+    # number of values in a container; None while its content is being counted
+    numbers: dict[int, Optional[int]] = {}
     todo = [options] if _holds(options) else []
     depth = 0
     while todo:
@@ -119,7 +124,7 @@ def _items(path: str, name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
         yield from ((f"{path}[{i}]", name, item) for i, item in enumerate(value))
     elif isinstance(value, Mapping) and not isinstance(value, Node):
         yield from ((f"{path}.{key}", str(key), item) for key, item in value.items())
-    # attributes win over items of the same name, also in mappings
+    # reading an attribute finds attributes before items of the same name, also in mappings
     if isinstance(value, (Node, Namespace, Mapping)):
         for key, item in getattr(value, "__dict__", {}).items():
             if key in ("_content", "_val") and isinstance(value, Node):

@@ -1,4 +1,4 @@
-"""Defects of PyTorch that features and training have to go around."""
+"""Workarounds for defects of PyTorch."""
 
 import contextlib
 import functools
@@ -8,21 +8,19 @@ from typing import Any
 
 @functools.cache
 def convolution_memory_format() -> Any:
-    """``torch.channels_last``, where convolutions are right with it.
+    """Return the memory format of weights and images: ``torch.channels_last`` if it works.
 
-    In PyTorch 1.12 a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes channels
-    up: an image's features would depend on the batch it is in. Goes with PyTorch 1.12.
-
-    Returns:
-        memory_format: for the network's weights and its images.
+    In PyTorch 1.12, a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes up the
+    channels, so that the features of an image depend on its batch. Needed until PyTorch 1.12 is no
+    longer supported.
     """
     import torch
 
     weight = torch.arange(2 * 3 * 3 * 3, dtype=torch.float32).view(2, 3, 3, 3)
     maps = torch.tensor([1.0, 2, 3]).view(1, 3, 1, 1)
-    found = torch.conv2d(maps, weight.contiguous(memory_format=torch.channels_last), padding=1)
-    right = torch.allclose(found.flatten(), weight[:, :, 1, 1] @ maps.flatten())
-    return torch.channels_last if right else torch.contiguous_format
+    output = torch.conv2d(maps, weight.contiguous(memory_format=torch.channels_last), padding=1)
+    is_right = torch.allclose(output.flatten(), weight[:, :, 1, 1] @ maps.flatten())
+    return torch.channels_last if is_right else torch.contiguous_format
 
 
 def multiplies_float16_on_cpu() -> bool:
@@ -38,11 +36,11 @@ def multiplies_float16_on_cpu() -> bool:
 
 @contextlib.contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Build and run networks in float32, whatever ``torch.set_default_dtype`` says.
+    """Make float32 the default type in a context, or in a function that is decorated.
 
-    fairseq and torchvision make tensors of the default type where they mean float32: weights that
-    are loaded into them, and masks and scores of a search, would have another type than the
-    weights. Also a decorator.
+    fairseq and torchvision create tensors of the default type where they need float32. If a program
+    has set another default, networks, masks and scores of a search would not have the type of the
+    weights.
     """
     import torch
 

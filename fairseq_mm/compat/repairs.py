@@ -1,7 +1,7 @@
-"""The table of everything that this package replaces in fairseq, and when each entry is applied.
+"""Table of all parts of fairseq that this package replaces, and functions that apply its entries.
 
-``docs/compatibility.md`` shows the table; ``scripts/list_repairs.py`` writes it there. A test
-compares the table with the attributes of fairseq that really differ afterwards.
+``scripts/list_repairs.py`` writes the table to ``docs/compatibility.md``. A test compares the table
+with the attributes of fairseq that really change.
 """
 
 import enum
@@ -12,7 +12,6 @@ from typing import Optional
 
 from fairseq_mm import errors
 from fairseq_mm.compat import (
-    checkpoints,
     command_line,
     divergence,
     fairseq,
@@ -93,13 +92,13 @@ REPAIRS: tuple[Repair, ...] = (
         scope.is_user_dir,
     ),
     Repair(
-        checkpoints.allow_checkpoint_classes,
+        loading.allow_checkpoint_classes,
         ("torch.serialization.get_safe_globals",),
         Scope.INSTALLED,
         "PyTorch 2.6 and newer load with weights only and refuse fairseq's checkpoints and the "
         "messages of its processes. Classes that only hold values are allowed.",
         "fairseq allows them itself.",
-        checkpoints.can_allow_classes,
+        loading.can_allow_classes,
     ),
     Repair(
         fairseq.repair_token_blocks,
@@ -405,7 +404,7 @@ def apply() -> None:
 def activate() -> None:
     """Apply the repairs for this package's own tasks and models; a second call does nothing.
 
-    Whatever uses the package calls it: commands, tasks, models and checkpoints that are loaded.
+    All parts of the package call it when they are used: commands, tasks, models, and loading.
     """
     apply()
     if are_wanted():

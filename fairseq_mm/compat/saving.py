@@ -1,4 +1,4 @@
-"""Repairs of how fairseq writes checkpoints, and what to say of one that was cut."""
+"""Repairs of the writing of checkpoints, and detection of checkpoints that are cut off."""
 
 import contextlib
 import errno
@@ -15,9 +15,9 @@ from typing import Any, Optional
 from fairseq_mm.compat.scope import uses_ours
 from fairseq_mm.errors import UserError
 
-# appended to a checkpoint's name while it is written, as fairseq does
+# suffix of a checkpoint while it is written, as in fairseq
 _TEMPORARY = ".tmp"
-# as often, and after as many seconds, as fairseq tries to write a checkpoint
+# number of attempts to write a checkpoint, and seconds between them, as in fairseq
 _ATTEMPTS, _SECONDS_BETWEEN = 3, 2.5
 # errors of a disk that stays full: the disk's size, a quota and a limit of the process
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -30,14 +30,14 @@ def copies_in_place() -> bool:
 
 
 def repair_writing_of_checkpoints() -> None:
-    """A kill leaves ``checkpoint_last.pt`` or ``checkpoint_best.pt`` cut.
+    """Copy checkpoints under a temporary name, so that a kill leaves no file that is cut off.
 
-    fairseq writes the first checkpoint of a save under a temporary name and copies it over the
-    others in place. Here the copy has a temporary name too, whatever is renamed is on the disk
-    before, and temporary files that a killed process left are removed by the next save. One more
-    checkpoint must fit on the disk. ``--write-checkpoints-asynchronously`` copies nothing and stays
-    as it is, and so do paths of other file systems than the local one. Goes when fairseq copies
-    under a temporary name.
+    fairseq writes the first checkpoint of a save under a temporary name, and then overwrites
+    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` in place. This repair writes each copy to the
+    disk before it is renamed, and removes temporary files of killed processes at the next save. One
+    more checkpoint must fit on the disk. Paths outside of the local file system, and
+    ``--write-checkpoints-asynchronously``, which copies nothing, are not changed. Needed until
+    fairseq copies under a temporary name.
     """
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
@@ -71,8 +71,8 @@ def name_full_disks() -> None:
     """Say in one line that a checkpoint, or the folder of checkpoints, cannot be written.
 
     fairseq tries to write a checkpoint three times, into one file, and prints a traceback. Its
-    temporary file stays. Goes when fairseq writes each attempt into a new file, removes it if the
-    attempt fails, and names the file in its error.
+    temporary file remains. Needed until fairseq writes each attempt into a new file, removes it if
+    the attempt fails, and names the file in its error.
     """
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
@@ -135,7 +135,7 @@ def _written(path: str) -> Iterator[str]:
             os.remove(temporary)
         cause: Optional[BaseException] = error
         while cause is not None and not isinstance(cause, OSError):
-            cause = cause.__context__  # PyTorch raises an error of its own, which names no file
+            cause = cause.__context__  # the error that PyTorch raises instead names no file
         if cause is None or not isinstance(error, Exception):
             raise
         raise UserError(
@@ -145,7 +145,7 @@ def _written(path: str) -> Iterator[str]:
 
 
 def _rename(source: str, destination: str) -> None:
-    """Moves a file into place when all of it is on the disk."""
+    """Write a file to the disk completely, and then move it into place."""
     _sync(source)
     os.replace(source, destination)
     _sync(os.path.dirname(os.path.abspath(destination)))
@@ -154,7 +154,7 @@ def _rename(source: str, destination: str) -> None:
 def _sync(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # not every file system can
+        with contextlib.suppress(OSError):  # some file systems do not support it
             os.fsync(handle)
     finally:
         os.close(handle)
@@ -168,13 +168,11 @@ def _remove_temporary_files(folder: str, suffix: str) -> None:
 
 
 def check_is_whole(path: str) -> None:
-    """
-    Args:
-        path: Path of a checkpoint. A file that does not exist is passed over.
+    """Check that a checkpoint is a file that is not cut off, if it exists.
 
     Raises:
-        UserError: naming the newest intact checkpoint in the folder, if the file ends before its
-            end, or it is a folder, a device or a pipe.
+        UserError: if the path is a folder, a device or a pipe, or the file is cut off; the message
+            names the newest intact checkpoint in its folder.
     """
     refuse_folder(path, path)
     if os.path.exists(path) and not os.path.isfile(path):
@@ -195,28 +193,32 @@ def check_is_whole(path: str) -> None:
 
 
 def refuse_folder(path: str, name: str) -> None:
-    """
+    """Refuse a folder where a checkpoint is expected.
+
     Args:
-        path: Path that must be a checkpoint.
-        name: How to call it in the message.
+        path: Path of the expected checkpoint.
+        name: Name of the path in the message.
 
     Raises:
-        UserError: If it is a folder, with the names of the checkpoints in it.
+        UserError: if the path is a folder; the message names the checkpoints in it.
     """
     if not os.path.isdir(path):
         return
     checkpoints = sorted(glob.glob(os.path.join(glob.escape(path), "*.pt")), key=os.path.getmtime)
     names = [os.path.basename(checkpoint) for checkpoint in reversed(checkpoints)]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    found = ", ".join(names[:5]) + more or "no checkpoint"
-    raise UserError(f"{name}: must be a checkpoint, but is a folder, which has {found}.")
+    content = ", ".join(names[:5]) + more or "no checkpoint"
+    raise UserError(f"{name}: must be a checkpoint, but is a folder, which has {content}.")
 
 
 def _is_cut(path: str) -> bool:
-    """Whether a file is empty, or a zip archive, as PyTorch writes since 1.6, without its end."""
+    """Return whether a file is empty, or a zip archive without its end.
+
+    PyTorch writes zip archives since version 1.6.
+    """
     with open(path, "rb") as file:
         head = file.read(4)
-    # zeros: room that was made for a file before a power failure
+    # a power failure can leave a file of zeros, whose size was already allocated
     return head in (b"", b"\0\0\0\0") or (head[:2] == b"PK" and not zipfile.is_zipfile(path))
 
 
@@ -224,16 +226,16 @@ def _newest_intact_beside(path: str) -> Optional[str]:
     path = os.fspath(path)
     folder = os.path.dirname(path)
     shard = _shard_of(path)
-    found = [
+    others = [
         name
         for name in glob.glob(os.path.join(glob.escape(folder), "checkpoint*.pt"))
         if name != path and _shard_of(name) == shard and os.path.isfile(name)
     ]
-    found.sort(key=os.path.getmtime, reverse=True)
-    return next((name for name in found if not _is_cut(name)), None)
+    others.sort(key=os.path.getmtime, reverse=True)
+    return next((name for name in others if not _is_cut(name)), None)
 
 
 def _shard_of(path: str) -> Optional[str]:
-    """``-shard3`` of one of several files that are a checkpoint together, else None."""
+    """Return the suffix ``-shard3`` of a file that is a part of a checkpoint, else None."""
     match = re.search(r"-shard\d+(?=\.pt$)", path)
     return match and match.group()

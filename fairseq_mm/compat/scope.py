@@ -1,7 +1,7 @@
-"""Tell what belongs to this package: a class, a configuration, a checkpoint or a trainer.
+"""Tests whether a class, a config or a trainer belongs to this package.
 
-A repair with the scope ``OURS`` acts if one of these functions returns True. Classes of other
-packages that derive from ours belong to it, too.
+Repairs with the scope ``OURS`` act only on objects of this package. Classes of other packages that
+derive from its classes belong to it, too.
 """
 
 import functools

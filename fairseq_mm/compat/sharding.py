@@ -1,5 +1,4 @@
-"""fairscale's ``--ddp-backend fully_sharded`` and ``slowmo``: what they cannot train is refused in
-one line, and shards that were written are merged."""
+"""Checks of fairscale's ``--ddp-backend fully_sharded`` and ``slowmo``, and merging of shards."""
 
 import functools
 from typing import Any
@@ -8,10 +7,11 @@ from fairseq_mm.errors import UserError
 
 
 def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
-    """
+    """Refuse combinations of options that cannot train.
+
     Raises:
-        UserError: if parameters are to be sharded where they cannot be, or if several processes
-            without GPUs are to train by SlowMo, or in bfloat16 with PyTorch 1.
+        UserError: if parameters cannot be sharded with these options, or several processes without
+            GPUs use SlowMo, or bfloat16 with PyTorch 1.
     """
     import torch
 
@@ -48,10 +48,12 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
 
 
 def check_block_momentum(cfg: Any) -> None:
-    """
+    """Refuse ``--use-bmuf`` with a precision that scales the loss.
+
+    fairseq's trainer logs the loss scale of the optimizer, but ``FairseqBMUF`` hides the optimizer.
+
     Raises:
-        UserError: if ``--use-bmuf`` is combined with a precision that scales the loss. fairseq's
-            trainer logs the scale of an optimizer that ``FairseqBMUF`` hides from it.
+        UserError: naming both options.
     """
     if not cfg.optimization.use_bmuf:
         return
@@ -64,9 +66,12 @@ def check_block_momentum(cfg: Any) -> None:
 
 
 def name_fixed_parameters_in_shards() -> None:
-    """``--ddp-backend fully_sharded`` of a model with fixed parameters ends in an assertion that
-    lists all of its layers. fairscale joins the parameters of a module to one, and writes the
-    optimizer's state only of modules whose parameters are all trained."""
+    """Refuse ``--ddp-backend fully_sharded`` for models with fixed parameters in one line.
+
+    fairscale joins the parameters of a module into one, and saves the optimizer's state only for
+    modules whose parameters are all trained. fairseq's assertion lists all layers of the model.
+    Needed until fairscale shards such models.
+    """
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FullyShardedDataParallel.__init__
@@ -92,9 +97,11 @@ def has_fairscale() -> bool:
 
 
 def repair_merging_of_shards() -> None:
-    """``--checkpoint-shard-count`` of what ``--use-sharded-state`` wrote ends in a ``KeyError``:
-    fairscale looks for buffers that no checkpoint has, and leaves out what a module adds to its
-    weights. Goes when it takes both from the shards."""
+    """Repair ``--checkpoint-shard-count`` for checkpoints of ``--use-sharded-state``.
+
+    fairscale raises a ``KeyError``, because it reads buffers that are in no checkpoint, and it
+    drops the extra state of modules. Needed until it takes both from the shards.
+    """
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FSDP.consolidate_shard_weights

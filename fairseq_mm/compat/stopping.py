@@ -1,8 +1,8 @@
-"""Stopping rules of trainings: a finished one stays as it is, and a restarted one stops on time.
+"""Stopping rules that survive a restart of the training.
 
-fairseq looks at its limits after an update. A command that is repeated when its training has ended
-therefore trains one more update each time, and replaces checkpoints. And it counts ``--patience``
-in attributes of a function, which no checkpoint has.
+fairseq checks its limits after an update. A command that is repeated when its training has ended
+therefore trains one more update each time, and replaces checkpoints. It counts ``--patience`` in
+attributes of a function, which no checkpoint saves.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any, Optional
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.scope import in_our_trainers, uses_ours
 
-# logger of the training, which --log-file keeps
+# the logger of the training, because --log-file saves its messages
 logger = logging.getLogger("fairseq_cli.train")
 
 # key of the extra state of checkpoints
@@ -30,8 +30,8 @@ def keep_finished_trainings() -> None:
     The counter of ``--patience``, the learning rate and the state of ``reduce_lr_on_plateau`` are
     saved in checkpoints, so that a training stops where an uninterrupted one would, and a larger
     limit continues it as if it had been larger from the start. Scores of earlier trainings of the
-    same process are forgotten. Goes when fairseq saves this, and checks its limits before the first
-    update.
+    same process are forgotten. Needed until fairseq saves this, and checks its limits before the
+    first update.
     """
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
@@ -46,7 +46,7 @@ def keep_finished_trainings() -> None:
 
     @in_our_trainers(save_state)
     def save_checkpoint(self: Any, filename: str, extra_state: dict[str, Any]) -> Any:
-        if "train_iterator" in extra_state:  # fairseq's crash.pt has none
+        if "train_iterator" in extra_state:  # it is missing in fairseq's crash.pt
             extra_state = {**extra_state, _KEY: _state(self, extra_state)}
         return save_state(self, filename, extra_state)
 
@@ -67,8 +67,8 @@ def keep_finished_trainings() -> None:
 
 
 def _counting_functions() -> list[Any]:
-    """fairseq's should_stop_early, of the module and of the program that trains."""
-    # the program comes first: where it has the function, it is the one that counts
+    """Return fairseq's should_stop_early, both of the module and of the program that trains."""
+    # if the program has the function, then this copy counts, so the program is first
     modules = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
     functions = (getattr(module, "should_stop_early", None) for module in modules)
     return [function for function in functions if function is not None]
@@ -100,7 +100,7 @@ def _score(cfg: Any) -> list[Any]:
 
 
 def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
-    """State of the stopping rules, as a training with larger limits would have it here."""
+    """Return the state of the stopping rules that a training with larger limits would have here."""
     is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
     plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)
     before = getattr(trainer, "patience_before_validation", {})
@@ -218,7 +218,7 @@ def _resume_schedule(
         return None  # --reset-dataloader
     lr = state["lr"]
     if trainer.get_num_updates() > 0:
-        # fairseq saves before this call; a schedule by epochs does not know its epoch here
+        # fairseq saves a checkpoint before it calls lr_step, so that schedules by epochs are behind
         before = trainer.get_lr()
         after = trainer.lr_step(position["epoch"] - 1, state["val_loss"])
         lr = lr if after == before else after
@@ -227,7 +227,7 @@ def _resume_schedule(
 
 
 def _answer_once(trainer: Any, lr: float) -> None:
-    """Let the trainer's next ``get_lr`` return this, which is fairseq's look before its epochs."""
+    """Let the next call of the trainer's ``get_lr``, which is before an epoch, return ``lr``."""
 
     def get_lr() -> float:
         del trainer.get_lr

@@ -1,4 +1,4 @@
-"""Repairs of fairseq's training: its data, of a resumed one too, and the gradients of ``--amp``."""
+"""Repairs of trainings: the order of data after a restart, data workers, and gradients."""
 
 import contextlib
 import functools
@@ -20,10 +20,10 @@ _MOST_SECONDS_OF_ENDING = 5.0
 
 
 def mark_iterators() -> None:
-    """fairseq's iterators know their data set, but not which training they belong to.
+    """Mark the iterators of trainings that use something of this package.
 
-    A model of this package can train under a task of fairseq, on data sets of fairseq. Goes with
-    the repairs of iterators.
+    A model of this package can train with a task and datasets of fairseq, so that the iterator's
+    dataset does not identify it. Needed as long as the repairs of iterators.
     """
     from fairseq.trainer import Trainer
 
@@ -45,16 +45,15 @@ def _is_of_our_training(iterator: Any) -> bool:
 
 
 def repair_position_of_resumed_data() -> None:
-    """A training that is continued by another number of processes, or with batches of another size,
-    skips or repeats training data.
+    """Continue an epoch at the right position with another number of processes or batch size.
 
-    A checkpoint within an epoch has the number of batches that each process had read, and fairseq
-    skips as many of each process, however many processes there are now: after one process, two
-    leave out twice what was read; after two, one reads half of it again. The recipes divide the
-    batch by the number of processes, so that the epoch has another number of batches, too: it is
-    continued where the same share of them was read. Where the batches of all processes are no
-    multiple of the number of processes now, up to one update's batches are read again. Goes when
-    the position counts the batches of all processes, and the examples in them.
+    A checkpoint within an epoch has the number of batches that each process has read. fairseq skips
+    this number in each process, even if the number of processes has changed: two processes after
+    one skip twice the data, and one process after two repeats half of it. The recipes divide the
+    batch size by the number of processes, which also changes the number of batches. Here the epoch
+    continues after the same share of its batches. If this is no multiple of the number of
+    processes, up to one update's batches are repeated. Needed until the position counts the batches
+    of all processes and their examples.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -86,12 +85,12 @@ def add_num_shards(state: dict[str, Any]) -> None:
 
 
 def _position(iterator: Any, state: dict[str, Any]) -> int:
-    """The number of batches that each process skips now, less than it has in the epoch.
+    """Return the number of batches that each process skips; at least one batch remains.
 
     Args:
-        iterator: of the epoch, as it is divided now.
-        state: of the iterator when the checkpoint was written; one of earlier versions and of
-            fairseq alone has no ``num_batches``, and batches of another size are not seen.
+        iterator: Iterator of the epoch for the present number of processes.
+        state: State of the iterator in the checkpoint. Checkpoints of earlier versions and of plain
+            fairseq have no ``num_batches``, so that another batch size is not noticed.
     """
     count, now = state["iterations_in_epoch"], len(iterator.frozen_batches)
     processes = state.get("num_shards", iterator.num_shards)
@@ -109,14 +108,14 @@ def _position(iterator: Any, state: dict[str, Any]) -> int:
 
 
 def repair_batches_of_resumed_data() -> None:
-    """A training that is resumed after its first epoch trains on other batches.
+    """Give a resumed training the batches that it had before.
 
-    Batches of the tasks ``language_modeling`` and ``translation`` are made in the first epoch and
-    kept for all. But which examples of a length share a batch is drawn with a seed that has the
-    epoch in it, with ``--update-ordered-indices-seed`` in stock fairseq 0.12.2 too, and a resumed
-    training makes them in a later one. Here it makes those of the first epoch. Batches that a task
-    makes anew for each epoch, as this plugin's tasks do, stay. Goes when the seed of batches that
-    are kept has no epoch in it.
+    The tasks ``language_modeling`` and ``translation`` build their batches in the first epoch and
+    keep them. Examples of one length are distributed with a seed that contains the epoch (in stock
+    fairseq 0.12.2 also with ``--update-ordered-indices-seed``), so that a training that is resumed
+    in a later epoch would get other batches. Here it builds the batches of the first epoch. Tasks
+    that build new batches in each epoch, as in this package, are not affected. Needed until the
+    seed of kept batches does not contain the epoch.
     """
     from fairseq.trainer import Trainer
 
@@ -124,12 +123,12 @@ def repair_batches_of_resumed_data() -> None:
 
     @in_our_trainers(original)
     def get_train_iterator(self: Any, epoch: int, **kwargs: Any) -> Any:
-        kept = self.task.dataset_to_epoch_iter
-        before = list(kept.values())
+        iterators = self.task.dataset_to_epoch_iter
+        before = list(iterators.values())
         iterator = original(self, epoch, **kwargs)
-        if epoch == 1 or iterator in before or iterator not in kept.values():
+        if epoch == 1 or iterator in before or iterator not in iterators.values():
             return iterator
-        del kept[iterator.dataset]
+        del iterators[iterator.dataset]
         iterator = original(self, 1, **{**kwargs, "load_dataset": False})
         iterator.epoch = epoch
         iterator.dataset.set_epoch(epoch)
@@ -139,14 +138,14 @@ def repair_batches_of_resumed_data() -> None:
 
 
 def repair_reused_loaders() -> None:
-    """A data loader that is kept for the next epoch keeps its workers, and whether it shuffles.
+    """Build a new data loader for each epoch, so that workers end and ``--curriculum`` shuffles.
 
-    Nothing ends the workers. Their number doubles where validation has workers too, an iterator
-    that is made for one epoch leaves its workers to the collector of cycles, and the collector
-    waits five seconds for each of them: the queue that would tell a worker to end is often
-    collected before; so it is with ``--data-buffer-size 0``, which reads one batch ahead here. And
-    with ``--curriculum``, batches are never shuffled, but for a training that is resumed. Goes when
-    fairseq ends workers with the training, and shuffles as it is asked to.
+    fairseq keeps the data loader of an epoch for the next one, and nothing ends its workers. Their
+    number doubles if validation has workers, too. The workers of an iterator for one epoch are left
+    to the garbage collector, which waits five seconds for each worker, because it often collects
+    the queue that ends a worker first. The same happens with ``--data-buffer-size 0``, so that one
+    batch is read ahead here. With ``--curriculum``, a kept data loader never shuffles. Needed until
+    fairseq ends its workers and shuffles as requested.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -164,15 +163,14 @@ def repair_reused_loaders() -> None:
 
 
 def repair_workers_of_successive_epochs() -> None:
-    """The workers of an epoch are forked while those of the epoch before are still being ended.
+    """Fork the workers of an epoch only after the workers of the previous epoch have ended.
 
-    A thread reads the data of an epoch ahead, and ends the workers when it has read the last batch.
-    The next epoch begins as soon as that batch was trained on: its thread then forks workers beside
-    the first, which may hold locks that a forked process inherits and waits for without end.
-    Trainings with several workers on a GPU stopped for ever in one of some hundred epochs. And the
-    thread of an epoch that is given up, as ``--max-valid-steps`` does, waits for ever for room for
-    its next batch, with all of its workers. Here the workers are forked when those that have
-    nothing more to read, or are read no longer, have ended. Goes when fairseq waits for them.
+    A thread reads the data of an epoch ahead, and ends the workers after the last batch. The next
+    epoch starts as soon as the training has used this batch. Its thread then forks workers while
+    the first thread may hold locks, which the new processes inherit and wait for without end:
+    trainings with several workers on a GPU stopped in one of some hundred epochs. If an epoch is
+    stopped early, as by ``--max-valid-steps``, its thread waits without end for space for the next
+    batch, with all of its workers. Needed until fairseq waits for the workers.
     """
     from fairseq.data.iterators import BufferedIterator
 
@@ -189,13 +187,13 @@ def repair_workers_of_successive_epochs() -> None:
 
 
 class _Source:
-    """The batches of an epoch, as a thread reads them ahead.
+    """Batches of an epoch that a thread reads ahead.
 
     Args:
-        batches: of a data loader.
-        length: number of the last batch.
-        read_ahead: that the thread puts them into.
-        reader: who takes them from there, if anybody does.
+        batches: Data loader.
+        length: Number of the last batch.
+        read_ahead: Queue that the thread puts batches into.
+        reader: Reference to the iterator that takes batches from the queue; dead if it is gone.
     """
 
     reading: ClassVar[set["_Source"]] = set()
@@ -227,12 +225,12 @@ class _Source:
                 "memory is short; fewer workers need less."
             ) from None
         finally:
-            # the loop has let go of the data loader's iterator, which ends the workers
+            # the loop has released the data loader's iterator, which ends the workers
             self.reading.discard(self)
             self.has_ended.set()
 
     def wait_until_ended(self) -> None:
-        """Returns at once where the epoch goes on."""
+        """Wait until the workers have ended; return at once if the epoch goes on."""
         if self.is_given_up or self.reader() is None:
             self._make_room()
         elif not self.has_last or self.read_ahead.full():
@@ -263,8 +261,10 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def repair_overflow_on_cpu() -> None:
-    """Gradients that overflow in float16 end a training on the CPU: fairseq puts the norm of those
-    that it skips on a GPU. Goes when it takes the trainer's device."""
+    """Keep trainings with ``--fp16`` on a CPU from ending when gradients overflow.
+
+    fairseq moves the norm of skipped gradients to a GPU. Needed until it uses the trainer's device.
+    """
     import torch
     from fairseq.trainer import Trainer
 
@@ -281,8 +281,11 @@ def repair_overflow_on_cpu() -> None:
 
 
 def repair_clipping_on_cpu() -> None:
-    """``--cpu`` on a machine with a GPU ends at the first update: fairseq puts the norm of the
-    gradients on the GPU wherever there is one. Goes when it takes the gradients' device."""
+    """Keep trainings with ``--cpu`` on a machine with a GPU from ending at the first update.
+
+    fairseq moves the norm of the gradients to the GPU if there is one. Needed until it uses the
+    gradients' device.
+    """
     import torch
     from fairseq import utils
 
@@ -300,12 +303,11 @@ def repair_clipping_on_cpu() -> None:
 
 
 def repair_amp() -> None:
-    """``--amp`` divides gradients by the loss scale twice.
+    """Divide the gradients of ``--amp`` by the loss scale once; fairseq does it twice.
 
-    Before it clips, ``AMPOptimizer`` unscales the gradients of the optimizer within its fairseq
-    wrapper, and then steps the wrapper, whose gradients its ``GradScaler`` has not seen, and
-    unscales once more. A gradient of 1 arrives as 1/128 at the first scale. Goes when both take
-    the same object.
+    Before clipping, ``AMPOptimizer`` unscales the gradients of the optimizer inside its wrapper. It
+    then steps the wrapper, which its ``GradScaler`` does not know, and unscales again. A gradient
+    of 1 becomes 1/128 at the first scale. Needed until both calls get the same object.
     """
     from fairseq.optim import AMPOptimizer
 
@@ -317,7 +319,7 @@ def repair_amp() -> None:
 
 
 class _RecordingScaler:
-    """Stands in for a ``GradScaler`` and keeps what it is to unscale and to step."""
+    """Replacement of a ``GradScaler`` that records the optimizers it gets."""
 
     unscaled: Any = None
     stepped: Any = None

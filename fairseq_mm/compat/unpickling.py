@@ -1,9 +1,9 @@
-"""The one table of what may be in a pickle that is read here, and the unpickler that holds to it.
+"""Restricted unpickler, with tables of the classes and functions that a pickle may use.
 
-A pickle can call whatever it names. Here it finds classes that only hold values, and the functions
-that tensors and arrays are rebuilt by; it calls nothing else, and sets attributes of holders alone,
-never of a class or a function. The same code reads with every PyTorch, whichever default
-``torch.load`` has.
+A pickle can call any function that it names. Here it can use classes that only hold values, and the
+functions that rebuild tensors and arrays. It can call nothing else, and can set attributes only of
+such objects, never of a class or a function. The code works with every version of PyTorch, whatever
+the default of ``torch.load``.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from fairseq_mm.errors import UserError
 Table = Mapping[tuple[str, str], Any]
 
 _REBUILDING = ("_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter")
-# stands for the class, which nothing may call
+# replaces the class, so that a pickle cannot call it
 _PLAIN_TENSOR = "torch.Tensor"
 _STORAGE = re.compile(r"[A-Za-z0-9]+Storage")
 _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+|O8)")
 
 
 def _shown(value: Any) -> str:
-    """A value of a pickle, for messages: a list could be far longer than what it was read from."""
+    """Describe a value of a pickle in a message; a list could be far longer than its pickle."""
     if isinstance(value, str):
         return repr(value[:50])
     is_short = callable(value) or isinstance(value, (int, float))
@@ -46,7 +46,7 @@ def _shown(value: Any) -> str:
 
 
 class Emptied(dict):
-    """Stands for an object that is not needed; takes whatever a pickle gives it."""
+    """Replacement of an object that nothing reads; it ignores its content."""
 
     def __init__(self, *unused: Any, **also_unused: Any) -> None:
         super().__init__()
@@ -62,17 +62,20 @@ class Emptied(dict):
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """numpy's bytes under Python 3. Another encoding would import the module of its name."""
+    """Decode the bytes of numpy that Python 3 has written as text.
+
+    With another encoding, Python would import a module of that name.
+    """
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"it asks for the encoding {_shown(encoding)}")
     return text.encode("latin1")
 
 
 class Dtype:
-    """numpy's type of numbers or texts, as a pickle describes it.
+    """Type of numbers or texts of numpy, as described in a pickle.
 
-    numpy's own description may be a structure of objects that says it has none; an array of such a
-    type takes its bytes for pointers.
+    A description could claim that a structure of objects has no objects. numpy would then read the
+    bytes of an array as pointers, so that such types are refused.
     """
 
     def __init__(self, code: Any, *unused: Any) -> None:
@@ -87,24 +90,24 @@ class Dtype:
 
 
 def new_array(*unused: Any) -> np.ndarray:
-    """Empty: its shape and content are set, and checked, afterwards."""
+    """Return an empty array; its shape and content are checked and set later."""
     return np.empty((0,), "b")
 
 
 def new_scalar(kind: Dtype, content: Any) -> Any:
-    if isinstance(content, str):  # of Python 2
+    if isinstance(content, str):  # written by Python 2
         content = content.encode("latin1")
     if kind.dtype.hasobject or type(content) is not bytes or len(content) != kind.dtype.itemsize:
         raise pickle.UnpicklingError("its number of numpy has another size than its type")
     return np.frombuffer(content, kind.dtype)[0]
 
 
-# containers and numbers, written by Python 2 or 3 and by any numpy
+# containers and numbers, as Python 2 or 3 and any numpy write them
 VALUES: Table = {
     ("argparse", "Namespace"): argparse.Namespace,
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("collections", "defaultdict"): collections.defaultdict,
-    # what Python 2 writes for an object of a class
+    # Python 2 writes this for an object of a class
     ("copyreg", "_reconstructor"): vars(copyreg)["_reconstructor"],
     ("builtins", "object"): object,
     ("builtins", "long"): int,
@@ -112,7 +115,7 @@ VALUES: Table = {
     ("_codecs", "encode"): _encode,
     ("numpy", "dtype"): Dtype,
     ("numpy", "ndarray"): np.ndarray,
-    # the module is another in numpy's second version
+    # numpy 2 has renamed the module
     **{
         (f"numpy.{core}.multiarray", name): rebuild
         for core in ("core", "_core")
@@ -126,29 +129,29 @@ VALUES: Table = {
         )
     },
 }
-# what modules were called in Python 2
+# names of modules in Python 2 -> present names
 _RENAMED = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 # fairseq's meters of training, whose values nothing needs; see :class:`Emptied`
 _METERS = (
     *("Meter", "AverageMeter", "SumMeter", "ConcatTensorMeter", "TimeMeter", "StopwatchMeter"),
     "MetersDict",
 )
-# stands for fairseq's Dictionary, which is imported where a file has one
+# replaces fairseq's Dictionary, which is imported if a file has one
 _DICTIONARY = "fairseq.data.Dictionary"
 _WORDS_OF_DICTIONARY = ("bos_word", "pad_word", "eos_word", "unk_word")
 _INDICES_OF_DICTIONARY = ("bos_index", "pad_index", "eos_index", "unk_index", "nspecial")
-# made of what they are given, which is not to be a size, or what takes more memory than its pickle
+# classes that copy their argument, which must not be a size, or larger than its pickle
 _COPYING = (str, bytes, bytearray, list, tuple, set, frozenset, dict)
 _COPIED = (*_COPYING, collections.OrderedDict, type(None))
 _MOST_COPIED = 10_000_000  # items, or 8 bytes each
-_LARGEST_RATIO = 100  # of what an archive holds to its own size; PyTorch compresses nothing
+_LARGEST_RATIO = 100  # size of the content by size of the archive; PyTorch compresses nothing
 _RECONSTRUCTOR = VALUES["copyreg", "_reconstructor"]
-# named in a pickle, but not called there
+# classes that a pickle may name, but not call
 _UNCALLED = (object, np.ndarray, typing.Any)
 
 
 def _tensor_with_attributes(rebuild: Any, kind: Any, args: Any, attributes: Any) -> Any:
-    """A tensor, without its attributes: fairscale notes in one what it has copied."""
+    """Rebuild a tensor without its attributes, such as the one in which fairscale marks copies."""
     if rebuild not in _rebuilding().values() or kind is not _PLAIN_TENSOR:
         raise pickle.UnpicklingError(f"it calls {_shown(rebuild)} for {_shown(kind)}")
     return rebuild(*args)
@@ -164,7 +167,7 @@ def _rebuilding() -> Mapping[str, Any]:
 
 @functools.cache
 def tensors() -> Table:
-    """What tensors are stored by, in dictionaries and lists of them."""
+    """Return the table for tensors in dictionaries and lists."""
     import torch
 
     dtypes = {name: x for name, x in vars(torch).items() if isinstance(x, torch.dtype)}
@@ -191,7 +194,7 @@ def tensors() -> Table:
 
 @functools.cache
 def checkpoints() -> Table:
-    """What fairseq's checkpoints are made of: tensors, values and options."""
+    """Return the table for fairseq's checkpoints: tensors, values and options."""
     import omegaconf
     from omegaconf import base, nodes
 
@@ -218,14 +221,15 @@ _PythonUnpickler: Any = pickle._Unpickler
 
 
 class RestrictedUnpickler(_PythonUnpickler):
-    """Python's own unpickler, holding to a table.
+    """Unpickler that finds only the names of a table.
 
-    It is the one that is written in Python: that in C lets nobody look at what is called.
+    It derives from the unpickler that is written in Python, because the unpickler in C does not let
+    a class check the calls.
 
     Args:
-        file: to read from.
-        table: (module, name) -> what is found for it.
-        **options: of ``pickle.Unpickler``.
+        file: Open file.
+        table: (module, name) -> class or function.
+        **options: Options of ``pickle.Unpickler``.
     """
 
     dispatch: typing.ClassVar[dict[int, Any]] = dict(_PythonUnpickler.dispatch)
@@ -234,19 +238,19 @@ class RestrictedUnpickler(_PythonUnpickler):
         super().__init__(file, **options)
         self._table = table
         self._dictionary: Optional[type] = None
-        found = [x for x in table.values() if callable(x) and not _is_storage(x)]
-        found = [x for x in found if not any(x is other for other in _UNCALLED)]
-        self._called = {id(x) for x in found}
+        callables = [x for x in table.values() if callable(x) and not _is_storage(x)]
+        callables = [x for x in callables if not any(x is other for other in _UNCALLED)]
+        self._called = {id(x) for x in callables}
         self._num_copied = 0
-        self._holders = tuple(x for x in found if isinstance(x, type) and _has_attributes(x))
+        self._holders = tuple(x for x in callables if isinstance(x, type) and _has_attributes(x))
 
     def find_class(self, module: str, name: str) -> Any:
         module = _RENAMED.get(module, module)
         if (module, name) in self._table:
-            found = self._table[module, name]
-            return self._import_dictionary() if found is _DICTIONARY else found
+            entry = self._table[module, name]
+            return self._import_dictionary() if entry is _DICTIONARY else entry
         if module.startswith("fairseq.") and name.endswith("Config"):
-            return dict  # type of an omegaconf configuration, which is read as an untyped one
+            return dict  # makes an omegaconf config untyped
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
     def _import_dictionary(self) -> type:
@@ -285,7 +289,8 @@ class RestrictedUnpickler(_PythonUnpickler):
 
     def load_reduce(self) -> None:
         function, args = self.stack[-2:]
-        if _is_of_omegaconf(function):  # which would copy what it holds; its pickles set attributes
+        # constructors of omegaconf would copy their content; pickles of omegaconf set attributes
+        if _is_of_omegaconf(function):
             raise pickle.UnpicklingError(f"it calls {_shown(function)}")
         self._check_call(function, args)
         super().load_reduce()
@@ -306,7 +311,7 @@ class RestrictedUnpickler(_PythonUnpickler):
 
     def load_bytearray8(self) -> None:
         size = int.from_bytes(self.read(8), "little")
-        content = self.read(size)  # Python's own makes room for the size before
+        content = self.read(size)  # Python's method would allocate the size before it reads
         if len(content) < size:
             raise pickle.UnpicklingError("it is cut off")
         self.append(bytearray(content))
@@ -355,7 +360,7 @@ class RestrictedUnpickler(_PythonUnpickler):
 
     def load_binpersid(self) -> None:
         reference = self.stack[-1]
-        # PyTorch's older form of files has references to modules, with code, as well
+        # files of the older format of PyTorch can also refer to modules with code
         if not isinstance(reference, tuple) or reference[:1] not in (("storage",), (b"storage",)):
             raise pickle.UnpicklingError("it refers to something that is no storage")
         super().load_binpersid()
@@ -375,18 +380,18 @@ class RestrictedUnpickler(_PythonUnpickler):
 
 
 def _check_keys(keys: Iterable[Any]) -> None:
-    """A tuple's hash is that of all that it holds: 40 tuples, each twice in the next, never end."""
+    """Refuse nested tuples as keys: hashing 40 tuples, each twice in the next, would never end."""
     for key in keys:
         if type(key) is tuple and any(type(item) is tuple for item in key):
             raise pickle.UnpicklingError("its keys are nested")
 
 
-def _is_of_omegaconf(found: Any) -> bool:
-    return isinstance(found, type) and found.__module__.partition(".")[0] == "omegaconf"
+def _is_of_omegaconf(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__.partition(".")[0] == "omegaconf"
 
 
-def _is_storage(found: Any) -> bool:
-    return isinstance(found, type) and _STORAGE.fullmatch(found.__name__) is not None
+def _is_storage(kind: Any) -> bool:
+    return isinstance(kind, type) and _STORAGE.fullmatch(kind.__name__) is not None
 
 
 def _has_attributes(kind: type) -> bool:
@@ -397,7 +402,7 @@ def _checked_array_state(state: Any) -> Any:
     version, shape, kind, is_fortran, content = state
     if type(shape) is not tuple or not all(type(x) is int and x >= 0 for x in shape):
         raise pickle.UnpicklingError("its array of numpy has no shape")
-    if isinstance(content, str):  # of Python 2
+    if isinstance(content, str):  # written by Python 2
         content = content.encode("latin1")
     if type(kind) is not Dtype or type(content) is not (list if kind.dtype.hasobject else bytes):
         raise pickle.UnpicklingError("its array of numpy has another type than its content")
@@ -416,7 +421,7 @@ def _checked_dictionary_state(state: Any) -> dict[str, Any]:
         raise pickle.UnpicklingError("its Dictionary has other symbols than strings with counts")
     if not all(type(count) is int for count in counts):
         raise pickle.UnpicklingError("its Dictionary has other counts than integers")
-    # a symbol can stand twice; its index is that of one of its places
+    # a symbol can occur twice; its index is then one of its positions
     is_index = (type(i) is int and 0 <= i < len(symbols) for i in indices.values())
     are_right = all(is_index) and all(symbols[i] == word for word, i in indices.items())
     if not are_right or len(indices) != len(set(symbols)):
@@ -433,7 +438,7 @@ def _checked_dictionary_state(state: Any) -> dict[str, Any]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a pickle could not be read, in a few words."""
+    """Return the reason why a pickle cannot be read, in a few words."""
     if isinstance(error, MemoryError):
         return "it needs more memory than there is"
     if isinstance(error, RecursionError):
@@ -445,12 +450,12 @@ def reason_of(error: Exception) -> str:
 
 
 def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserError:
-    """What a user reads of a file that :func:`read_torch_file` does not.
+    """Build the error for a file that :func:`read_torch_file` refuses.
 
     Args:
-        path: the file.
-        error: that it raised.
-        kind: what the file should be.
+        path: Path of the file.
+        error: Error that was raised.
+        kind: Expected kind of file.
     """
     remedy = ""
     if isinstance(error, pickle.UnpicklingError):
@@ -465,16 +470,16 @@ def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserErr
 
 
 def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> Any:
-    """``torch.load`` with :class:`RestrictedUnpickler`.
+    """Load a file with ``torch.load`` and :class:`RestrictedUnpickler`.
 
     Args:
-        file: path, or file object.
-        table: what is found in it.
-        map_location: of ``torch.load``.
+        file: Path, or file object.
+        table: Classes and functions that the file may use.
+        map_location: Argument of ``torch.load``.
 
     Raises:
-        pickle.UnpicklingError: if the file asks for anything else, or is TorchScript or a tar
-            archive, or holds far more than its size.
+        pickle.UnpicklingError: if the file needs other classes or functions, is TorchScript or a
+            tar archive, or its content is far larger than the file.
     """
     import torch
 
@@ -485,7 +490,7 @@ def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> An
     if "weights_only" not in inspect.signature(torch.load).parameters:
         options: dict[str, Any] = {}
     else:
-        options = {"weights_only": False}  # which is PyTorch's word for any unpickler of ours
+        options = {"weights_only": False}  # PyTorch requires it for another unpickler
     module: Any = types.ModuleType("restricted_pickle")
 
     class Unpickler(RestrictedUnpickler):
@@ -503,8 +508,10 @@ _environment_lock = threading.RLock()
 
 @contextlib.contextmanager
 def _our_unpickler_allowed() -> Iterator[None]:
-    """Set aside the variable with which PyTorch takes no unpickler but its own, which allows more
-    than ours does."""
+    """Remove an environment variable with which PyTorch accepts only its own unpickler.
+
+    PyTorch's unpickler allows more than this one.
+    """
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     with _environment_lock:
         value = os.environ.pop(name, None)
@@ -516,7 +523,7 @@ def _our_unpickler_allowed() -> Iterator[None]:
 
 
 def _refuse_other_forms(file: Any) -> None:
-    """TorchScript, which ``torch.load`` would run, and archives older than PyTorch 0.2."""
+    """Refuse TorchScript, which ``torch.load`` would run, and archives of PyTorch before 0.2."""
     import torch
 
     start = file.tell()
