@@ -1,4 +1,4 @@
-"""``--criterion``: losses that fairseq does not have."""
+"""Criterions (``--criterion``) that fairseq does not have."""
 
 from fairseq_mm.criterions import (  # noqa: F401
     chunked_cross_entropy,

@@ -1,4 +1,4 @@
-"""Rows of all processes' batches, through which gradients flow back to the process they are of."""
+"""Differentiable gathering of rows from all processes."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 class Gatherer:
-    """Gathers rows from all processes, and knows the position of this process's rows among them.
+    """Gathering of rows from all processes, with gradients.
 
-    Every process must create one and call its methods equally often.
+    Every process must create a gatherer and call its methods equally often.
 
     Args:
-        count: Number of this process's rows; with 0, the process takes part without rows.
+        count: Number of this process's rows, which may be 0.
         device: Device of the gathered tensors.
     """
 
@@ -25,30 +25,27 @@ class Gatherer:
         self.start = sum(self.counts[: self.rank])  # first row of this process
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Gather the rows of all processes.
+        """Return the rows [sum of counts, ...] of all processes, in the order of their ranks.
 
         Args:
             rows: [count or more, ...]; rows beyond ``count`` are ignored.
-
-        Returns:
-            [sum of counts, ...] in the order of the processes.
         """
         if rows.is_floating_point():
             return _Gather.apply(rows, self)
         return self.gather_values(rows)
 
     def gather_values(self, rows: Tensor) -> Tensor:
-        """As :meth:`gather`, without gradients."""
-        # all processes must give tensors of one size
+        """Compute :meth:`gather` without gradients."""
+        # all_gather needs tensors of equal size
         padded = rows.new_zeros(max(self.counts), *rows.shape[1:])
         count = self.counts[self.rank]
         padded[:count] = rows[:count]
-        found = distributed.all_gather(padded, self.group)
-        return torch.cat([x[:n] for x, n in zip(found, self.counts)])
+        gathered = distributed.all_gather(padded, self.group)
+        return torch.cat([x[:n] for x, n in zip(gathered, self.counts)])
 
 
 class _Gather(torch.autograd.Function):
-    """The gradient of a row is the sum of what all processes have for it."""
+    """Gathering whose backward pass sums the gradients that all processes have for a row."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:

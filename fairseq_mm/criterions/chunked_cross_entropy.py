@@ -51,15 +51,15 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
 class ChunkedCrossEntropyCriterion(FairseqCriterion):
-    """Criterion of chunked cross-entropy.
+    """Cross-entropy that never holds the logits of all tokens in memory.
 
     Args:
-        sentence_avg: True if the sample size counts sentences instead of tokens.
-        label_smoothing: fairseq's epsilon, of which the target's type gets no share.
-        chunk_megabytes: Maximum size of the logits in memory.
+        sentence_avg: True to count sentences instead of tokens as sample size.
+        label_smoothing: Epsilon as in fairseq, which smooths over all types except the target.
+        chunk_megabytes: Maximum memory for logits, in MiB.
 
     Raises:
-        UserError: if an option is out of range.
+        UserError: if an option is out of its range.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         """Compute the loss of a batch.
 
         Args:
-            model: Model of fairseq; may be wrapped for several processes.
-            sample: The batch.
+            model: fairseq model; may be wrapped for several processes.
+            sample: Batch.
             reduce: Must be True; losses of single tokens do not exist.
 
         Returns:
             loss: Sum over the tokens.
-            sample_size: Number by which the trainer divides the gradients.
+            sample_size: Number by which the trainer divides gradients.
             logging_output: Sums for :meth:`reduce_metrics`.
 
         Raises:
-            UserError: if the model's logits are no linear map of its decoder's features.
+            UserError: if the logits are not a linear map of the decoder's features.
             ValueError: if ``reduce`` is False.
         """
         if not reduce:
             raise ValueError("`reduce` must be True: chunked_cross_entropy sums over tokens.")
-        module = _unwrapped(model)
+        module = _unwrap(model)
         own_forward = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -118,8 +118,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def _losses(
         self, module: BaseFairseqModel, sample: dict[str, Any], run: Callable[[], Any]
     ) -> tuple[Tensor, Tensor]:
-        """Compute loss and negative log-likelihood by the model's own forward pass."""
-        net_output, linear = _features_of(module, run)
+        """Compute loss and negative log-likelihood; ``run`` is the model's own forward pass."""
+        net_output, linear = _extract_features(module, run)
         features = net_output[0]
         V = len(linear.weight)
         if module not in self.checked:
@@ -132,7 +132,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
             linear.bias,
             target.flatten(),
             ignore_index=self.padding_idx,
-            # fairseq spreads its epsilon over the other types, PyTorch over all
+            # fairseq spreads epsilon over all types except the target, PyTorch over all types
             label_smoothing=self.label_smoothing * V / (V - 1) if V > 1 else 0.0,
             chunk_bytes=self.chunk_bytes,
         )
@@ -160,8 +160,10 @@ class SlicedCrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
 class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
-    """The same by its old name, with which trainings are resumed: fairseq compares the names of the
-    criterion's class and options with the checkpoint's."""
+    """Chunked cross-entropy under its old name.
+
+    To resume a training, fairseq requires the class and option names that the checkpoint records.
+    """
 
     def __init__(
         self, task: Any, sentence_avg: bool, label_smoothing: float, slice_megabytes: int
@@ -205,7 +207,7 @@ def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Line
         output_layer: Function of features [..., E].
         features: [B, T, E] features.
     """
-    # several tokens, because models take short cuts for the single token of a generation step
+    # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
     watched = several.as_subclass(_Watched)
     watched.is_features = True
@@ -223,7 +225,7 @@ def _linear_arguments(
     return input, weight, bias
 
 
-def _unwrapped(model: nn.Module) -> BaseFairseqModel:
+def _unwrap(model: nn.Module) -> BaseFairseqModel:
     """Return the model inside fairseq's and PyTorch's wrappers for several processes."""
     module: Any = model
     while not isinstance(module, BaseFairseqModel):
@@ -259,19 +261,9 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
     )
 
 
-def _features_of(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a model's forward pass with features instead of logits.
-
-    Args:
-        module: The model.
-        run: Function that runs its forward pass.
-
-    Returns:
-        net_output: Features [B, T, E], and the model's further outputs.
-        linear: The output layer.
-
-    Raises:
-        UserError: if the output is anything but ``F.linear`` of the features.
+def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
+    """Run a forward pass and return its output with features [B, T, E] instead of logits, and the
+    output layer.
     """
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
@@ -279,37 +271,33 @@ def _features_of(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any,
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise _refuse(module, "it has an adaptive softmax")
     own_output_layer = decoder.output_layer
-    given: list[Tensor] = []
+    inputs: list[Tensor] = []
     linears: list[_Linear] = []
 
     def output_layer(features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         linear = _watch(lambda watched: own_output_layer(watched, *args, **kwargs), features)
         if linear is None:
             raise _refuse(module, "its output_layer is something else")
-        given.append(features)
+        inputs.append(features)
         linears.append(linear)
         return features
 
     with _replaced(decoder, "output_layer", output_layer):
         net_output = run()
-    if len(given) != 1:
-        raise _refuse(module, f"its forward pass calls output_layer {len(given)} times")
-    if not isinstance(net_output, (tuple, list)) or net_output[0] is not given[0]:
+    if len(inputs) != 1:
+        raise _refuse(module, f"its forward pass calls output_layer {len(inputs)} times")
+    if not isinstance(net_output, (tuple, list)) or net_output[0] is not inputs[0]:
         raise _refuse(module, "its forward pass changes what output_layer gives")
     return net_output, linears[0]
 
 
 @torch.no_grad()
 def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
-    """Compare the result with the model's own log-probabilities, for some tokens.
-
-    Raises:
-        UserError: if the model computes anything but a softmax of its logits.
-    """
+    """Check, for some tokens, that the model's log-probabilities are a log-softmax."""
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)
     rest = net_output[1:]
     expected = module.get_normalized_probs((logits, *rest), log_probs=True)
-    found = F.log_softmax(logits.float(), dim=-1)
-    if not torch.allclose(found, expected.float(), atol=1e-3, rtol=1e-3, equal_nan=True):
+    log_probs = F.log_softmax(logits.float(), dim=-1)
+    if not torch.allclose(log_probs, expected.float(), atol=1e-3, rtol=1e-3, equal_nan=True):
         raise _refuse(module, "its log-probabilities are no log-softmax of it")

@@ -1,12 +1,12 @@
-"""Cross-entropy and the coverage loss (``--criterion coverage_cross_entropy``).
+"""Cross-entropy plus coverage loss (``--criterion coverage_cross_entropy``).
 
 See et al. 2017 (https://arxiv.org/abs/1704.04368), equations 12 and 13: the loss of a word is
 
     -log P(w_t) + lambda sum_i min(a_ti, c_ti),    c_t = a_1 + ... + a_(t-1)
 
-For models whose forward pass gives the sum over i as ``coverage_loss [B, T]``: the
-pointer-generator with ``--coverage``. ``nll_loss``, and with it the perplexity, is without it. The
-paper adds coverage for a last part of the training only.
+The criterion trains models whose forward pass returns the sum over i as ``coverage_loss`` [B, T]:
+the pointer-generator with ``--coverage``. ``nll_loss`` and the perplexity do not include this term.
+The paper adds coverage only for the last part of the training.
 """
 
 from dataclasses import dataclass, field
@@ -24,19 +24,18 @@ from fairseq_mm.errors import UserError
 
 @dataclass
 class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """The paper's weight."""
+    """Options of the criterion; the default weight is the paper's."""
 
-    coverage_weight: float = field(default=1.0, metadata={"help": "lambda, of the coverage loss"})
+    coverage_weight: float = field(
+        default=1.0, metadata={"help": "Weight lambda of the coverage loss."}
+    )
 
 
 @register_criterion("coverage_cross_entropy", dataclass=CoverageCrossEntropyConfig)
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
-    """Cross-entropy plus the coverage loss.
+    """Label-smoothed cross-entropy plus ``coverage_weight`` times the coverage loss.
 
-    Args:
-        sentence_avg: True if the sample size counts sentences instead of tokens.
-        ignore_prefix_size: Number of first words without loss.
-        report_accuracy: True to log the share of words that are the most probable.
+    The other arguments are those of fairseq's ``LabelSmoothedCrossEntropyCriterion``.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss with the coverage term.
+        """Compute the loss of a batch.
 
         Raises:
             UserError: if the model returns no coverage loss.

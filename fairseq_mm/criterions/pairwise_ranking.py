@@ -40,33 +40,35 @@ logger = logging.getLogger(__name__)
 NEGATIVES = ("sum", "max", "random")
 Negatives: Any = ChoiceEnum(NEGATIVES)
 
-COLLAPSE_WINDOW = 200  # updates that are looked at together
-COLLAPSE_TOLERANCE = 0.02  # share of the value of equal embeddings
+COLLAPSE_WINDOW = 200  # number of updates whose loss is averaged
+COLLAPSE_TOLERANCE = 0.02  # largest relative difference from the loss of equal embeddings
 
 
 @dataclass
 class PairwiseRankingConfig(FairseqDataclass):
-    """The margin of the paper and of the released codes."""
+    """Options of the criterion; the default margin is that used in the paper and released codes."""
 
     margin: float = field(
-        default=0.2, metadata={"help": "by which a pair must score above its negatives"}
+        default=0.2,
+        metadata={"help": "Margin by which a pair must score higher than its negatives."},
     )
     negatives: Negatives = field(
         default="sum",
         metadata={
-            "help": "of a pair: all of the batch, summed; the hardest (max); or random pairs of "
-            "the training set, summed (paper)"
+            "help": "Negatives of a pair: the sum over its batch (sum), the hardest of its batch "
+            "(max), or the sum over random pairs of the training set, as in the paper (random)."
         },
     )
     num_negatives: int = field(
-        default=50, metadata={"help": "pairs that --negatives random draws for each batch"}
+        default=50, metadata={"help": "Number of pairs that --negatives random samples per batch."}
     )
     sum_updates: int = field(
-        default=0, metadata={"help": "sum over the negatives so long before --negatives max"}
+        default=0,
+        metadata={"help": "Number of first updates that use sum before --negatives max."},
     )
     same_image_negatives: bool = field(
         default=False,
-        metadata={"help": "other sentences of a pair's image are negatives (released codes)"},
+        metadata={"help": "Use other sentences of a pair's image as negatives, as released."},
     )
 
 
@@ -143,10 +145,10 @@ class PairwiseRankingCriterion(FairseqCriterion):
         negatives = self.negatives_at(sample.get("update_num"))
         if negatives == "random":
             # fairseq may replace a validation batch by a dummy batch, which has no negatives
-            drawn = sample if is_dummy else sample["negatives"]
-            result = self._loss_of_drawn(model, sample, drawn)
+            extra = sample if is_dummy else sample["negatives"]
+            result = self._rank_against(model, sample, extra)
         else:
-            result = self._loss_in_batch(model, sample, negatives, is_dummy)
+            result = self._rank_in_batch(model, sample, negatives, is_dummy)
         if model.training and not is_dummy:
             self.collapse.add(*result, negatives)
         B = len(sample["item"])
@@ -159,33 +161,33 @@ class PairwiseRankingCriterion(FairseqCriterion):
         return result[0], B, logging_output
 
     def negatives_at(self, update: Optional[int]) -> str:
-        """``sum``, ``max`` or ``random`` at an update; None of validation, which draws nothing."""
+        """Return the kind of negatives at an update; None is validation, which samples no pairs."""
         if update is None:
             return "sum" if self.negatives == "random" else self.negatives
         return "sum" if update < self.sum_updates else self.negatives
 
     @property
-    def drawn_per_batch(self) -> int:
+    def extra_pairs_per_batch(self) -> int:
         """Number of extra pairs that each training batch must carry as ``negatives``."""
         return self.num_negatives if self.negatives == "random" else 0
 
-    def _loss_of_drawn(
-        self, model: nn.Module, sample: dict[str, Any], drawn: dict[str, Any]
+    def _rank_against(
+        self, model: nn.Module, sample: dict[str, Any], extra: dict[str, Any]
     ) -> RankingLoss:
         images, sentences = _embed(model, sample)
-        drawn_images, drawn_sentences = _embed(model, drawn)
-        # a pair that is drawn is no negative of itself
+        all_images, all_sentences = _embed(model, extra)
+        # a pair of the batch may be sampled again; it is no negative of itself
         name = "id" if self.same_image_negatives else "item"
         return pairwise_ranking_loss(
             images,
             sentences,
-            sample[name][:, None] != drawn[name],
+            sample[name][:, None] != extra[name],
             margin=self.margin,
-            all_images=drawn_images,
-            all_sentences=drawn_sentences,
+            all_images=all_images,
+            all_sentences=all_sentences,
         )
 
-    def _loss_in_batch(
+    def _rank_in_batch(
         self, model: nn.Module, sample: dict[str, Any], negatives: str, is_dummy: bool
     ) -> RankingLoss:
         images, sentences = _embed(model, sample)
@@ -198,9 +200,10 @@ class PairwiseRankingCriterion(FairseqCriterion):
             all_images, all_sentences = both.chunk(2, dim=1)
             all_items = places.gather(items)
             if is_dummy:
-                # every process must take part in the gradients' gathering
-                nothing = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
-                return RankingLoss(nothing, nothing.detach())
+                # a loss of zero that depends on all tensors: every process must take part in the
+                # backward pass of the gathering
+                zero = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
+                return RankingLoss(zero, zero.detach())
             start = places.start
         if self.same_image_negatives:
             is_negative = torch.ones(
@@ -222,7 +225,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log the loss per pair."""
+        """Log the mean loss per pair."""
         size = sum(log.get("sample_size", 0) for log in logging_outputs)
         loss = sum(log.get("loss", 0) for log in logging_outputs)
         metrics.log_scalar("loss", loss / max(size, 1), size, round=4)
@@ -233,7 +236,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
 
 def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Embed images and sentences of a batch's pairs, [B, K] each."""
+    """Embed the images and sentences of a batch, [B, K] each."""
     net_input = batch["net_input"]
     return model(
         features=net_input["features"],
@@ -243,7 +246,7 @@ def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 class CollapseWatch:
-    """Warns when the loss sits where it is if all embeddings are equal."""
+    """Watch over the training loss that warns if all embeddings have collapsed into one point."""
 
     def __init__(self) -> None:
         self.has_warned = False
@@ -256,21 +259,21 @@ class CollapseWatch:
 
     def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
         """Add the loss of an update, and the loss that collapsed embeddings would have had."""
-        # on their device: a look at every step's value would wait for it
+        # summed on the device, because reading the value of every step would wait for a GPU
         self.loss = self.loss + loss.detach()
         self.collapsed = self.collapsed + collapsed
         self.updates += 1
         if self.updates < COLLAPSE_WINDOW:
             return
-        # 0 where there were no negatives at all
+        # the ratio is 0 if there were no negatives
         ratio = float(self.loss) / max(float(self.collapsed), 1e-30)
         self._start_window()
-        sits = abs(ratio - 1) < COLLAPSE_TOLERANCE
-        if sits and not self.has_warned and distributed.get_global_rank() == 0:
+        is_collapsed = abs(ratio - 1) < COLLAPSE_TOLERANCE
+        if is_collapsed and not self.has_warned and distributed.get_global_rank() == 0:
             remedy = "begin with the sum (--sum-updates), " if negatives == "max" else ""
             logger.warning(
                 f"the loss of the last {COLLAPSE_WINDOW} steps is {ratio:.3f} times "
                 f"what it is when all embeddings are equal: with --negatives {negatives} nothing "
                 f"is being learnt; {remedy}take a smaller --lr or a larger --batch-size."
             )
-        self.has_warned = sits
+        self.has_warned = is_collapsed

@@ -1,4 +1,4 @@
-"""``--arch``: one published system a file; shared parts begin with an underscore."""
+"""Models (``--arch``), one file per published system; files with an underscore are shared parts."""
 
 import functools
 from typing import Any
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def _activate_before_building(model: Any) -> None:
-    """Apply the repairs when a model is built, which may be under a task of fairseq."""
+    """Apply the fixes of :mod:`fairseq_mm.compat` when any task builds a model."""
     build = model.build_model.__func__
 
     @functools.wraps(build)

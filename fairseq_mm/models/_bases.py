@@ -12,7 +12,7 @@ EncoderOut = dict[str, list[Tensor]]
 
 
 class BatchFirstEncoder(FairseqEncoder):
-    """An encoder whose output is lists of tensors ``[B, ...]``."""
+    """Base of encoders whose output is a dict of lists of tensors [B, ...]."""
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
@@ -20,6 +20,10 @@ class BatchFirstEncoder(FairseqEncoder):
 
 class FeatureDecoder(FairseqIncrementalDecoder):
     """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
+
+    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns the input of
+    the output layer, and further results or None. With an incremental state, only the last token
+    is new, and only its features [B, 1, H] are returned.
 
     Attributes:
         state_key: Key of the incremental state, a dict of tensors [B, ...].
@@ -36,19 +40,30 @@ class FeatureDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, Any]:
-        """As ``extract_features``; returns logits ``[B, T, V]``."""
+        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally.
+
+        Args:
+            prev_output_tokens: [B, T] tokens so far, the start token first.
+            encoder_out: Output of the encoder.
+            incremental_state: fairseq's state of incremental decoding, or None.
+            features_only: True to return the features instead of logits.
+            **unused: Arguments that fairseq passes to other models.
+
+        Returns:
+            Logits, and the second result of ``extract_features``.
+        """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return features if features_only else self.output_layer(features), extra
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., H]``."""
+        """Compute logits: [..., H] -> [..., V]."""
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is not None:
-            kept = {key: x.index_select(0, new_order) for key, x in saved.items()}
-            self.set_incremental_state(incremental_state, self.state_key, kept)
+            reordered = {key: x.index_select(0, new_order) for key, x in saved.items()}
+            self.set_incremental_state(incremental_state, self.state_key, reordered)
 
     def max_positions(self) -> int:
         """Unlimited: the decoder state does not grow with the text."""
@@ -68,16 +83,14 @@ class LoadStateDictMixin:
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """
-        Raises:
-            UserError: if the weights do not fit.
-        """
+        """Load a state dict, or raise a UserError if it does not fit."""
         model: Any = super()
         try:
             return model.load_state_dict(state_dict, *args, **kwargs)
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-            shown = " ".join(_shortened(line) for line in lines[:_SHOWN])
+            quotes = [x if len(x) <= 200 else f"{x[:197]}..." for x in lines[:_SHOWN]]
+            shown = " ".join(quotes)
             more = f" ({len(lines) - _SHOWN} more lines)" if len(lines) > _SHOWN else ""
             cfg = kwargs.get("model_cfg")  # fairseq passes it in some of its calls
             arch = "the model" if cfg is None else f"--arch {cfg._name}"
@@ -85,7 +98,3 @@ class LoadStateDictMixin:
                 f"its weights do not fit {arch}: {shown.rstrip('.')}{more}; the checkpoint was "
                 "trained with other options."
             ) from None
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= 200 else f"{line[:197]}..."

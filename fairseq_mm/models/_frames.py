@@ -1,4 +1,4 @@
-"""Projection and positions of video frames, for the transformers of videos."""
+"""Encoders of video frames for the transformers that read videos."""
 
 from typing import Any
 
@@ -10,11 +10,7 @@ from fairseq_mm.modules.pre_norm_layer import PreNormEncoderLayer
 
 
 class FramePositions(nn.Module):
-    """Adds a learned vector for its number to each real frame.
-
-    Args:
-        dim: D.
-    """
+    """Learned position embeddings [B, M, D] that are added to frames."""
 
     def __init__(self, num_positions: int, dim: int) -> None:
         super().__init__()
@@ -22,15 +18,12 @@ class FramePositions(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, M, D]``.
-            padding_mask: ``[B, M]`` bool, True at padding.
+        """Add positions to x [B, M, D]; ``padding_mask`` is [B, M] bool, True at padding.
 
         Raises:
             UserError: if a video has more frames than there are positions.
         """
-        numbers = (~padding_mask).long().cumsum(dim=1)  # from 1 on
+        numbers = (~padding_mask).long().cumsum(dim=1)  # counted from 1
         limit = self.table.num_embeddings
         if x.size(1) > limit and int(numbers.max()) > limit:
             raise UserError(
@@ -41,13 +34,13 @@ class FramePositions(nn.Module):
 
 
 class VideoLayers(nn.Module):
-    """A transformer encoder of frames.
+    """Transformer encoder of frames.
 
     Args:
-        feature_dim: D of the features.
-        dim: C of the layers.
-        num_heads: a divisor of C.
-        dropout: in the layers and of their input.
+        feature_dim: D, dimension of the features.
+        dim: C, dimension of the layers.
+        num_heads: Number of heads, a divisor of C.
+        dropout: Dropout in the layers and of their input.
     """
 
     def __init__(
@@ -71,7 +64,7 @@ class VideoLayers(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """``[B, M, C]`` of ``[B, M, D]``."""
+        """Encode frames: [B, M, D] -> [B, M, C]."""
         x = self.dropout(self.positions(self.proj(features), padding_mask))
         for layer in self.layers:
             x = layer(x, padding_mask)
@@ -79,7 +72,7 @@ class VideoLayers(nn.Module):
 
 
 class FusedVideo(nn.Module):
-    """Cross fusion of the text's states and the frames' features with their positions.
+    """Cross fusion of text states with frame features, whose positions are embedded.
 
     Args:
         text_dim: C.
@@ -96,7 +89,7 @@ class FusedVideo(nn.Module):
     def forward(
         self, text: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """``[B, S, C]`` and ``[B, M, D]`` of the same."""
+        """Fuse text [B, S, C] and features [B, M, D]; the shapes do not change."""
         video = self.positions(features, video_padding)
         text, video = self.cross_fusion(text, video, text_padding, video_padding)
         return self.text_norm(text), self.video_norm(video)

@@ -1,16 +1,16 @@
 """Parts of the log-bilinear language models: context of words, condition, tied output layer.
 
-Every model of the family predicts a vector from the n-1 words before, lets a condition act on it,
-and compares the result with a vector of each word of the vocabulary, the same that the words of the
-context are read by:
+Every model of the family predicts a vector r from the previous n-1 words, changes it according to a
+condition, and compares the result with a vector of each word of the vocabulary. The words of the
+context have the same vectors:
 
-    r     = sum_(i=1)^(n-1) C^(i) w_i          w_i the vector of the i-th word of the context
-    lbl, mlbl_b:     logits = R (r + m) + b    w_i = R's row of the word, m the condition
+    r     = sum_(i=1)^(n-1) C^(i) w_i          w_i: vector of the i-th word of the context
+    lbl, mlbl_b:     logits = R (r + m) + b    w_i: the word's row of R, m: the condition
     mlbl_f, sc_nlm:  logits = (W^fv)' f + b    w_i = (W^fk)' W^fv(:, i), f = (W^fk r) * g,
-                                               g the condition
+                                               g: the condition
 
-Words before the beginning of a sentence are the start token. Nothing depends on a word earlier than
-n-1 places before, so that the state of decoding has a fixed size.
+Words before the beginning of a sentence are the start token. A prediction depends only on the last
+n-1 words, so the decoding state has a fixed size.
 """
 
 from dataclasses import dataclass
@@ -18,18 +18,20 @@ from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import FairseqDataclass
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
 from fairseq_mm.models._options import option
-from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
+from fairseq_mm.models._pooled_features import (
+    FeatureScaling,
+    feature_scaling_option,
+    masked_mean,
+    scale_vectors,
+)
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.linear import ContextWindow, linear
-
-# a type that is made at run time: Any to a type checker
-FeatureScaling: Any = ChoiceEnum(SCALINGS)
 
 
 @dataclass
@@ -42,11 +44,7 @@ class LogBilinearConfig(FairseqDataclass):
 
 @dataclass
 class ContentConfig(LogBilinearConfig):
-    feature_scaling: FeatureScaling = option(
-        "scale",
-        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
-        "centred signed square roots (root), to unit length (unit), or none.",
-    )
+    feature_scaling: FeatureScaling = feature_scaling_option()
     feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
 
 
@@ -80,28 +78,29 @@ class ContentProjection(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """
+        """Average, scale and project features.
+
         Args:
-            features: ``[B, N, D]``, averaged over N.
-            padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
+            features: [B, N, D], averaged over N.
+            padding_mask: [B, N] bool, True at padding; each row must have a real feature.
 
         Returns:
-            ``[B, X]`` in the weights' type: generation casts the model, not the batch.
+            [B, X] with the dtype of the weights.
         """
         content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
+        # generation casts the model, but not the batch
         return F.linear(self.dropout(content).to(self.weight.dtype), self.weight)
 
 
 class ContentEncoder(ConditionEncoder):
-    """The projected content vector, equal at all places."""
+    """Encoder whose condition is the projected content vector, equal at all positions."""
 
     def __init__(self, content: ContentProjection) -> None:
         super().__init__()
         self.content = content
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """``condition``: one tensor ``[B, 1, X]``; for the arguments see
-        :meth:`ContentProjection.forward`."""
+        """Return ``condition``, one tensor [B, 1, X]; see :meth:`ContentProjection.forward`."""
         return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}
 
 
@@ -120,7 +119,7 @@ class LogBilinearDecoder(FeatureDecoder):
         table: [V, row_dim], R or the transposed W^fv.
         output_bias: [V] b.
         context: Matrices C^(i), the matrix of the earliest word first.
-        folded: [(n-1) * V, row_dim], see :meth:`make_generation_fast_`; None before it.
+        folded: [(n-1) * V, row_dim], see :meth:`make_generation_fast_`; None before it is called.
     """
 
     folded: Optional[Tensor]
@@ -145,32 +144,35 @@ class LogBilinearDecoder(FeatureDecoder):
         self.context_length = context_length
         self.dropout = nn.Dropout(dropout)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
-        # moves and is cast with the model, and is in no checkpoint
+        # non-persistent: follows .to() but is not saved
         self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Vectors ``[..., K]`` of words of the context, of their rows ``[..., row_dim]``."""
+        """Compute context vectors [..., K] from rows [..., row_dim] of the word table."""
         raise NotImplementedError
 
     def write(self, predicted: Tensor) -> Tensor:
-        """A linear map ``[..., row_dim]`` of predicted vectors ``[..., K]``."""
+        """Map predicted vectors [..., K] linearly to [..., row_dim]."""
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """``[B, T, row_dim]``, compared with the words, of the same and ``[B, T or 1, X]``."""
+        """Apply conditions [B, T or 1, X] to predictions [B, T, row_dim]; the result is compared
+        with the rows of the word table.
+        """
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Called by fairseq before generating, after which it allows no more training. Folds all
-        from a word of the context to the condition into one row for each of its places."""
+        """Precompute the contribution of each word at each position of the context to the
+        prediction, before the condition; fairseq calls this before generation.
+        """
         if retain_dropout:
             return
         with torch.no_grad():
-            folded = self.write(self.context.of_table(self.read(self.table.weight)))
+            folded = self.write(self.context.project_table(self.read(self.table.weight)))
             self.folded = folded.flatten(0, 1).contiguous()
 
     def _window_step(self, words: Tensor) -> Tensor:
-        """``[B, 1, row_dim]`` of windows ``[B, n-1]``, by :attr:`folded`."""
+        """Predict from windows [B, n-1] by :attr:`folded`: returns [B, 1, row_dim]."""
         assert self.folded is not None
         first_rows = torch.arange(self.context_length, device=words.device) * len(self.dictionary)
         return F.embedding_bag(words + first_rows, self.folded, mode="sum").unsqueeze(1)
@@ -182,16 +184,7 @@ class LogBilinearDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's condition.
-            incremental_state: with it only the last word is new.
-            **unused: of fairseq's generator.
-
-        Returns:
-            features: ``[B, T, row_dim]``, or ``[B, 1, row_dim]`` when decoding incrementally.
-        """
+        """Compute features [B, T, row_dim], or [B, 1, row_dim] when decoding incrementally."""
         condition = encoder_out["condition"][0] if encoder_out["condition"] else None
         if incremental_state is None:
             T = prev_output_tokens.size(1)
@@ -218,7 +211,7 @@ class LogBilinearDecoder(FeatureDecoder):
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """Last words ``[B, n-1]`` and places ``[B]`` of the word that they predict."""
+        """Return the last words [B, n-1], and the position [B] of the word that they predict."""
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             words = self._with_start(tokens)[:, -self.context_length :]
@@ -226,22 +219,21 @@ class LogBilinearDecoder(FeatureDecoder):
         else:
             words = torch.cat([saved["words"][:, 1:], tokens[:, -1:]], dim=1)
             place = saved["place"] + 1
-        kept = {"words": words, "place": place}
-        self.set_incremental_state(incremental_state, self.state_key, kept)
+        state = {"words": words, "place": place}
+        self.set_incremental_state(incremental_state, self.state_key, state)
         return words, place
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of ``[..., row_dim]``."""
+        """Compute logits: [..., row_dim] -> [..., V]."""
         return F.linear(features, self.table.weight, self.output_bias)
 
 
 class AdditiveDecoder(LogBilinearDecoder):
-    """``logits = R (r + m) + b`` (equations 7 and 8); m, the condition, may be missing.
+    """Decoder ``logits = R (r + m) + b`` (equations 7 and 8); m is the condition, if there is one.
 
     Args:
-        dictionary: as of :class:`LogBilinearDecoder`.
-        embedding_dim: K, the width of R as well.
-        **options: of :class:`LogBilinearDecoder`.
+        embedding_dim: K, also the number of columns of R.
+        **options: Further arguments of :class:`LogBilinearDecoder`.
     """
 
     def __init__(self, dictionary: Any, embedding_dim: int, **options: Any) -> None:
@@ -258,17 +250,16 @@ class AdditiveDecoder(LogBilinearDecoder):
 
 
 class FactoredDecoder(LogBilinearDecoder):
-    """``logits = (W^fv)' ((W^fk r) * g) + b`` (equations 9 and 10); g is the condition.
+    """Decoder ``logits = (W^fv)' ((W^fk r) * g) + b`` (equations 9 and 10); g is the condition.
 
     Args:
-        dictionary: as of :class:`LogBilinearDecoder`.
         embedding_dim: K.
         num_factors: F.
-        **options: of :class:`LogBilinearDecoder`.
+        **options: Further arguments of :class:`LogBilinearDecoder`.
 
     Attributes:
-        factor_weight: ``[F, K]`` W^fk: from a predicted vector to factors, transposed from a word's
-            factors to its vector.
+        factor_weight: [F, K] W^fk, which maps predictions to factors; its transpose maps the
+            factors of a word to its vector.
     """
 
     def __init__(
@@ -289,10 +280,10 @@ class FactoredDecoder(LogBilinearDecoder):
 
 
 class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Sentences by their last words and a content vector."""
+    """Base of the log-bilinear models."""
 
     @classmethod
-    def of_parts(
+    def from_parts(
         cls, encoder: FairseqEncoder, decoder: LogBilinearDecoder, provenance: Provenance
     ) -> Any:
         """Build the model, which carries the provenance of its training data."""
@@ -301,14 +292,7 @@ class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return model
 
     def forward(self, prev_output_tokens: Tensor, **inputs: Tensor) -> tuple[Tensor, None]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]``.
-            **inputs: of the encoder, see there.
-
-        Returns:
-            logits: ``[B, T, V]``, and None.
-        """
+        """Compute logits [B, T, V] from words [B, T] and the inputs of the encoder."""
         return self.decoder(prev_output_tokens, self.encoder(**inputs))
 
 

@@ -27,15 +27,16 @@ def check_sizes(
     may_be_zero: Collection[str] = (),
     heads: Optional[Mapping[str, str]] = None,
 ) -> None:
-    """
+    """Check sizes, counts and dropout probabilities.
+
     Args:
-        config: the model's dataclass, whose fields are checked.
-        cfg: their values; it may hold other models' as well.
-        may_be_zero: sizes that 0 leaves to the model.
-        heads: number of heads -> the size that they divide.
+        config: Dataclass of the model, whose fields are checked.
+        cfg: Values of the fields; may also contain options of other models.
+        may_be_zero: Names of sizes that may be 0.
+        heads: Name of a number of heads -> name of the size that it must divide.
 
     Raises:
-        UserError: naming the option, if a size, a number or a dropout is out of its range.
+        UserError: if a value is out of range; the message names the option.
     """
     own = [name for name in config.__dataclass_fields__ if hasattr(cfg, name)]  # type: ignore[attr-defined]
     for name in own:
@@ -63,13 +64,14 @@ _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
 
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
-    """
+    """Parse a list of layers ``(channels, width)``.
+
     Args:
-        text: a list of ``(channels, width)``.
-        option: its flag, for the message.
+        text: Value of the option.
+        option: Name of the option, for messages.
 
     Raises:
-        UserError: if it is no such list, or names no layer.
+        UserError: if the text is not such a list, or the list is empty.
     """
     layers = _parse(text, option, _LAYERS)
     if not isinstance(layers, list) or not layers:
@@ -82,14 +84,15 @@ def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
 
 
 def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
-    """
+    """Parse one flag per layer.
+
     Args:
-        text: True or False for all layers, or a list of one for each.
-        option: its flag, for the message.
-        num_layers: that there must be.
+        text: True or False for all layers, or a list of flags.
+        option: Name of the option, for messages.
+        num_layers: Number of layers.
 
     Raises:
-        UserError: if it is neither, or the list has another length.
+        UserError: if the text is neither, or the list has another length.
     """
     flags = _parse(str(text), option, _FLAGS)
     if isinstance(flags, bool):
@@ -105,10 +108,7 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
 
 
 def parse_flag(text: str, option: str) -> bool:
-    """
-    Raises:
-        UserError: if ``text`` is neither True nor False.
-    """
+    """Parse True or False; raise a UserError for other texts."""
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):
         raise _error(text, option, "True or False")

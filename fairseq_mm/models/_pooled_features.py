@@ -1,19 +1,32 @@
-"""The features of an image's regions as one vector of a known size."""
+"""Pooling of the features of an image's regions to one scaled vector."""
+
+from typing import Any
 
 import torch.nn.functional as F
+from fairseq.dataclass import ChoiceEnum
 from torch import Tensor
 
+from fairseq_mm.models._options import option
+
 SCALINGS = ("root", "scale", "unit", "none")
+FeatureScaling: Any = ChoiceEnum(SCALINGS)  # created at run time, so Any for type checkers
+
+
+def feature_scaling_option() -> Any:
+    """Return the dataclass field of the option ``--feature-scaling``."""
+    return option(
+        "scale",
+        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
+        "centred signed square roots (root), to unit length (unit), or none.",
+    )
 
 
 def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
-    """
-    Args:
-        features: ``[B, N, D]`` features, padded along N.
-        padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
+    """Compute the mean [B, D] of the real features of each row, in float32.
 
-    Returns:
-        ``[B, D]`` in float32.
+    Args:
+        features: [B, N, D], padded along N.
+        padding_mask: [B, N] bool, True at padding; each row must have a real feature.
     """
     features = features.float()
     if features.size(1) == 1:
@@ -23,16 +36,14 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def scale_vectors(x: Tensor, scaling: str) -> Tensor:
-    """
-    Args:
-        x: ``[..., D]`` in float32.
-        scaling: ``root``: signed square roots, centred, scaled to a mean square of one. Activations
-            after a ReLU have a large common mean and few large values, which would hide the rest
-            from a linear layer. ``scale``: scaled to a mean square of one. ``unit``: to unit
-            length. ``none``: as they are.
+    """Scale vectors [..., D] of float32; zero vectors stay zero.
 
-    Returns:
-        ``[..., D]``; zeros stay zeros.
+    Args:
+        x: [..., D].
+        scaling: ``scale``: to a mean square of one. ``root``: the same of the centred signed square
+            roots; activations after a ReLU have a large common mean and few large values, which
+            would hide the other values from a linear layer. ``unit``: to unit length. ``none``:
+            no scaling.
     """
     if scaling == "none":
         return x

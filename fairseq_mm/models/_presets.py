@@ -1,14 +1,14 @@
 """Presets: named architectures that are a model with other defaults (``--arch NAME``).
 
 A preset is a table of field -> value in the model's file. The name means the same however the
-configuration is built: ``fairseq-train --arch NAME``, hydra's ``model=NAME`` and
-``model: {_name: NAME}``, and the configuration in a checkpoint. A value that is given wins, the
-preset's is next, the model's own default last.
+config is built: by ``fairseq-train --arch NAME``, by hydra's ``model=NAME`` and
+``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence over the preset's
+values, and these over the model's defaults.
 
-fairseq's ``register_model_architecture`` alone is not enough. hydra's path
-(``fairseq.dataclass.initialize.add_defaults``) fills a configuration from the model's dataclass
-before the architecture's function sees it, so that the function finds nothing left to set. Here
-each name has a dataclass of its own, with the preset's values as defaults.
+fairseq's ``register_model_architecture`` is not enough for this. hydra's path
+(``fairseq.dataclass.initialize.add_defaults``) fills a config from the model's dataclass before it
+calls the architecture's function, so that the function finds nothing left to set. Here each name
+has its own dataclass, with the preset's values as defaults.
 """
 
 import dataclasses
@@ -29,29 +29,29 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}  # name -> (model, field -> 
 
 
 def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> None:
-    """Registers architectures with the command line and with hydra.
+    """Register architectures with the command line and with hydra.
 
     Args:
-        model: name of a registered model that has a dataclass.
-        presets: name of the architecture -> field of that dataclass -> default.
+        model: Name of a registered model that has a dataclass.
+        presets: Name of the architecture -> field of that dataclass -> default.
 
     Raises:
-        ValueError: if a name is taken, or a field is unknown.
+        ValueError: if a name is already registered, or a field is unknown.
     """
     for name, values in presets.items():
         config = _preset_config(MODEL_DATACLASS_REGISTRY[model], name, values)
         register_model_architecture(model, name)(partial(_set_missing, values=values))
-        # fairseq looks for the defaults of a configuration under this name, not under the model's
+        # fairseq looks up the defaults of a config under this name, not under the model's name
         ARCH_MODEL_NAME_REGISTRY[name] = name
         MODEL_DATACLASS_REGISTRY[name] = config
         node = config(_name=name)
         ConfigStore.instance().store(name=name, group="model", node=node, provider="fairseq_mm")
-        globals()[config.__name__] = config  # where pickle looks for it
+        globals()[config.__name__] = config  # pickle looks up the class in this module
         PRESETS[name] = model, dict(values)
 
 
 def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
-    """Sets the options that the command line did not give."""
+    """Set the options that are not set on the command line."""
     for name, value in values.items():
         setattr(cfg, name, getattr(cfg, name, value))
 
@@ -59,7 +59,7 @@ def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
 def _preset_config(
     base: type[FairseqDataclass], name: str, values: Mapping[str, Any]
 ) -> type[FairseqDataclass]:
-    """A subclass of a dataclass with other defaults; types and help texts stay."""
+    """Return a subclass of a dataclass with other defaults, but equal types and help texts."""
     fields = base.__dataclass_fields__
     unknown = sorted(values.keys() - fields.keys())
     if unknown:

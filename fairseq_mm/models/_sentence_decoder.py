@@ -11,9 +11,9 @@ from fairseq_mm.modules.attention import attend, attention_weights, merge_heads,
 from fairseq_mm.modules.decoding_caches import SentenceCache
 from fairseq_mm.modules.positions import (
     next_positions,
+    select_sentence_vectors,
     sentence_positions,
     sinusoids,
-    vectors_of_sentences,
 )
 from fairseq_mm.modules.transformer_layer import (
     FeedForward,
@@ -59,7 +59,7 @@ class CurrentImageAttention(nn.Module):
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
         """``[B, T, D]`` for words ``x``, and no weights."""
-        read = vectors_of_sentences(prepared[0], sentences)
+        read = select_sentence_vectors(prepared[0], sentences)
         if self._drops_weights:
             B, T = sentences.shape
             weights = F.dropout(read.new_ones(B, self.num_heads, T, 1), self.dropout)

@@ -384,7 +384,7 @@ class T5Decoder(FairseqIncrementalDecoder):
         """``[1, H, 1, length]``; the biases of all distances are computed once for many steps."""
         bias = saved["bias"]
         if bias is None or bias.size(1) < length:
-            bias = saved["bias"] = self.relative_bias.of_newest(2 * length + 30)
+            bias = saved["bias"] = self.relative_bias.newest(2 * length + 30)
         return bias[:, bias.size(1) - length :].unsqueeze(1).unsqueeze(0)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:

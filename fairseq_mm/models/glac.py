@@ -65,8 +65,8 @@ from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.positions import (
     next_positions,
+    select_sentence_vectors,
     sentence_positions,
-    vectors_of_sentences,
 )
 
 SLICE_INITS = ("copies", "independent")
@@ -197,7 +197,7 @@ class GlacDecoder(StoryDecoder):
         if self.slices > 1:
             outputs, weights, state = self._attend(vectors, embedded, sentences, positions, state)
         else:
-            inputs = torch.cat([vectors_of_sentences(vectors, sentences), embedded], dim=-1)
+            inputs = torch.cat([select_sentence_vectors(vectors, sentences), embedded], dim=-1)
             outputs, state = self._run(inputs, state)
         if incremental_state is not None:
             kept = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
@@ -244,7 +244,7 @@ class GlacDecoder(StoryDecoder):
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
         # split at once: the gradient of a single slice would be a tensor of the whole's size
-        chosen_at = vectors_of_sentences(slices, sentences).unbind(1)  # T times [B, S, H]
+        chosen_at = select_sentence_vectors(slices, sentences).unbind(1)  # T times [B, S, H]
         is_start = positions.eq(0).unsqueeze(-1).unbind(1)
         hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
         outputs, weights = [], []

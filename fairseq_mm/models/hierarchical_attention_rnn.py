@@ -7,24 +7,24 @@ Libovicky, Helcl. Attention Strategies for Multi-Source Sequence-to-Sequence Lea
 section 3.2. https://arxiv.org/abs/1704.06567
 The row "HA (RNN)" of Yu et al. 2021, Table 1.
 
-A bidirectional GRU reads the transcript (2 layers, 2 x 256). Each word of the summary is a step
-of a conditional GRU (256), where the state h1 of its first half attends to the transcript's states
-and to the video's frames, each by additive attention, and then to the two results:
+A bidirectional GRU reads the transcript (2 layers, 2 x 256). Each word of the summary is a step of
+a conditional GRU (256). The state h1 of its first half attends to the transcript's states and to
+the frames, each by additive attention, and then to the two results:
 
     z_m = V_m sum_i a_mi x_mi           a_m = softmax_i(w_m tanh(K_m x_mi + Q_m h1))
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h1 + c + U_m z_m))
 
-and z is the input of the second half, see ``_hierarchical_rnn.py``.
+The second half reads z, see ``_hierarchical_rnn.py``.
 
 Differs from the papers / left open:
-- Frames are attended to as they are stored, without a network over them: as in the released
-  multimodal code, which only projects them for the attention. So the order of the frames has no
-  effect. (Without text, Palaskar et al. have a GRU over the frames.)
-- Sizes are those that Liu et al. 2020 publish for their own recurrent model, with which they
-  compare; so are dropout and the tying of the summary's input and output embeddings.
+- No network encodes the frames, as in the released multimodal code, which only projects them for
+  the attention. The order of the frames therefore has no effect. (Without text, Palaskar et al.
+  encode the frames with a GRU.)
+- Sizes, dropout and the tying of the summary's input and output embeddings are taken from the
+  recurrent model that Liu et al. 2020 publish and compare with.
 - There is no sentinel, and the start token is fairseq's.
-- Initial values are PyTorch's, except N(0, 0.1) for the summary's embeddings.
-- Padding of either source gets no attention, and the GRU does not read it.
+- Initial values are PyTorch's, except N(0, 0.1) for the embeddings of summary words.
+- Padding of either source is masked in the attention and not read by the GRU.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
 
 @register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)
 class HierarchicalAttentionRnnModel(VideoSummaryModel):
-    """Summaries by a recurrent network with hierarchical attention."""
+    """Recurrent summarization model with hierarchical attention."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "HierarchicalAttentionRnnModel":

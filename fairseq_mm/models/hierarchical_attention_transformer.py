@@ -7,19 +7,19 @@ Palaskar, Libovicky, Gella, Metze. Multimodal Abstractive Summarization for How2
 https://arxiv.org/abs/1906.07901
 The row "HA (TF)" of Yu et al. 2021, Table 1, whose figures come from Liu et al. 2020.
 
-Two encoders, of words and of projected frames, each with learned positions. In every layer of the
-decoder the state h attends to each of the two by multi-head attention, and then to the results:
+Two encoders read the words and the projected frames, both with learned positions. In every decoder
+layer the state h attends to each of the two by multi-head attention, and then to the results:
 
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
 
 Differs from the papers / left open:
-- No paper or code gives this model: Palaskar et al.'s is recurrent, and Liu et al. name it
-  without describing it. Sizes, pre-norm, learned positions, dropout and the sharing of embeddings
-  (transcript and summary; not the output layer) are those of Liu et al.'s own transformer.
+- No paper or code describes this model: Palaskar et al.'s is recurrent, and Liu et al. only name
+  it. Sizes, pre-norm, learned positions, dropout and the sharing of embeddings (between transcript
+  and summary, not with the output layer) are taken from Liu et al.'s own transformer.
 - The second level is the additive attention of the recurrent model, as in Liu et al.'s transformer,
   not the multi-head attention of Libovicky, Helcl and Marecek 2018.
-- The video's encoder is as deep as the text's (``--video-encoder-layers``).
-- Initial values: embeddings and positions N(0, 0.1), attention Xavier's, the rest PyTorch's.
+- The encoder of the video is as deep as that of the text (``--video-encoder-layers``).
+- Initial values: embeddings and positions N(0, 0.1), attention Xavier's, others PyTorch's.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
     "hierarchical_attention_transformer", dataclass=HierarchicalAttentionTransformerConfig
 )
 class HierarchicalAttentionTransformerModel(VideoSummaryModel):
-    """Summaries by a transformer with hierarchical attention."""
+    """Transformer summarization model with hierarchical attention."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "HierarchicalAttentionTransformerModel":

@@ -9,11 +9,11 @@ With r_w the row of a word in R:
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i)                  (eq. 7)
     P(w_n=i) = softmax_i(r . r_i + b_i)                       (eq. 8)
 
-It has no image: the baseline of the models that do.
+The model reads no image; it is the baseline of the multimodal models.
 
 Differs from the paper, or adds what it leaves open:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper gives none.
-- Words before the beginning are fairseq's start token, which is also the end's.
+- Words before the beginning are fairseq's start token, which is also the end token.
 - Dropout and initial values are ours; the recipe trains with Adam, the paper with plain SGD.
 """
 
@@ -41,10 +41,10 @@ class LblConfig(LogBilinearConfig):
 
 
 class LblEncoder(ConditionEncoder):
-    """Nothing is known of a sentence beforehand."""
+    """Encoder without a condition."""
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """``condition``: an empty list, whatever the features."""
+        """Return an empty list of conditions."""
         return {"condition": []}
 
 
@@ -54,13 +54,9 @@ class LblModel(LogBilinearModel):
 
     @classmethod
     def build_model(cls, cfg: LblConfig, task: Any) -> "LblModel":
-        """
-        Raises:
-            UserError: if an option is out of its range.
-        """
         check_sizes(LblConfig, cfg)
         decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
-        return cls.of_parts(LblEncoder(), decoder, Provenance.of_task(task))
+        return cls.from_parts(LblEncoder(), decoder, Provenance.of_task(task))
 
 
 TINY = {"embedding_dim": 8, "context_length": 3}  # for tests

@@ -59,7 +59,12 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._options import option
-from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
+from fairseq_mm.models._pooled_features import (
+    FeatureScaling,
+    feature_scaling_option,
+    masked_mean,
+    scale_vectors,
+)
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
@@ -69,7 +74,6 @@ IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
 RECURRENT_INPUTS = ("sum", "concatenation")
 # types that are made at run time: Any to a type checker
 WordInput: Any = ChoiceEnum(WORD_INPUTS)
-FeatureScaling: Any = ChoiceEnum(SCALINGS)
 ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 RecurrentInput: Any = ChoiceEnum(RECURRENT_INPUTS)
 RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
@@ -94,11 +98,7 @@ class MRnnConfig(FairseqDataclass):
     recurrent_dropout: float = option(
         0.3, "Dropout probability of the recurrent layer's output to the multimodal layer."
     )
-    feature_scaling: FeatureScaling = option(
-        "scale",
-        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
-        "centred signed square roots (root), to unit length (unit), or none.",
-    )
+    feature_scaling: FeatureScaling = feature_scaling_option()
     feature_dropout: float = option(0.5, "Dropout probability of the feature vector.")
     recurrent_scale: float = option(
         0.5, "Factor of the identity that the recurrent matrix is initialised to."

@@ -11,17 +11,17 @@ A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). Its states a
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
 
-The decoder is that of ``hierarchical_attention_rnn``: a conditional GRU of 256 with additive
-attention to both and to the two results; its first state is made of the mean of the new a.
+The decoder is the same as in ``hierarchical_attention_rnn``: a conditional GRU of 256 with additive
+attention to both and to the two results. Its initial state is computed from the mean of the new a.
 
 Differs from the papers / left open:
 - Fusion is computed once a batch, in the encoder; the released code computes it in the decoder.
 - Padded words and frames get no attention in the fusion; in the released code they do.
 - Frames have no positions and no network over them, as in the released code.
-- Transcripts are cut by the task (at 600 words in the recipe); dropout of 0.3 is of the
-  transcript's embeddings and states and of the last layer, not between the GRU's layers.
-- The start token is fairseq's. Initial values are PyTorch's, except N(0, 0.1) for the summary's
-  embeddings.
+- The task truncates transcripts (at 600 words in the recipe). Dropout of 0.3 is applied to the
+  transcript's embeddings and states and to the last layer, not between the layers of the GRU.
+- The start token is fairseq's. Initial values are PyTorch's, except N(0, 0.1) for the embeddings of
+  summary words.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class MffgRnnConfig(HierarchicalRnnConfig):
 
 @register_model("mffg_rnn", dataclass=MffgRnnConfig)
 class MffgRnnModel(VideoSummaryModel):
-    """Summaries by a recurrent network with cross fusion and hierarchical attention."""
+    """Recurrent summarization model with cross fusion and hierarchical attention."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "MffgRnnModel":

@@ -26,8 +26,8 @@ Differs from the papers / left open:
 - The two contexts are combined without a norm; the released code applies one more norm to both,
   and the norm of the first layer's feed-forward part a second time to its output.
 - Frames are projected to keys and values at once; the released code projects them to 512 first.
-- Embeddings are shared between transcript and summary, not with the output layer; positions are
-  not. Initial values: embeddings and positions N(0, 0.1), attention Xavier's, the rest PyTorch's.
+- Transcript and summary share word embeddings, but not positions, and not with the output layer.
+  Initial values: embeddings and positions N(0, 0.1), attention Xavier's, others PyTorch's.
 """
 
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class MffgTransformerConfig(HierarchicalTransformerConfig):
 
 @register_model("mffg_transformer", dataclass=MffgTransformerConfig)
 class MffgTransformerModel(VideoSummaryModel):
-    """Summaries by a transformer with cross fusion and hierarchical fusion in the decoder."""
+    """Transformer summarizer with cross fusion, and hierarchical attention in the decoder."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "MffgTransformerModel":

@@ -10,15 +10,15 @@ With r_w the row of a word in R, and u the content vector:
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i) + C^(m) u
     P(w_n=i) = softmax_i(r . r_i + b_i)
 
-u is the task's features: an image's, or an embedding of an image or of the sentence itself.
-Several regions are averaged.
+u is the feature vector that the task provides: features or an embedding of an image, or an
+embedding of the sentence itself. Several regions are averaged.
 
 Differs from the paper, or adds what it leaves open:
 - The released code has a hidden layer between the image and C^(m); the paper prints none.
 - u is scaled to a mean square of one, see the option. Dropout and initial values are ours; C^(m)
   is initialised with zeros, so that the model begins as lbl.
 - n-1 is 5, K 300 as in the rest of the family.
-- Words before the beginning are fairseq's start token, which is also the end's.
+- Words before the beginning are fairseq's start token, which is also the end token.
 """
 
 from dataclasses import dataclass
@@ -47,20 +47,16 @@ class MlblBConfig(ContentConfig):
 
 @register_model("mlbl_b", dataclass=MlblBConfig)
 class MlblBModel(LogBilinearModel):
-    """Sentences by their last words and an additive content vector."""
+    """Language model that adds a content vector to the prediction from the last words."""
 
     @classmethod
     def build_model(cls, cfg: MlblBConfig, task: Any) -> "MlblBModel":
-        """
-        Raises:
-            UserError: if an option is out of its range.
-        """
         check_sizes(MlblBConfig, cfg)
         content = content_projection(cfg, task, cfg.embedding_dim)
-        nn.init.zeros_(content.weight)  # begins as lbl: a larger term would hide r
+        nn.init.zeros_(content.weight)  # start as lbl, because a larger term would hide r
         encoder = ContentEncoder(content)
         decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
-        return cls.of_parts(encoder, decoder, Provenance.of_task(task))
+        return cls.from_parts(encoder, decoder, Provenance.of_task(task))
 
 
 TINY = {"embedding_dim": 8, "context_length": 3}  # for tests

@@ -13,15 +13,15 @@ The words' vectors depend on the content vector u:
     f        = (W^fk r) * (W^fd u)                            element by element
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
-u is the task's features: an image's, or an embedding of an image or of the sentence itself.
-Several regions are averaged.
+u is the feature vector that the task provides: features or an embedding of an image, or an
+embedding of the sentence itself. Several regions are averaged.
 
 Differs from the paper, or adds what it leaves open:
-- G is the feature dimension, whatever K.
+- G is the dimension of the features, which may differ from K.
 - u is scaled to a mean square of one, see the option: an embedding of unit length would make the
   factors small.
 - n-1 is 5; dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
-- Words before the beginning are fairseq's start token, which is also the end's.
+- Words before the beginning are fairseq's start token, which is also the end token.
 
 Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
 image and W^fd, adds this layer's output to r as well, and has K = 100 and F = 50. Its words are
@@ -55,20 +55,16 @@ class MlblFConfig(ContentConfig):
 
 @register_model("mlbl_f", dataclass=MlblFConfig)
 class MlblFModel(LogBilinearModel):
-    """Sentences by their last words, whose meaning depends on a content vector."""
+    """Language model whose word vectors depend on a content vector."""
 
     @classmethod
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":
-        """
-        Raises:
-            UserError: if an option is out of its range.
-        """
         check_sizes(MlblFConfig, cfg)
         encoder = ContentEncoder(content_projection(cfg, task, cfg.num_factors))
         decoder = FactoredDecoder(
             task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)
         )
-        return cls.of_parts(encoder, decoder, Provenance.of_task(task))
+        return cls.from_parts(encoder, decoder, Provenance.of_task(task))
 
 
 TINY = {"embedding_dim": 8, "context_length": 3, "num_factors": 6}  # for tests

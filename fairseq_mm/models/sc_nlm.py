@@ -13,17 +13,17 @@ content vector, and t_i the vector of the structure's i-th tag, such as word i's
     f        = (W^fk r) * (W^fd u_n)                          element by element
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
-u is the task's features: an embedding of the sentence itself while training, as in the paper, or of
-its image. Tags are ``src_tokens``: one for each word, and the tag STOP (``</s>`` of the tags'
-dictionary) for the sentence's end and everything beyond.
+u is the feature vector that the task provides: in training an embedding of the sentence itself, as
+in the paper, or an embedding of its image. Tags are ``src_tokens``: one per word, and the tag STOP
+(``</s>`` in the dictionary of tags) for the end of the sentence and all later positions.
 
 Differs from the paper, or adds what it leaves open:
 - k is 3: tags of the word itself and of the three after it. n-1 is 5.
-- The paper's T^(i) are G x G and t_i of K numbers, which fit since G = K: here they are G x K, and
-  T^(u) has as many columns as the features have channels.
+- The paper's T^(i) are G x G and its t_i have K numbers, which fits because G = K. Here T^(i) are
+  G x K, and T^(u) has as many columns as the features have channels.
 - u is scaled to a mean square of one, see the option.
 - Dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
-- Words before the beginning are fairseq's start token, which is also the end's.
+- Words before the beginning are fairseq's start token, which is also the end token.
 
 No code was published.
 """
@@ -64,18 +64,18 @@ class ScNlmConfig(ContentConfig):
 
 
 class ScNlmEncoder(ConditionEncoder):
-    """``W^fd u_n`` for each place n of a sentence.
+    """Encoder that computes ``W^fd u_n`` for each position n of a sentence.
 
     Args:
-        tags: fairseq's dictionary of the structure's tags.
+        tags: fairseq dictionary of the tags.
         content: T^(u), projection of the content vector to G.
-        embedding_dim: K of the tags' vectors.
+        embedding_dim: K, dimension of the tag vectors.
         attribute_dim: G.
         num_factors: F.
         structure_length: k.
 
     Attributes:
-        folded: ``[(k + 1) * tags, G]``, see :meth:`make_generation_fast_`; None before it.
+        folded: [(k + 1) * tags, G], see :meth:`make_generation_fast_`; None before it is called.
     """
 
     folded: Optional[Tensor]
@@ -101,14 +101,15 @@ class ScNlmEncoder(ConditionEncoder):
         self.structure_bias = nn.Parameter(torch.zeros(attribute_dim))
         self.factor_proj = nn.Linear(attribute_dim, num_factors, bias=False)
         nn.init.xavier_uniform_(self.factor_proj.weight)
-        # moves and is cast with the model, and is in no checkpoint
+        # non-persistent: follows .to() but is not saved
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Called by fairseq before generating, after which it allows no more training. Folds what
-        each tag adds at each place of a window into one row."""
+        """Precompute the term of each tag at each position of a window; fairseq calls this before
+        generation.
+        """
         with torch.no_grad():
-            folded = self.structure.of_table(self.tag_embedding.weight)
+            folded = self.structure.project_table(self.tag_embedding.weight)
             self.folded = folded.flatten(0, 1).contiguous()
 
     def forward(
@@ -118,24 +119,26 @@ class ScNlmEncoder(ConditionEncoder):
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,
     ) -> dict[str, list[Tensor]]:
-        """
+        """Compute the conditions of all positions.
+
         Args:
-            features: ``[B, N, D]``, averaged over N.
-            padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
-            src_tokens: ``[B, S]`` tags, padded at either side.
-            src_lengths: not needed.
+            features: [B, N, D], averaged over N.
+            padding_mask: [B, N] bool, True at padding; each row must have a real feature.
+            src_tokens: [B, S] tags, padded on either side.
+            src_lengths: Not used.
 
         Returns:
-            ``condition``: one tensor ``[B, S + 1, F]``; the last place has nothing but STOP ahead.
+            ``condition``: one tensor [B, S + 1, F]. The window of the last position contains only
+            STOP.
         """
-        tags = self._from_the_left(src_tokens)
+        tags = self._align_left(src_tokens)
         windows = self._sum_windows(tags)  # [B, S + 1, G]
         content = self.content(features, padding_mask)
         attributes = torch.relu(windows + (content + self.structure_bias).unsqueeze(1))
         return {"condition": [self.factor_proj(attributes)]}
 
     def _sum_windows(self, tags: Tensor) -> Tensor:
-        """``[B, S + 1, G]`` sums of T^(i) t_i over the windows of tags ``[B, S + 1 + k]``."""
+        """Sum T^(i) t_i over each window of tags: [B, S + 1 + k] -> [B, S + 1, G]."""
         if self.folded is None:
             return self.structure(self.tag_embedding(tags))
         length = self.structure_length + 1
@@ -144,8 +147,8 @@ class ScNlmEncoder(ConditionEncoder):
         sums = F.embedding_bag(windows.flatten(0, 1), self.folded, mode="sum")
         return sums.view(*windows.shape[:2], -1)
 
-    def _from_the_left(self, tags: Tensor) -> Tensor:
-        """``[B, S + 1 + k]``: rows begin with their first tag; STOP follows their last."""
+    def _align_left(self, tags: Tensor) -> Tensor:
+        """Move the tags of each row to the left and fill up with STOP: returns [B, S + 1 + k]."""
         S = tags.size(1)
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
@@ -156,20 +159,17 @@ class ScNlmEncoder(ConditionEncoder):
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)
 class ScNlmModel(LogBilinearModel):
-    """Sentences by their last words, the tags of the next ones and a content vector.
+    """Language model that reads the last words, the tags of the next words and a content vector.
 
     Attributes:
-        reads_structure: for the task: batches must have tags.
+        reads_structure: True tells the task that batches must contain tags.
     """
 
     reads_structure = True
 
     @classmethod
     def build_model(cls, cfg: ScNlmConfig, task: Any) -> "ScNlmModel":
-        """
-        Raises:
-            UserError: if an option is out of its range, or the task has no tags.
-        """
+        """Build the model; raise a UserError if an option is out of range or tags are missing."""
         check_sizes(ScNlmConfig, cfg, may_be_zero=["structure_length"])
         tags = getattr(task, "structure_dictionary", None)
         if tags is None:
@@ -193,7 +193,7 @@ class ScNlmModel(LogBilinearModel):
             task.feature_dim,
             symbols_of(tags),
         )
-        return cls.of_parts(encoder, decoder, provenance)
+        return cls.from_parts(encoder, decoder, provenance)
 
 
 TINY = {  # for tests

@@ -37,7 +37,12 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
-from fairseq_mm.models._pooled_features import SCALINGS, masked_mean, scale_vectors
+from fairseq_mm.models._pooled_features import (
+    FeatureScaling,
+    feature_scaling_option,
+    masked_mean,
+    scale_vectors,
+)
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
@@ -45,11 +50,10 @@ from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
 SENTENCE_ENCODERS = ("lstm", "gru", "bow")
 SENTENCE_SIGNS = ("none", "end", "both")
 IMAGE_NORMS = ("always", "evaluation", "never")
-# types that are made at run time: Any to a type checker
+# created at run time, so Any for type checkers
 SentenceEncoderName: Any = ChoiceEnum(SENTENCE_ENCODERS)
 SentenceSigns: Any = ChoiceEnum(SENTENCE_SIGNS)
 ImageNorm: Any = ChoiceEnum(IMAGE_NORMS)
-FeatureScaling: Any = ChoiceEnum(SCALINGS)
 
 _INITIAL_WORDS = 0.1  # uniform between minus and plus this
 
@@ -74,11 +78,7 @@ class VseConfig(FairseqDataclass):
     )
     fixed_words: bool = option(False, "Keep the word vectors as --word-vectors has them.")
     image_norm: ImageNorm = option("always", "When image embeddings are scaled to unit length.")
-    feature_scaling: FeatureScaling = option(
-        "scale",
-        "Scaling of the feature vector: to a mean square of one (scale), the same of its "
-        "centred signed square roots (root), to unit length (unit), or none.",
-    )
+    feature_scaling: FeatureScaling = feature_scaling_option()
     feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
     word_dropout: float = option(0.0, "Dropout probability of word vectors.")
     dropout: float = option(0.0, "Dropout probability of the sentence's vector.")

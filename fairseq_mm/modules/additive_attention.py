@@ -10,14 +10,14 @@ from torch import Tensor, nn
 class AdditiveAttention(nn.Module):
     """``z = sum_i a_i V x_i`` with ``a = softmax(w tanh(K x_i + Q h))``.
 
-    Bahdanau et al. 2015, appendix A.1.2. The projected context is linear in the weighted sum, so
-    its projection V is applied to the elements, once a batch, instead of at each step.
+    Bahdanau et al. 2015, appendix A.1.2. The projection V is linear, so it is applied to the
+    elements once per batch, and not to the weighted sum at each step.
 
     Args:
-        query_dim: Q.
-        context_dim: C of the elements.
-        hidden_dim: A of the hidden layer.
-        output_dim: V of the result.
+        query_dim: Q, dimension of the queries.
+        context_dim: C, dimension of the elements.
+        hidden_dim: A, dimension of the hidden layer.
+        output_dim: V, dimension of the output.
     """
 
     def __init__(self, query_dim: int, context_dim: int, hidden_dim: int, output_dim: int) -> None:
@@ -29,7 +29,7 @@ class AdditiveAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def project(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys ``[B, N, A]`` and values ``[B, N, V]`` of elements ``[B, N, C]``."""
+        """Project elements [B, N, C] to keys [B, N, A] and values [B, N, V]."""
         return self.key_proj(context), self.value_proj(context)
 
     def forward(
@@ -55,13 +55,13 @@ class AdditiveAttention(nn.Module):
 class ModalityAttention(nn.Module):
     """``z = sum_m b_m z_m`` with ``b = softmax_m(v tanh(W h + c + U_m z_m))``.
 
-    Libovicky and Helcl 2017, section 3.2 (equations 8 to 10), where the contexts z_m of the
-    modalities have been projected to one width already.
+    The second level of hierarchical attention (Libovicky and Helcl 2017, section 3.2, equations 8
+    to 10). The contexts z_m of the modalities must be projected to one dimension beforehand.
 
     Args:
-        query_dim: Q of the decoder's state h.
-        context_dim: C of each context.
-        hidden_dim: A of the hidden layer.
+        query_dim: Q, dimension of the decoder state h.
+        context_dim: C, dimension of each context.
+        hidden_dim: A, dimension of the hidden layer.
         num_modalities: M.
     """
 
@@ -94,14 +94,16 @@ class ModalityAttention(nn.Module):
 
 
 class CoverageAttention(nn.Module):
-    """``softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))`` (See et al. 2017, equations 1, 2 and
-    11), where the coverage ``c_i`` is the sum of the weights that i got at the times before.
+    """Attention weights ``softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))``, where the
+    coverage ``c_i`` is the sum of the weights of element i at all earlier steps (See et al. 2017,
+    equations 1, 2 and 11).
 
     Args:
-        query_dim: width of the states s.
-        key_dim: width of the source's vectors h.
-        attention_dim: A.
-        has_coverage: with the term of ``c_i``, without which all times are computed at once.
+        query_dim: Dimension of the decoder states s.
+        key_dim: K, dimension of the source vectors h.
+        attention_dim: A, dimension of the hidden layer.
+        has_coverage: True to add the term of ``c_i``. Steps are then computed one after the other;
+            without it, all at once.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class CoverageAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) / attention_dim**0.5)
 
     def project(self, source: Tensor) -> Tensor:
-        """``W_h h + b``: ``[B, S, A]`` of ``[B, S, K]``."""
+        """Compute ``W_h h + b``: [B, S, K] -> [B, S, A]."""
         return self.key_proj(source)
 
     def forward(

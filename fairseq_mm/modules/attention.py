@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: PyTorch's fused kernel where there is one, else the formula."""
+"""Scaled dot-product attention, by PyTorch's fused kernel if the installed PyTorch has it."""
 
 from typing import Optional
 
@@ -10,7 +10,7 @@ _FUSED = getattr(F, "scaled_dot_product_attention", None)  # PyTorch 2.0 and new
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """``[B, T, H * A]`` gives ``[B, H, T, A]``."""
+    """Split the channels into heads: [B, T, H * A] -> [B, H, T, A]."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
@@ -22,14 +22,16 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention_weights(
     query: Tensor, key: Tensor, attention_mask: Optional[Tensor] = None
 ) -> Tensor:
-    """
+    """Compute ``softmax(query key / sqrt(A))`` in float32.
+
     Args:
-        query: ``[..., T, A]``.
-        key: ``[..., S, A]``.
-        attention_mask: bool, broadcast to ``[..., T, S]``; at least one True a row. None: all.
+        query: [..., T, A].
+        key: [..., S, A].
+        attention_mask: Bool tensor that broadcasts to [..., T, S], True where a query may attend;
+            at least one entry of each row is True. None to attend everywhere.
 
     Returns:
-        ``[..., T, S]`` softmax of ``query key / sqrt(A)``, computed in float32.
+        [..., T, S] with the dtype of ``query``.
     """
     scores = torch.matmul(query, key.transpose(-1, -2)).float() * query.size(-1) ** -0.5
     if attention_mask is not None:
@@ -45,8 +47,9 @@ def attend(
     *,
     dropout: float = 0.0,
 ) -> Tensor:
-    """``[..., T, A]``: values ``[..., S, A]`` weighted by :func:`attention_weights`, of which
-    ``dropout`` are left out."""
+    """Return the mean [..., T, A] of the values [..., S, A], weighted by
+    :func:`attention_weights` after dropout.
+    """
     if _FUSED is None:
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
         return torch.matmul(weights, value)
@@ -54,12 +57,9 @@ def attend(
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """As :func:`attend`, where query t sees keys 0 to t: the fused kernels need no mask then.
+    """Compute :func:`attend` with query t attending to keys 0 to t; all arguments are [..., T, A].
 
-    Args:
-        query: ``[..., T, A]``.
-        key: ``[..., T, A]``.
-        value: ``[..., T, A]``.
+    A function of its own because the fused kernels are faster without a mask.
     """
     if _FUSED is None:
         T = query.size(-2)

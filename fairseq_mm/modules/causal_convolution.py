@@ -1,4 +1,4 @@
-"""Convolution over the past and the present, for whole sequences or step by step."""
+"""Causal convolution, for whole sequences or step by step."""
 
 import math
 from typing import Any, Optional
@@ -18,7 +18,9 @@ class CausalConvolution(nn.Module):
     Args:
         input_dim: I.
         output_dim: O.
-        dropout: Dropout of the input; the scale of the initial weights depends on it.
+        width: Kernel width, in steps.
+        dropout: Dropout that the caller applies to the input; the initial weights' scale
+            compensates for it.
     """
 
     def __init__(self, input_dim: int, output_dim: int, width: int, *, dropout: float) -> None:
@@ -31,25 +33,19 @@ class CausalConvolution(nn.Module):
         self.step_weight: Optional[Tensor] = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, T, I]``.
-
-        Returns:
-            ``[B, T, O]``.
-        """
         x = F.pad(x, (0, 0, self.width - 1, 0)).transpose(1, 2)
         return F.glu(F.conv1d(x, self.weight, self.bias).transpose(1, 2), dim=2)
 
     def step(self, x: Tensor, window: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-        """
+        """Compute the output of the newest step.
+
         Args:
-            x: ``[B, I]`` input of the newest time.
-            window: ``[B, (width - 1) I]`` the inputs before it; None at the beginning.
+            x: [B, I] input of the newest step.
+            window: [B, (width - 1) I] inputs of the steps before it; None at the first step.
 
         Returns:
-            output: ``[B, O]``.
-            window: the next step's.
+            output: [B, O].
+            window: Window for the next step.
         """
         if window is None:
             window = x.new_zeros(x.size(0), (self.width - 1) * self.input_dim)
@@ -60,7 +56,7 @@ class CausalConvolution(nn.Module):
         return F.glu(linear(window, weight, self.bias), dim=1), window[:, self.input_dim :]
 
     def fold(self) -> None:
-        """Lays the weights out for :meth:`step` once: for inference."""
+        """Store the weights in the layout of :meth:`step`; for inference only."""
         with torch.no_grad():
             self.step_weight = self._as_matrix()
 

@@ -1,23 +1,22 @@
-"""Cross-entropy of a linear output layer, without the logits of all tokens at once.
+"""Cross-entropy of a linear output layer that never holds the logits of all tokens in memory.
 
 For N tokens with features x, a vocabulary of V types with weights W and biases b, targets t and
-label smoothing s (PyTorch's: the target's share of s included):
+label smoothing s (PyTorch's, which smooths over all types including the target):
 
     logits l = W x + b,  p = softmax(l),  loss = -(1 - s) log p[t] - s / V sum over v of log p[v]
-    dloss/dl[v] = p[v] - s / V, and less 1 - s at the target
+    dloss/dl[v] = p[v] - s / V, minus 1 - s at the target
 
-The plain way holds the ``[N, V]`` logits, their log-softmax and the gradients of both. Here they
-come in chunks of rows, and a chunk's gradients are computed with its loss, while it is there: no
-product is computed twice (but in float16, see :class:`_Recomputed`).
+The direct computation holds the [N, V] logits, their log-softmax and the gradients of both. Here
+logits are computed in chunks of rows. The gradients of a chunk are computed together with its loss,
+so no product is computed twice (except in float16, see :class:`_Recomputed`).
 
-What bounds it: the three products, 6 N V E operations. The softmax is kept off the memory: a chunk
-is made in tiles of a few columns that stay in the cache, in which the largest logit so far, the
-exponentials and their sum are found, and the features' gradient is added up as the largest logit
-so far allows (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). The sums of all tiles
-give each row its factor, which goes to the small factor of the product for W, not to the
-exponentials. So memory sees a chunk's exponentials written once and read once, which does not
-depend on the slice, and for each chunk W read once and its gradient read and written once, which
-larger chunks make cheaper. Figures: ``benchmarks/chunked_cross_entropy.py``.
+The three products, 6 N V E operations, take most of the time. To save memory bandwidth, each chunk
+is computed in tiles of a few columns that stay in the cache. While tiles are processed, the maximum
+of each row, the sum of its exponentials and the gradient of its features are updated, and rescaled
+whenever the maximum changes (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). After the
+last tile, the normalizer of each row is known. The product for the gradient of W applies it to the
+features, which is cheaper than dividing the exponentials. See
+``benchmarks/chunked_cross_entropy.py`` for measurements.
 """
 
 import math
@@ -33,14 +32,12 @@ _MIN_COLUMNS = 64
 
 
 def _tile_bytes(device: torch.device) -> int:
-    """Return the bytes of float32 logits in a tile: the size of a cache on a CPU, more on other
-    devices.
-    """
+    """Return the bytes of float32 logits per tile: on a CPU as many as fit into its cache."""
     return 2 * 2**20 if device.type == "cpu" else 64 * 2**20
 
 
 def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Covers 0 to ``total`` by ranges of about equal length, of ``size`` at most."""
+    """Split 0 to ``total`` into ranges of about equal length, at most ``size`` each."""
     parts = max(1, math.ceil(total / max(1, size)))
     bounds = [total * i // parts for i in range(parts + 1)]
     return zip(bounds[:-1], bounds[1:])
@@ -80,7 +77,6 @@ class _Problem:
         self.bias = None if bias is None else bias.to(dtype)
         self.target = target
         self.smoothing = smoothing
-        # dtype of the softmax and of all sums
         self.sum_dtype = torch.promote_types(dtype, torch.float32)
         V = len(weight)
         if target.device.type == "cpu" and len(target):
@@ -91,24 +87,24 @@ class _Problem:
     def logits(
         self, features: Tensor, start: int, end: int, *, out: Optional[Tensor] = None
     ) -> Tensor:
-        """``[R, C]`` for rows of the features, rounded as ``F.linear`` rounds them."""
+        """Compute logits [R, C] of columns ``start`` to ``end``, with the rounding of F.linear."""
         weight = self.weight[start:end].t()
         if self.bias is None:
             return torch.mm(features, weight, out=out)
         return torch.addmm(self.bias[start:end], features, weight, out=out)
 
     def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums of loss and negative log-likelihood.
+        """Sum loss and negative log-likelihood over the rows.
 
         Args:
-            normalizer: ``[R]`` log of the sum of a row's exponentials.
-            target_logit: ``[R]``.
+            normalizer: [R] log of the sum of each row's exponentials.
+            target_logit: [R].
         """
         nll = (normalizer - target_logit).sum()
         if not self.smoothing:
             return nll, nll.clone()
         V = len(self.weight)
-        # the sum of all logits of all rows, by the sum of all rows of W
+        # the sum of all logits needs only the sum of the features and the sum of W's rows
         logit_sum = self.features.sum(0, dtype=self.sum_dtype).dot(
             self.weight.sum(0, dtype=self.sum_dtype)
         )
@@ -118,7 +114,7 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """``[N, E]``: gradients of the tokens that count, zeros elsewhere."""
+        """Scatter the gradients of the rows to [N, E], with zeros at ignored rows."""
         if self.rows is None:
             return grad_features.to(like.dtype)
         spread = like.new_zeros(like.shape)
@@ -127,14 +123,16 @@ class _Problem:
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Column of each row's target in a tile, and whether it is there: ``[R, 1]`` each."""
+    """Return the column of each row's target in a tile, and whether the tile contains it; both
+    [R, 1].
+    """
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
     return column.clamp(0, end - start - 1), inside
 
 
 class _Tiles:
-    """Columns of the tiles, and buffers for a chunk of rows, which all chunks share.
+    """Column ranges of the tiles, and buffers that all chunks share.
 
     Args:
         problem: Inputs of the loss.
@@ -149,32 +147,32 @@ class _Tiles:
         self.keeps = keeps
         columns = max(end - start for start, end in self.ranges)
         dtype, sum_dtype = problem.features.dtype, problem.sum_dtype
-        # new memory costs the system more than a pass over it, so each is asked for once
+        # allocated once, because the system needs longer to provide new memory than a pass over it
         self.memory = problem.features.new_empty(num_rows * (V if keeps else columns))
         self.wide = None
         if dtype != sum_dtype:
             self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
 
     def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
-        """``[R, C]`` of the products' dtype; kept tiles lie one after the other."""
+        """Return a view [R, C] of the buffer, with the dtype of the products, for one tile."""
         first = num_rows * start if self.keeps else 0
         return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
 
     def widened(self, logits: Tensor) -> Tensor:
-        """``[R, C]`` logits in the dtype of the softmax, to be overwritten."""
+        """Convert logits [R, C] to the dtype of the softmax; the result may be overwritten."""
         if self.wide is None:
             return logits
         return self.wide[: logits.numel()].view(logits.shape).copy_(logits)
 
 
 class _Chunk:
-    """Softmax of a chunk of rows, tile by tile.
+    """Softmax of a chunk of rows, computed tile by tile.
 
     Args:
-        problem: what to solve.
-        rows: the chunk.
-        tiles: its columns and its memory.
-        needs_features: the features' gradient is wanted.
+        problem: Inputs of the loss.
+        rows: Rows of the chunk.
+        tiles: Columns of the tiles and buffers.
+        needs_features: True to compute the gradient of the features.
     """
 
     def __init__(
@@ -184,12 +182,12 @@ class _Chunk:
         self.features, self.target = problem.features[rows], problem.target[rows]
         dtype = problem.sum_dtype
         R, E = self.features.shape
-        # finite: a first tile of types that are all forbidden makes no NaN
+        # finite, so that a first tile with only -inf logits does not produce NaN
         largest = self.features.new_full((R, 1), torch.finfo(dtype).min, dtype=dtype)
         total = self.features.new_zeros((R, 1), dtype=dtype)
         self.target_logit = self.features.new_zeros((R, 1), dtype=dtype)
         grad = self.features.new_zeros((R, E), dtype=dtype) if needs_features else None
-        self.largest: list[Tensor] = []  # so far, of each tile
+        self.largest: list[Tensor] = []  # running maximum after each tile
         for start, end in tiles.ranges:
             logits = tiles.product_memory(R, start, end)
             powers = tiles.widened(problem.logits(self.features, start, end, out=logits))
@@ -202,15 +200,15 @@ class _Chunk:
             total.mul_(shrink).add_(powers.sum(1, keepdim=True))
             if grad is None and not tiles.keeps:
                 continue
-            # the target's part, p - 1, is added by itself: what a half-precision product makes
-            # of a confident row's p is further from p than p is from 1
+            # the target's gradient p - 1 is added separately: for p close to 1, the rounding error
+            # of a half-precision product would be larger than p - 1
             powers.scatter_(1, column, powers.gather(1, column).masked_fill_(inside, 0))
             if powers is not logits:
                 logits.copy_(powers)
             if grad is not None:
                 _add_product(grad.mul_(shrink), logits, problem.weight[start:end])
         self.normalizer = largest + total.log()
-        # p - 1 + s of the targets
+        # p - 1 + s at the target; expm1 is accurate for p close to 1
         self.target_grad = torch.expm1(self.target_logit - self.normalizer) + problem.smoothing
         if grad is not None:
             grad.mul_((largest - self.normalizer).exp_())
@@ -220,8 +218,7 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradient, without the part of label smoothing that is equal for all
-        types.
+        """Add this chunk's gradient, except the term -s / V of label smoothing.
 
         Args:
             grad_weight: [V, E], or None if it is not needed.
@@ -248,7 +245,7 @@ class _Chunk:
 
 
 def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1) -> None:
-    """``result = beta result + first @ second``; the factors may be of lower precision."""
+    """Compute ``result = beta result + first @ second``; the factors may have lower precision."""
     if result.dtype == first.dtype:
         torch.addmm(result, first, second, beta=beta, out=result)
     elif beta:
@@ -260,7 +257,7 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, _Chunk]]:
-    """The rows in chunks of ``chunk_bytes`` of logits."""
+    """Yield chunks with at most ``chunk_bytes`` of logits, and their rows."""
     N, V = len(problem.features), len(problem.weight)
     ranges = list(_ranges(N, chunk_bytes // (V * problem.features.element_size())))
     tiles = _Tiles(problem, max(end - start for start, end in ranges), keeps=keeps)
@@ -269,8 +266,8 @@ def _chunks(
         yield rows, _Chunk(problem, rows, tiles, needs_features=needs_features)
 
 
-def _loss_of(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, negative log-likelihood and ``[R, 1]`` normalizers, without any gradient."""
+def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute loss, negative log-likelihood and normalizers [R, 1] without gradients."""
     chunks = [
         (part.normalizer, part.target_logit)
         for _, part in _chunks(problem, chunk_bytes, needs_features=False, keeps=False)
@@ -280,14 +277,17 @@ def _loss_of(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tenso
 
 
 def _refuse_double_backward() -> None:
-    """In a backward pass. PyTorch's own check takes the gradients for constants without a word
-    where the incoming gradient is one, as a loss's is."""
+    """Refuse a backward pass with ``create_graph``.
+
+    PyTorch's own check, ``once_differentiable``, silently treats the gradients as constants if the
+    incoming gradient needs no gradient, as the gradient of a loss.
+    """
     if torch.is_grad_enabled():
         raise RuntimeError("chunked_cross_entropy cannot be differentiated twice.")
 
 
 class _InForward(torch.autograd.Function):
-    """Computes the gradients with the loss; the backward pass scales them."""
+    """Loss whose gradients are computed in the forward pass; the backward pass scales them."""
 
     @staticmethod
     def forward(
@@ -316,7 +316,7 @@ class _InForward(torch.autograd.Function):
             if keeps:
                 part.add_weight_gradient(grad_weight, grad_bias, beta=min(1, rows.start))
         if smoothing:
-            # every type has its part of the smoothing, the target too
+            # the term -s / V is equal for all types, the target included
             if grad_features is not None:
                 grad_features -= problem.weight.sum(0, dtype=dtype) * (smoothing / V)
             if grad_weight is not None:
@@ -336,10 +336,10 @@ class _InForward(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, _: Any) -> tuple[Optional[Tensor], ...]:
         _refuse_double_backward()
         if ctx.gradients is None:
-            # they were scaled in place and given away
+            # the gradients of the first pass were scaled in place
             raise RuntimeError("chunked_cross_entropy allows one backward pass through a loss.")
         gradients, ctx.gradients = ctx.gradients, None
-        # asking a GPU for the factor would wait for it
+        # reading the factor from a GPU would wait for it
         if grad_loss.device.type != "cpu" or grad_loss.item() != 1:
             for gradient in gradients:
                 if gradient is not None:
@@ -348,11 +348,11 @@ class _InForward(torch.autograd.Function):
 
 
 class _Recomputed(torch.autograd.Function):
-    """Computes logits again in the backward pass, for float16.
+    """Loss in float16, whose logits are computed again in the backward pass.
 
-    A gradient of float16 needs fairseq's loss scale before it is rounded: 1e-8 and less, of which
-    most types' probabilities are, would be nothing. The scale is known in the backward pass only.
-    There the tiles have all rows, since each row's normalizer is known.
+    Gradients must be multiplied by fairseq's loss scale before they are rounded to float16, because
+    most probabilities are 1e-8 or less and would become zero. The scale is known only in the
+    backward pass. There, tiles contain all rows, because the normalizers are already known.
     """
 
     @staticmethod
@@ -367,7 +367,7 @@ class _Recomputed(torch.autograd.Function):
         needs: tuple[bool, bool, bool],
     ) -> tuple[Tensor, Tensor]:
         problem = _Problem(features, weight, bias, target, **options)
-        loss, nll, normalizer = _loss_of(problem, chunk_bytes)
+        loss, nll, normalizer = _compute_loss(problem, chunk_bytes)
         ctx.save_for_backward(features, weight, bias, target, normalizer)
         ctx.settings = options, chunk_bytes, needs
         ctx.mark_non_differentiable(nll)
@@ -384,7 +384,7 @@ class _Recomputed(torch.autograd.Function):
         grad_features = torch.zeros_like(problem.features, dtype=dtype) if needs_features else None
         grad_weight = torch.empty_like(weight) if needs_weight else None
         grad_bias = torch.empty_like(bias) if needs_bias else None
-        # at most: the logits, and their gradient in both precisions
+        # 8 bytes per logit: the logits, and their gradient in both precisions
         size = max(_MIN_COLUMNS, chunk_bytes // (8 * max(1, N)))
         for start, end in _ranges(V, size):
             grad = problem.logits(problem.features, start, end).to(dtype)  # [R, C]
@@ -442,7 +442,7 @@ def chunked_cross_entropy(
     Raises:
         IndexError: if a target is outside the V types (on a CPU; CUDA raises its own error).
     """
-    # a product of one number: autocast's choice on every device, and F.linear's error otherwise
+    # a product of one element finds the dtype that autocast chooses, and raises F.linear's errors
     with torch.no_grad():
         dtype = F.linear(features.new_zeros(1, 1), weight.new_zeros(1, 1)).dtype
     options: dict[str, Any] = {
@@ -458,6 +458,6 @@ def chunked_cross_entropy(
         if not any(needs):
             with torch.no_grad():
                 problem = _Problem(features, weight, bias, target, **options)
-                return _loss_of(problem, chunk_bytes)[:2]
+                return _compute_loss(problem, chunk_bytes)[:2]
         function = _Recomputed if dtype == torch.float16 else _InForward
         return function.apply(features, weight, bias, target, options, chunk_bytes, needs)

@@ -1,4 +1,4 @@
-"""A step of a decoder: two GRUs with hierarchical attention between them."""
+"""Decoder step of two GRUs with hierarchical attention between them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,8 +19,8 @@ class ConditionalGRU(nn.Module):
     Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section 3.2.
 
     Args:
-        input_dim: E of words.
-        hidden_dim: H of states, hidden layers of the attentions, and contexts.
+        input_dim: E, dimension of word embeddings.
+        hidden_dim: H, dimension of states, hidden layers of the attentions, and contexts.
         source_dims: Dimension of each modality's elements.
     """
 
@@ -36,7 +36,7 @@ class ConditionalGRU(nn.Module):
         self.second = nn.GRUCell(hidden_dim, hidden_dim)
 
     def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of each modality's ``[B, N, C]``, once a batch."""
+        """Compute keys and values from the elements [B, N, C] of each modality, once per batch."""
         return [attention.project(x) for attention, x in zip(self.attentions, sources)]
 
     def forward(
@@ -49,13 +49,13 @@ class ConditionalGRU(nn.Module):
         """
         Args:
             word: ``[B, E]``.
-            hidden: ``[B, H]`` state after the word before.
-            projected: see :meth:`project`.
-            padding_masks: ``[B, N]`` bool of each modality, True at padding.
+            hidden: ``[B, H]`` state after the previous word.
+            projected: Result of :meth:`project`.
+            padding_masks: ``[B, N]`` bool for each modality, True at padding.
 
         Returns:
-            hidden: ``[B, H]``.
-            weights: ``[B, N]`` of each modality's elements.
+            hidden: ``[B, H]`` new state.
+            weights: ``[B, N]`` attention weights for each modality.
             modality_weights: ``[B, M]``.
         """
         hidden = self.first(word, hidden)

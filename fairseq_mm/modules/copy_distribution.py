@@ -1,23 +1,16 @@
-"""A mixture of writing words of the vocabulary and copying words of the source."""
+"""Mixture of generating words of the vocabulary and copying words of the source."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
-# of a word that can only be copied, where the source does not have it: its probability is this
-# share of the vocabulary's, not 0, whose logarithm label smoothing and float16 could not take
-_LEAST_SHARE_LOG = -23.0  # 1e-10
+# Log of the probability, 1e-10, of a word that can only be copied but is not in the source. It is
+# not 0 because label smoothing and float16 cannot handle the logarithm of 0.
+_LEAST_SHARE_LOG = -23.0
 
 
 def first_positions(tokens: Tensor) -> Tensor:
-    """Where each token of a source stands first.
-
-    Args:
-        tokens: ``[B, S]``.
-
-    Returns:
-        ``[B, S]`` places in the same row.
-    """
-    # as int8, whose argmax is the first of the greatest
+    """Return for each token of a source [B, S] the first position [B, S] of the same token."""
+    # argmax returns the first maximum; it does not support bool
     return (tokens.unsqueeze(2) == tokens.unsqueeze(1)).char().argmax(dim=2)
 
 

@@ -1,23 +1,23 @@
-"""Cross fusion of a text and a video, with forget gates."""
+"""Cross fusion of text and video with forget gates."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCALE = 8.0  # of the scores, whatever the widths are
+SCALE = 8.0  # divisor of the scores, independent of the dimensions
 
 
 class GatedFusion(nn.Module):
-    """One side takes from the other what its gate lets through:
+    """Fusion that adds gated information from one modality y to the other, x:
 
-        S = softmax(x W_a y^T / 8)       over the other side's elements
+        S = softmax(x W_a y^T / 8)       over the elements of y
         y~ = S y
         g = sigmoid(W_f [x; y~])
         x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
 
     Args:
-        dim: C of the side that takes, x.
-        other_dim: D of the other, y.
+        dim: C, dimension of x.
+        other_dim: D, dimension of y.
     """
 
     def __init__(self, dim: int, other_dim: int) -> None:
@@ -37,20 +37,20 @@ class GatedFusion(nn.Module):
         Returns:
             ``[B, N, C]``.
         """
-        # scaled before the product, which float16 might not hold
+        # scaled before the product, which could overflow in float16
         scores = torch.matmul(self.query_proj(x) / SCALE, other.transpose(1, 2)).float()
         scores = scores.masked_fill(other_padding_mask.unsqueeze(1), float("-inf"))
         seen = torch.matmul(scores.softmax(dim=-1).to(other.dtype), other)  # [B, N, D]
         gate = torch.sigmoid(self.gate_proj(torch.cat([x, seen], dim=-1)))
-        taken = self.memory_proj(seen) * gate
-        return F.relu(x + self.output_proj(torch.cat([x, taken], dim=-1)))
+        gated = self.memory_proj(seen) * gate
+        return F.relu(x + self.output_proj(torch.cat([x, gated], dim=-1)))
 
 
 class CrossFusion(nn.Module):
-    """The text takes from the video, and then the video from the text that has taken.
+    """Cross fusion block with forget gates (Liu et al. 2020, section 3.2).
 
-    Liu et al. 2020, section 3.2: the cross fusion block with the fusion forget gate, in the order
-    of its released code.
+    As in the released code, the video is fused into the text first, and then the new text into the
+    video.
 
     Args:
         text_dim: C.

@@ -7,8 +7,11 @@ FIRST_CAPACITY = 16
 
 
 def keeps_all(order: Tensor, count: int) -> bool:
-    """Whether the new order of ``count`` rows is the old one: at most steps of a beam of one, where
-    copying what a search keeps would take as long as a good part of the step."""
+    """Return whether the new order of ``count`` rows is the old one.
+
+    It is at most steps of a search with one beam, where copying the cache would take a good part of
+    the step's time.
+    """
     return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
 
 
@@ -29,11 +32,12 @@ class SentenceCache:
     def empty(
         cls, shapes: list[tuple[int, ...]], like: Tensor, *, capacity: int = FIRST_CAPACITY
     ) -> "SentenceCache":
-        """
+        """Create a cache of zeros.
+
         Args:
-            shapes: ``(B, ..., A)`` of each part.
-            like: gives type and device.
-            capacity: entries of a row at first.
+            shapes: Shape (B, ..., A) of each part, without the capacity.
+            like: Tensor with the dtype and device of the cache.
+            capacity: Initial number of entries of a row.
         """
         return cls([like.new_zeros(*shape[:-1], capacity, shape[-1]) for shape in shapes])
 
@@ -42,7 +46,7 @@ class SentenceCache:
         return self.parts[0].size(-2)
 
     def reserve(self, positions: Tensor) -> None:
-        """Makes place for ``[B]`` positions."""
+        """Double the capacity until it holds all positions [B]."""
         needed = int(positions.max()) + 1
         while self.capacity < needed:
             self.parts = [torch.cat([x, torch.zeros_like(x)], dim=-2) for x in self.parts]
@@ -65,58 +69,55 @@ class SentenceCache:
         return x
 
     def attention_mask(self, positions: Tensor) -> Tensor:
-        """``[B, 1, 1, capacity]`` bool: entries up to each row's position."""
+        """Return a mask [B, 1, 1, capacity], True at entries up to each row's position."""
         places = torch.arange(self.capacity, device=positions.device)
         return (places <= positions.unsqueeze(1))[:, None, None]
 
     def select(self, order: Tensor) -> None:
-        """Rows in a new order."""
+        """Reorder the rows."""
         if keeps_all(order, len(self.parts[0])):
             return
         self.parts = [x.index_select(0, order) for x in self.parts]
 
 
-_BLOCK = 16  # positions that are added at a time
+_BLOCK = 16  # number of positions added at a time, so that most steps copy nothing
 
 
 class KeyValueCache:
-    """Keys and values of all tokens so far; all rows are at the same position.
+    """Keys and values of all tokens so far and all layers, in one tensor; all rows are at the same
+    position.
 
     Args:
-        num_layers: L.
+        num_layers: Number of layers.
         num_heads: H.
         head_dim: A.
         like: Tensor with the number of rows, dtype and device of the cache.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, like: Tensor) -> None:
-        self._kept = like.new_empty(2 * num_layers, len(like), num_heads, 0, head_dim)
+        self._entries = like.new_empty(2 * num_layers, len(like), num_heads, 0, head_dim)
         self.length = 0
 
     def add_position(self) -> None:
-        """Makes place for another token of each row."""
-        if self.length == self._kept.size(3):
-            *shape, _, head_dim = self._kept.shape
-            place = self._kept.new_empty(*shape, _BLOCK, head_dim)
-            self._kept = torch.cat([self._kept, place], dim=3)
+        """Advance by one position, to be filled by :meth:`write` of each layer."""
+        if self.length == self._entries.size(3):
+            *shape, _, head_dim = self._entries.shape
+            block = self._entries.new_empty(*shape, _BLOCK, head_dim)
+            self._entries = torch.cat([self._entries, block], dim=3)
         self.length += 1
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            layer: from 0 on.
-            key: ``[B, H, 1, A]`` of the newest token.
-            value: ``[B, H, 1, A]``.
+        """Write key and value [B, H, 1, A] of the newest token in a layer, counted from 0.
 
         Returns:
-            keys and values of all tokens, ``[B, H, length, A]`` each.
+            Keys and values of all tokens, [B, H, length, A] each.
         """
-        keys, values = self._kept[2 * layer], self._kept[2 * layer + 1]
+        keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
         keys[:, :, self.length - 1] = key[:, :, 0]
         values[:, :, self.length - 1] = value[:, :, 0]
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def select(self, order: Tensor) -> None:
-        """Rows in a new order."""
-        if not keeps_all(order, self._kept.size(1)):
-            self._kept = self._kept.index_select(1, order)
+        """Reorder the rows."""
+        if not keeps_all(order, self._entries.size(1)):
+            self._entries = self._entries.index_select(1, order)

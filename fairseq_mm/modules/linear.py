@@ -1,9 +1,10 @@
-"""Linear maps by the kernel that suits them.
+"""Linear maps, computed by the fastest kernel of the device.
 
-In float32 on a CPU, PyTorch gives matrix products to MKL and convolutions to oneDNN, which is twice
-as fast on AMD's processors: so a large linear map is a convolution of width one over a
-channels-last image. One of few vectors only reads its weights, and which of the two sides is
-transposed decides at what speed. Everywhere else a linear map is PyTorch's own.
+In float32 on a CPU, PyTorch computes matrix products with MKL and convolutions with oneDNN, which
+is twice as fast on AMD processors. A large linear map is therefore computed as a convolution of
+width one over a channels-last image. For few vectors, reading the weights takes most of the time,
+and the speed depends on which factor of the product is transposed. On other devices and in other
+precisions, ``F.linear`` is used.
 """
 
 from typing import Any, Optional
@@ -15,36 +16,31 @@ from torch import Tensor, nn
 # Dilation does not change a kernel of width one, but PyTorch computes convolutions without dilation
 # by a slower path if there is a single thread.
 _DILATION = 2
-# number of elements from which PyTorch uses oneDNN for a single image
+# PyTorch uses oneDNN for a single image with more elements than this
 _MANY_NUMBERS = 20480
-# number of vectors of a decoding step, for which oneDNN would reorder the weights at each call
+# Without gradients, fewer vectors than this are a decoding step. oneDNN would reorder the weights
+# at each call, which costs more than it gains for so few vectors.
 _STEP_ROWS = 64
-# With fewer vectors, reading the weights limits the speed, and not arithmetic. For more vectors,
-# transposing pays up to this number of outputs.
+# With fewer vectors, reading the weights limits the speed, and not arithmetic. With more vectors,
+# transposing is faster up to this number of outputs.
 _FEW_ROWS = 16
 _FEW_OUTPUTS = 8192
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """
-    Args:
-        x: ``[..., I]``.
-        weight: ``[O, I]``.
-        bias: ``[O]``.
-
-    Returns:
-        ``[..., O]``: ``weight x + bias``, contiguous.
+    """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous, with weights [O, I] and bias
+    [O].
     """
     if not _is_float32_on_cpu(x):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.size(-1))
     is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS
     if x.numel() > _MANY_NUMBERS and not is_step:
-        # [1, I, 1, rows] with the channels last: only with these strides is nothing copied
+        # [1, I, 1, rows] with the channels last; with other strides, oneDNN would copy the input
         image = rows.unsqueeze(0).transpose(1, 2).unsqueeze(2)
         kernel = weight.unsqueeze(-1).unsqueeze(-1)
         out = F.conv2d(image, kernel, bias, dilation=_DILATION).squeeze(2).transpose(1, 2)[0]
-    elif is_step and rows.size(0) > 1 and _is_better_turned(rows.size(0), weight.size(0)):
+    elif is_step and len(rows) > 1 and (len(rows) < _FEW_ROWS or len(weight) <= _FEW_OUTPUTS):
         # four times as fast as rows @ weight.t() for four rows
         out = (weight @ rows.t()).t()
         if bias is not None:
@@ -55,21 +51,10 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """G linear maps, each of its own vectors.
-
-    Args:
-        x: ``[G, N, I]``.
-        weight: ``[G, O, I]``.
-        bias: ``[G, O]``.
-
-    Returns:
-        ``[G, N, O]``.
+    """Apply G linear maps, each to its own vectors: [G, N, I] -> [G, N, O], with weights [G, O, I]
+    and biases [G, O].
     """
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
-
-
-def _is_better_turned(rows: int, outputs: int) -> bool:
-    return rows < _FEW_ROWS or outputs <= _FEW_OUTPUTS
 
 
 def _is_float32_on_cpu(x: Tensor) -> bool:
@@ -78,14 +63,19 @@ def _is_float32_on_cpu(x: Tensor) -> bool:
 
 
 def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """``[..., output]`` float32 of ``[..., input]``, under autocast too."""
+    """Compute a linear layer in float32, also under autocast: for products that overflow, or lose
+    too much precision, in half precision.
+    """
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.float(), layer.weight.float(), bias)
 
 
 class WeightNormalized(nn.Module):
-    """Matrices ``g v / |v|``, normalised over the inputs of each output, with biases.
+    """Weight-normalised matrices ``g v / |v|`` with biases; the norm is over the inputs of each
+    output.
+
+    Salimans, Kingma. Weight normalization. NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
 
     Args:
         shape: Shape of the matrices: ``(O, I)``, or ``(G, O, I)`` for G matrices.
@@ -100,14 +90,14 @@ class WeightNormalized(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Directions of N(0, 1/I), and lengths that leave them as they are."""
+        """Sample the matrices from N(0, 1/I)."""
         nn.init.normal_(self.weight_v, std=self.weight_v.size(-1) ** -0.5)
         with torch.no_grad():
             self.weight_g.copy_(self.weight_v.norm(dim=-1, keepdim=True))
         nn.init.zeros_(self.bias)
 
     def weight(self) -> Tensor:
-        """The matrices, in the parameters' precision; norms are taken in float32."""
+        """Return the matrices with the dtype of the parameters; norms are computed in float32."""
         if self.folded is not None:
             return self.folded
         direction = self.weight_v.float()
@@ -115,7 +105,7 @@ class WeightNormalized(nn.Module):
         return (direction * scale).to(self.weight_v.dtype)
 
     def fold(self) -> None:
-        """Computes the matrices once: for inference, after which no training may follow."""
+        """Compute the matrices once for inference; no training may follow."""
         self.folded = None
         with torch.no_grad():
             self.folded = self.weight()
@@ -128,15 +118,15 @@ class WeightNormalized(nn.Module):
 
 
 class ContextWindow(nn.Module):
-    """``sum_i C^(i) x_i`` over the windows of a sequence: a linear map of L neighbours.
+    """Linear map ``sum_i C^(i) x_i`` of the L elements of each window of a sequence.
 
     Args:
-        length: L of a window.
-        input_dim: I of each of its members.
+        length: L, number of elements of a window.
+        input_dim: I, dimension of each element.
         output_dim: O.
 
     Attributes:
-        weight: ``[O, L * I]``: the matrices C^(1) ... C^(L), side by side.
+        weight: [O, L * I] matrices C^(1) ... C^(L), side by side.
     """
 
     def __init__(self, length: int, input_dim: int, output_dim: int) -> None:
@@ -146,25 +136,19 @@ class ContextWindow(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, T + L - 1, I]``.
-
-        Returns:
-            ``[B, T, O]``, of the windows that begin at each of the first T members.
-        """
+        """Map all windows of [B, T + L - 1, I] to [B, T, O]."""
         T = x.size(1) - self.length + 1
         windows = torch.cat([x[:, i : i + T] for i in range(self.length)], dim=2)  # [B, T, L * I]
         return linear(windows, self.weight)
 
-    def of_table(self, table: Tensor) -> Tensor:
-        """Precompute the output of each type at each place of a window.
+    def project_table(self, table: Tensor) -> Tensor:
+        """Precompute the output of each token at each position of a window.
 
         Args:
-            table: [V, I] vectors of the types.
+            table: [V, I] vectors of the tokens.
 
         Returns:
-            [L, V, O]: :meth:`forward` equals the sum of the rows of a window's members.
+            [L, V, O]. The sum of the rows of a window's tokens equals :meth:`forward`.
         """
         matrices = self.weight.view(self.weight.size(0), self.length, -1)  # [O, L, I]
         return torch.matmul(table, matrices.permute(1, 2, 0))

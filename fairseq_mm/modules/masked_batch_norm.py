@@ -1,4 +1,4 @@
-"""Batch normalisation that leaves padding out."""
+"""Batch normalisation that ignores padding."""
 
 from typing import Any
 
@@ -7,20 +7,20 @@ from torch import Tensor, nn
 
 
 class MaskedBatchNorm(nn.Module):
-    """Ioffe and Szegedy 2015 over valid positions: padding has no part in the statistics.
+    """Batch normalisation (Ioffe and Szegedy 2015) with statistics over valid positions only.
 
-    The running statistics are the mean over all batches until ``momentum`` is the larger weight of
-    the last: with a small momentum they would stay near 0 and 1, where they start, for epochs, and
-    features of another scale would be nothing to a model that is evaluated.
+    The running statistics are the mean over the first ``1 / momentum`` batches, then a moving
+    average. A moving average from the start would stay close to its initial values for epochs, and
+    normalise features of another scale wrongly in evaluation.
 
-    Computed in float32, and its running statistics stay in float32 whatever the weights are cast
-    to: a hundredth of a difference is less than half precision resolves. A batch with a single
-    real row has no variance: it is normalised with the running statistics.
+    The layer computes in float32. The running statistics stay float32 even if the weights are cast,
+    because half precision cannot resolve their small updates. A batch with a single valid row has
+    no variance and is normalised with the running statistics.
 
     Args:
         channels: D.
-        momentum: least share of a batch in the running statistics.
-        eps: added to the variance.
+        momentum: Minimum weight of a batch in the running statistics.
+        eps: Number added to the variance.
     """
 
     def __init__(self, channels: int, momentum: float = 0.01, eps: float = 1e-5) -> None:
@@ -53,9 +53,9 @@ class MaskedBatchNorm(nn.Module):
             valid_mask: ``[...]`` bool, False at padding.
 
         Returns:
-            ``[..., D]``; what stands at padding means nothing.
+            ``[..., D]``; values at padding are undefined.
         """
-        self._keep_float32()  # fairscale's sharding casts buffers where _apply does not see it
+        self._keep_float32()  # fairscale's sharding casts buffers without calling _apply
         mean, variance = self.running_mean, self.running_var
         values = x.float()
         if self.training:

@@ -1,13 +1,13 @@
-"""Gated multi-scale self-attention of Fan et al. 2018, section 3.3, and its simpler relatives.
+"""Gated multi-scale self-attention of Fan et al. 2018, section 3.3, and its simpler variants.
 
-Head h of ``multi-scale`` attention sees every (h+1)th position: 0, h + 1, 2 (h + 1), ... Since the
-subsampling is anchored at the beginning, a position is a key of a head for ever or never, and its
-projections can be kept. A position sees those strictly before it, and a slot whose key and value
-are zero: attending there, it takes nothing from the past.
+Head h of multi-scale attention, counted from 0, sees positions 0, h + 1, 2 (h + 1), ... This
+subsampling starts at the beginning of the text, so the keys of earlier positions stay the same
+while decoding and can be cached. A position sees only earlier positions, and a slot whose key and
+value are zero, which it attends to if it needs nothing from the past.
 
-With the zero slot as key 0, a position t of a head of stride n sees the first 1 + ceil(t / n) keys.
-So every nth position makes up a sequence whose attention is causal as usual: a stride is n such
-sequences side by side, which PyTorch's fused kernels take without a mask.
+With the zero slot as key 0, position t of a head of stride n sees the first 1 + ceil(t / n) keys.
+Every nth position therefore belongs to a sequence with ordinary causal attention. A head of stride
+n is computed as n such sequences side by side, for which PyTorch's fused kernels need no mask.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -41,29 +41,22 @@ def visible_past(num_times: int, strides: list[int], device: torch.device) -> Te
 
 
 def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
-    """Attention of each time to the zero slot and to every ``stride``-th time before it.
+    """Attend from each step to the zero slot and to every ``stride``-th step before it.
 
-    Args:
-        query: ``[B, heads, T, A]``.
-        key: ``[B, heads, T, A]``.
-        value: ``[B, heads, T, A]``.
-        stride: n.
-
-    Returns:
-        ``[B, heads, T, A]``.
+    Query, key, value and the result are [B, heads, T, A].
     """
     B, heads, T, A = query.shape
-    length = 1 + -(-(T - 1) // stride)  # of the sequences: the longest past, and the zero slot
-    kept = [
+    length = 1 + -(-(T - 1) // stride)  # of a sequence: the longest past and the zero slot
+    sampled = [
         F.pad(x[:, :, : (length - 1) * stride : stride], (0, 0, 1, 0)) for x in (key, value)
     ]  # [B, heads, length, A]
     if stride == 1:
-        return attend_causally(query, kept[0], kept[1])
-    # time t is place t + n - 1 in a grid of `length` rows and n columns, a column a sequence
+        return attend_causally(query, sampled[0], sampled[1])
+    # step t is cell t + n - 1 of a grid with `length` rows and n columns; each column is a sequence
     first = stride - 1
     grid = F.pad(query, (0, 0, first, length * stride - T - first))
     sequences = grid.view(B, heads, length, stride, A).transpose(2, 3).flatten(1, 2)
-    keys, values = (x.repeat_interleave(stride, dim=1) for x in kept)
+    keys, values = (x.repeat_interleave(stride, dim=1) for x in sampled)
     out = attend_causally(sequences, keys, values)  # [B, heads n, length, A]
     out = out.view(B, heads, stride, length, A).transpose(2, 3).reshape(B, heads, -1, A)
     return out[:, :, first : first + T]
@@ -82,12 +75,11 @@ class Scale(NamedTuple):
 
 
 class KeyValueCache:
-    """Past of one layer during decoding: for each stride, the positions that its heads may attend
-    to.
+    """Keys and values of one layer during decoding, one entry per stride.
 
     Args:
-        strides: One stride per entry.
-        num_heads: Number of heads of each entry.
+        strides: Stride of each entry.
+        num_heads: Number of heads per entry.
         head_dim: A.
     """
 
@@ -98,8 +90,8 @@ class KeyValueCache:
         self.num_times = 0
         self.scales: list[Scale] = []
 
-    def visible(self, scale: int) -> int:
-        """Number of keys of an entry, the zero slot included."""
+    def count_keys(self, scale: int) -> int:
+        """Return the number of keys of an entry, including the zero slot."""
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, keys: Tensor, values: Tensor) -> None:
@@ -114,16 +106,16 @@ class KeyValueCache:
             self.scales = [
                 Scale(keys.new_zeros(shape), keys.new_zeros(shape)) for _ in self.strides
             ]
-        of_scale = zip(keys.split(self.num_heads, dim=1), values.split(self.num_heads, dim=1))
-        for number, (key, value) in enumerate(of_scale):
+        entries = zip(keys.split(self.num_heads, dim=1), values.split(self.num_heads, dim=1))
+        for number, (key, value) in enumerate(entries):
             if self.num_times % self.strides[number] == 0:
-                self._put(number, self.visible(number), key, value)
+                self._put(number, self.count_keys(number), key, value)
         self.num_times += 1
 
     def _put(self, number: int, place: int, key: Tensor, value: Tensor) -> None:
         scale = self.scales[number]
         capacity = scale.keys.size(2)
-        if place == capacity:  # doubled, so that each position is copied twice at most
+        if place == capacity:  # doubling copies each position at most twice on average
             scale = Scale(*(F.pad(x, (0, 0, 0, capacity)) for x in scale))
             self.scales[number] = scale
         scale.keys[:, :, place] = key
@@ -131,7 +123,7 @@ class KeyValueCache:
 
     def reorder(self, new_order: Tensor) -> None:
         for number, scale in enumerate(self.scales):
-            used = self.visible(number)
+            used = self.count_keys(number)
             reordered = [x.new_zeros(len(new_order), *x.shape[1:]) for x in scale]
             for x, source in zip(reordered, scale):
                 x[:, :, :used] = source[:, :, :used].index_select(0, new_order)
@@ -139,16 +131,16 @@ class KeyValueCache:
 
 
 class MultiScaleSelfAttention(nn.Module):
-    """``LayerNorm(x + out(attention of x to its past))``.
+    """Self-attention layer ``LayerNorm(x + out(attention of x to its past))``.
 
     Args:
         hidden_dim: C, channels of the layer.
         embed_dim: E, channels of queries, keys and values, divided between the heads.
         num_heads: H.
-        is_gated: queries, keys and values pass three layers with gated linear units between them
-            instead of one.
-        is_multi_scale: each head has its own stride and its own layers; else all positions are
-            keys, and the heads divide the output of common layers.
+        is_gated: True to compute queries, keys and values by three layers with gated linear units
+            between them; False for one layer.
+        is_multi_scale: True to give each head its own stride and layers; False to let all heads see
+            all positions and split the output of shared layers.
     """
 
     def __init__(
@@ -168,7 +160,7 @@ class MultiScaleSelfAttention(nn.Module):
         self.input_proj = nn.Linear(hidden_dim, 3 * embed_dim)
         nn.init.normal_(self.input_proj.weight, std=hidden_dim**-0.5)
         nn.init.zeros_(self.input_proj.bias)
-        # networks of queries, keys and values, each of all heads or one for each head
+        # networks for queries, keys and values, shared by all heads or one per head
         networks = 3 * num_heads if is_multi_scale else 3
         width = self.head_dim if is_multi_scale else embed_dim
         shapes = [(width, embed_dim)]
@@ -185,7 +177,8 @@ class MultiScaleSelfAttention(nn.Module):
         """
         Args:
             x: ``[B, T, C]``.
-            trace: gets the weights ``[B, H, T, 1 + T]``, the zero slot's first.
+            trace: List to which the weights ``[B, H, T, 1 + T]`` are appended; key 0 is the zero
+                slot.
 
         Returns:
             ``[B, T, C]``.
@@ -193,19 +186,20 @@ class MultiScaleSelfAttention(nn.Module):
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
         if self.is_gated and rows.dtype == torch.float32 and torch.is_grad_enabled():
-            # their hidden layers are most of a decoder's memory and a fifth of its work
-            networks = checkpoint(self._networks_of, rows, use_reentrant=False)
+            # the networks' hidden layers need most of a decoder's memory, but only a fifth of its
+            # time, so they are recomputed in the backward pass
+            projected = checkpoint(self._project, rows, use_reentrant=False)
         else:
-            networks = self._networks_of(rows)
-        networks = networks.view(3, B, T, self.num_heads, self.head_dim)
-        query, key, value = networks.transpose(2, 3).unbind(0)  # [B, H, T, A]
+            projected = self._project(rows)
+        projected = projected.view(3, B, T, self.num_heads, self.head_dim)
+        query, key, value = projected.transpose(2, 3).unbind(0)  # [B, H, T, A]
         if trace is not None:
             attention_mask = visible_past(T, self.strides, x.device)
             trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), attention_mask))
         count = self.num_heads // len(self.strides)
-        of_scale = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
-        heads = torch.cat([attend_to_past(q, k, v, stride) for stride, q, k, v in of_scale], dim=1)
-        return self._joined(heads.transpose(1, 2).flatten(0, 1), x)
+        scales = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
+        heads = torch.cat([attend_to_past(q, k, v, stride) for stride, q, k, v in scales], dim=1)
+        return self._join(heads.transpose(1, 2).flatten(0, 1), x)
 
     def new_cache(self) -> KeyValueCache:
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
@@ -218,15 +212,15 @@ class MultiScaleSelfAttention(nn.Module):
             cache: Cache of this layer; the newest step is appended to it.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
-        query, key, value = self._networks_of(rows).unbind(0)  # [B, H, A]
+        query, key, value = self._project(rows).unbind(0)  # [B, H, A]
         if cache.num_times:
             heads = [
                 attend(
-                    of_scale.unsqueeze(2),
-                    scale.keys[:, :, : cache.visible(number)],
-                    scale.values[:, :, : cache.visible(number)],
+                    scale_query.unsqueeze(2),
+                    scale.keys[:, :, : cache.count_keys(number)],
+                    scale.values[:, :, : cache.count_keys(number)],
                 ).squeeze(2)
-                for number, (of_scale, scale) in enumerate(
+                for number, (scale_query, scale) in enumerate(
                     zip(query.split(cache.num_heads, dim=1), cache.scales)
                 )
             ]
@@ -234,10 +228,10 @@ class MultiScaleSelfAttention(nn.Module):
         else:  # the first step attends only to the zero slot
             context = torch.zeros_like(query)
         cache.append(key, value)
-        return self._joined(context, x)
+        return self._join(context, x)
 
-    def _networks_of(self, rows: Tensor) -> Tensor:
-        """``[N, 3 E]`` give queries, keys and values ``[3, N, H, A]``."""
+    def _project(self, rows: Tensor) -> Tensor:
+        """Compute queries, keys and values: [N, 3 E] -> [3, N, H, A]."""
         N = rows.size(0)
         maps = self._first_layer(rows)
         for network in list(self.networks)[1:]:
@@ -247,8 +241,8 @@ class MultiScaleSelfAttention(nn.Module):
         maps = maps.view(3, len(self.strides), N, -1, self.head_dim).transpose(1, 2)
         return maps.flatten(2, 3)
 
-    def _joined(self, heads: Tensor, x: Tensor) -> Tensor:
-        """Heads ``[N, H, A]`` and the layer's input, of N rows, give the layer's output."""
+    def _join(self, heads: Tensor, x: Tensor) -> Tensor:
+        """Compute the layer's output from the heads' outputs [N, H, A] and its input x."""
         if self.head_proj is not None:
             weight, bias = self.head_proj.weight(), self.head_proj.bias
             heads = grouped_linear(heads.transpose(0, 1), weight, bias).transpose(0, 1)
@@ -256,7 +250,7 @@ class MultiScaleSelfAttention(nn.Module):
         return self.norm(out.view_as(x) + x)
 
     def _first_layer(self, rows: Tensor) -> Tensor:
-        """``[N, 3 E]`` give ``[3, N, O]``: the networks of a kind share their input."""
+        """Apply the first layer: [N, 3 E] -> [3, N, O]; heads of a kind share their input."""
         network = self.networks[0]
         weights = network.weight().view(3, -1, network.weight_v.size(-1))
         kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
@@ -264,6 +258,8 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """``[G, B, O]`` as ``[networks, B, O G / networks]``: networks of a kind side by side."""
+        """Regroup [G, B, O] to [networks, B, O G / networks], so that each network has its own
+        input.
+        """
         G, B, _ = rows.shape
         return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

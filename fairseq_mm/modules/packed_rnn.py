@@ -1,16 +1,23 @@
-"""Bidirectional recurrent layers over sequences with gaps; padding is not read, wherever it is."""
+"""Bidirectional recurrent layers that skip padding, wherever it is in a row."""
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+
+def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
+    """Pack the real elements of each row, in their order; ``counts`` [B] must be on the CPU."""
+    order = padding_mask.long().sort(dim=1, stable=True).indices  # real elements first
+    moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
+    return pack_padded_sequence(moved, counts, batch_first=True, enforce_sorted=False)
 
 
 class PackedGRU(nn.Module):
-    """A bidirectional GRU over the real elements of each row, in their order.
+    """Bidirectional GRU over the real elements of each row, in their order.
 
     Args:
         input_dim: D.
-        hidden_dim: H of each direction.
+        hidden_dim: H, hidden size of each direction.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int) -> None:
@@ -21,8 +28,8 @@ class PackedGRU(nn.Module):
         """
         Args:
             x: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool, True at padding, at either side or between; at least one
-                element of a row is real.
+            padding_mask: ``[B, N]`` bool, True at padding, which may be anywhere; at least one
+                element of each row is real.
 
         Returns:
             ``[B, N, 2H]``, forward before backward, zero at padding.
@@ -31,12 +38,8 @@ class PackedGRU(nn.Module):
         counts = valid_mask.sum(dim=1).cpu()  # the only wait for a GPU
         if counts.eq(x.size(1)).all():
             return self.gru(x)[0]
-        order = padding_mask.long().sort(dim=1, stable=True).indices  # real ones first
-        moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
-        packed = pack_padded_sequence(moved, counts, batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(
-            self.gru(packed)[0], batch_first=True, total_length=x.size(1)
-        )
+        states, _ = self.gru(_pack(x, padding_mask, counts))
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         places = (valid_mask.long().cumsum(dim=1) - 1).clamp(min=0)  # index among the real elements
         back = states.gather(1, places.unsqueeze(-1).expand(-1, -1, states.size(-1)))
         return back.masked_fill(padding_mask.unsqueeze(-1), 0)
@@ -45,12 +48,13 @@ class PackedGRU(nn.Module):
 class SkippingLSTM(nn.Module):
     """Bidirectional LSTM that skips missing elements.
 
-    The output at a missing element is the carried state: the forward output of the last real
-    element before it, and the backward output of the next real one; zeros if there is none.
+    The output at a missing element is the state carried over the gap: the forward output of the
+    last real element before it and the backward output of the next real element, or zeros if there
+    is no such element.
 
     Args:
         input_dim: D.
-        hidden_dim: H of each direction.
+        hidden_dim: H, hidden size of each direction.
         dropout: Dropout between layers.
     """
 
@@ -69,7 +73,8 @@ class SkippingLSTM(nn.Module):
         """
         Args:
             x: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool; at least one element of a row is there.
+            padding_mask: ``[B, N]`` bool, True at missing elements; at least one element of each
+                row is real.
 
         Returns:
             ``[B, N, 2H]``, forward before backward.
@@ -79,20 +84,18 @@ class SkippingLSTM(nn.Module):
     def with_last_states(
         self, x: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As :meth:`forward`, and each direction's state and cell ``[2 * num_layers, B, H]`` after
-        the last real element that it reads."""
+        """Compute :meth:`forward`, and the final state and cell of each direction,
+        [2 * num_layers, B, H].
+        """
         counts = (~padding_mask).sum(dim=1)
         on_cpu = counts.cpu()  # the only wait for a GPU
         if on_cpu.eq(x.size(1)).all():
             return self.lstm(x)
-        order = padding_mask.long().sort(dim=1, stable=True).indices  # real ones first
-        moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
-        packed = pack_padded_sequence(moved, on_cpu, batch_first=True, enforce_sorted=False)
-        states, last = self.lstm(packed)
+        states, last = self.lstm(_pack(x, padding_mask, on_cpu))
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         forward, backward = states.chunk(2, dim=-1)
-        before = (~padding_mask).long().cumsum(dim=1)  # real ones up to here
-        after = counts.unsqueeze(1) - before + (~padding_mask).long()  # from here on
+        before = (~padding_mask).long().cumsum(dim=1)  # real elements up to and with this
+        after = counts.unsqueeze(1) - before + (~padding_mask).long()  # from this element on
         outputs = torch.cat(
             [
                 _rows_or_zeros(forward, before - 1),
@@ -104,8 +107,8 @@ class SkippingLSTM(nn.Module):
 
 
 def _rows_or_zeros(x: Tensor, places: Tensor) -> Tensor:
-    """Rows ``[B, N]`` of ``[B, N, H]``; zeros for places before the first and after the last."""
+    """Gather rows ``places`` [B, N] of x [B, N, H]; zeros for places out of range."""
     is_there = ((places >= 0) & (places < x.size(1))).unsqueeze(-1)
-    # beyond a row's last real element the states are padding's, which are zeros
+    # beyond a row's last real element, pad_packed_sequence has put zeros
     chosen = x.gather(1, places.clamp(0, x.size(1) - 1).unsqueeze(-1).expand_as(x))
     return torch.where(is_there, chosen, torch.zeros_like(chosen))

@@ -1,6 +1,6 @@
-"""The pairwise ranking loss of an embedding of images and sentences.
+"""Pairwise ranking loss of image and sentence embeddings.
 
-Kiros et al. 2014, equation 6; the hardest negative: Faghri et al. 2018 (VSE++), equation 6.
+Kiros et al. 2014, equation 6. The hardest negative is from Faghri et al. 2018 (VSE++), equation 6.
 """
 
 from typing import NamedTuple, Optional
@@ -9,10 +9,12 @@ from torch import Tensor
 
 
 class RankingLoss(NamedTuple):
-    """
+    """Ranking loss of a batch.
+
     Attributes:
-        loss: summed over the queries of both directions.
-        collapsed: its value if all embeddings were equal: the margin for each term of the sum.
+        loss: Sum over the queries of both directions.
+        collapsed: Value of the loss if all embeddings were equal: the margin times the number of
+            terms.
     """
 
     loss: Tensor
@@ -51,11 +53,11 @@ def pairwise_ranking_loss(
     true_scores = (images * sentences).sum(-1, keepdim=True)  # [B, 1]
     loss = true_scores.new_zeros(())
     collapsed = true_scores.new_zeros(())
-    of_sentences = images @ all_sentences.t()  # [B, C]
-    # one product has both directions where the candidates are the pairs themselves
+    sentence_scores = images @ all_sentences.t()  # [B, C]
+    # if the candidates are the pairs themselves, one product serves both directions
     is_square = all_images is images and all_sentences is sentences
-    of_images = of_sentences.t() if is_square else sentences @ all_images.t()
-    for scores in (of_sentences, of_images):
+    image_scores = sentence_scores.t() if is_square else sentences @ all_images.t()
+    for scores in (sentence_scores, image_scores):
         costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_negative, 0.0)
         if negatives == "max":
             loss = loss + (costs.max(dim=1).values.sum() if costs.numel() else costs.sum())

@@ -1,13 +1,13 @@
-"""LSTM whose gates see the cell (Kiros et al. 2014, equations 1 to 5)."""
+"""LSTM with peephole connections (Kiros et al. 2014, equations 1 to 5)."""
 
 import torch
 from torch import Tensor, nn
 
-_INITIAL = 0.08  # uniform between minus and plus this
+_INITIAL = 0.08  # bound of the uniform initial weights
 
 
 class PeepholeLSTM(nn.Module):
-    """One layer, left to right, with initial state and cell of zeros:
+    """LSTM of one layer whose gates see the cell; initial state and cell are zero:
 
         i(t) = sigmoid(x(t) W_xi + m(t-1) W_hi + c(t-1) W_ci + b_i)     (1)
         f(t) = sigmoid(x(t) W_xf + m(t-1) W_hf + c(t-1) W_cf + b_f)     (2)
@@ -43,13 +43,7 @@ class PeepholeLSTM(nn.Module):
         nn.init.zeros_(self.input_proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, T, D]``; what follows a step does not change it, so padding may follow.
-
-        Returns:
-            states: ``[B, T, H]`` m(t).
-        """
+        """Compute the states m(t): [B, T, D] -> [B, T, H]; rows may be right-padded."""
         B, _, H = x.size(0), x.size(1), self.hidden_dim
         inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]
         hidden_weight = self.hidden_weight.t()
@@ -68,7 +62,7 @@ class PeepholeLSTM(nn.Module):
         return torch.stack(states, dim=1)
 
     def _peep(self, cell: Tensor) -> Tensor:
-        """``[B, 3H]`` terms of the gates i, f and o."""
+        """Compute the cell's terms [B, 3H] in the gates i, f and o."""
         if self.diagonal:
             return cell.repeat(1, 3) * self.cell_weight
         return cell @ self.cell_weight.t()

@@ -1,4 +1,4 @@
-"""Positions of tokens: their encodings, and their places in the sentences of a story."""
+"""Encodings of token positions, and positions within the sentences of a story."""
 
 import math
 from typing import Optional
@@ -8,16 +8,17 @@ from torch import Tensor, nn
 
 
 def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tensor:
-    """Vaswani et al. 2017, section 3.5: sines and cosines of geometric frequencies.
+    """Encode positions [...] by sines and cosines of geometric frequencies (Vaswani et al. 2017,
+    section 3.5).
 
     Args:
-        positions: ``[...]`` numbers.
-        dim: even.
-        interleaved: sine and cosine of a frequency side by side; else all sines come first, as in
-            Dai et al. 2019.
+        positions: [...] numbers.
+        dim: Dimension of the encodings, an even number.
+        interleaved: True to put sine and cosine of each frequency side by side; False to put all
+            sines first, as in Dai et al. 2019.
 
     Returns:
-        ``[..., dim]`` float32.
+        [..., dim] float32.
     """
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim
     angles = positions.float().unsqueeze(-1) * torch.exp(-math.log(10000.0) * exponents)
@@ -27,14 +28,14 @@ def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tenso
 
 
 class PositionedEmbedding(nn.Module):
-    """Sum of a word's and of its position's vector, both N(0, 0.1) at first.
+    """Sum of word embedding and learned position embedding, both initialised from N(0, 0.1).
 
-    Positions are counted from the first real token, from ``padding_idx + 1`` on as in fairseq, so
-    that a table of 1024 rows has 1022 positions. Padding has a vector as well.
+    As in fairseq, the first real token has position ``padding_idx + 1``, so a table of 1024 rows
+    has 1022 positions. Padding is embedded as well.
 
     Args:
         embed_dim: E.
-        table_rows: rows of the positions' table.
+        table_rows: Number of rows of the position table.
     """
 
     def __init__(self, num_types: int, embed_dim: int, padding_idx: int, table_rows: int) -> None:
@@ -46,13 +47,13 @@ class PositionedEmbedding(nn.Module):
         nn.init.normal_(self.positions.weight, std=0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """``[B, T]`` words give ``[B, T, E]``."""
+        """Embed words: [B, T] -> [B, T, E]."""
         valid_mask = tokens.ne(self.padding_idx).long()
         positions = valid_mask.cumsum(dim=1) * valid_mask + self.padding_idx
         return self.tokens(tokens) + self.positions(positions)
 
     def step(self, tokens: Tensor, number: int) -> Tensor:
-        """``[B]`` words, each the ``number``-th of its text (from 1), give ``[B, E]``."""
+        """Embed the word of each row at position ``number``, counted from 1: [B] -> [B, E]."""
         return self.tokens(tokens) + self.positions.weight[self.padding_idx + number]
 
     def max_positions(self) -> int:
@@ -60,15 +61,16 @@ class PositionedEmbedding(nn.Module):
 
 
 def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
-    """
+    """Find the sentence of each token and its position in the sentence.
+
     Args:
-        tokens: ``[B, T]`` input tokens of a story: a start token, then words. A separator among
-            them is the start token of the next sentence.
-        separator: its index in the dictionary.
+        tokens: [B, T] input tokens of a story: a start token, then words. A separator is the start
+            token of the next sentence.
+        separator: Index of the separator in the dictionary.
 
     Returns:
-        sentences: ``[B, T]`` of each token, from 0.
-        positions: ``[B, T]`` in its sentence, 0 for the start token.
+        sentences: [B, T] index of each token's sentence, from 0.
+        positions: [B, T] position of each token in its sentence, 0 for the start token.
     """
     is_start = tokens.eq(separator)
     is_start[:, 0] = False  # whatever the first token is, it starts sentence 0
@@ -80,15 +82,15 @@ def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
 def next_positions(
     places: Optional[tuple[Tensor, Tensor]], tokens: Tensor, separator: int
 ) -> tuple[Tensor, Tensor]:
-    """:func:`sentence_positions` one token at a time.
+    """Compute :func:`sentence_positions` one token at a time.
 
     Args:
-        places: ``[B]`` sentence and position of the token before; None at the first.
-        tokens: ``[B]`` the new tokens.
-        separator: as above.
+        places: Sentences [B] and positions [B] of the previous tokens; None at the first step.
+        tokens: [B] new tokens.
+        separator: Index of the separator in the dictionary.
 
     Returns:
-        sentences ``[B]`` and positions ``[B]`` of the new tokens.
+        Sentences [B] and positions [B] of the new tokens.
     """
     if places is None:
         return torch.zeros_like(tokens), torch.zeros_like(tokens)
@@ -97,14 +99,15 @@ def next_positions(
     return sentences + is_start.long(), (positions + 1).masked_fill(is_start, 0)
 
 
-def vectors_of_sentences(vectors: Tensor, sentences: Tensor) -> Tensor:
-    """
+def select_sentence_vectors(vectors: Tensor, sentences: Tensor) -> Tensor:
+    """Select the vector of each token's sentence.
+
     Args:
-        vectors: ``[B, N, ...]`` one for each sentence.
-        sentences: ``[B, T]``; those after the last take the last vector.
+        vectors: [B, N, ...] one vector per sentence.
+        sentences: [B, T] index of each token's sentence; an index beyond N selects the last vector.
 
     Returns:
-        ``[B, T, ...]``: the vector of each token's sentence.
+        [B, T, ...].
     """
     chosen = sentences.clamp(max=vectors.size(1) - 1)
     rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Transformer layers that normalise their input, with any number of sources to attend to."""
+"""Pre-norm transformer layers that attend to any number of sources."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
@@ -46,19 +46,20 @@ class PreNormEncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2) to a source of any width.
+    """Multi-head attention (Vaswani et al. 2017, section 3.2) to a source of any dimension.
 
     Args:
-        dim: D of queries and output.
-        source_dim: C of the source.
-        num_heads: a divisor of D.
+        dim: D, dimension of queries and output.
+        source_dim: C, dimension of the source.
+        num_heads: Number of heads, a divisor of D.
     """
 
     def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.query_proj = nn.Linear(dim, dim)
-        self.key_proj = nn.Linear(source_dim, dim, bias=False)  # softmax takes no notice of a bias
+        # no bias, because it would add the same number to all scores of a softmax
+        self.key_proj = nn.Linear(source_dim, dim, bias=False)
         self.value_proj = nn.Linear(source_dim, dim)
         self.out_proj = nn.Linear(dim, dim)
         for layer in (self.query_proj, self.key_proj, self.value_proj, self.out_proj):
@@ -67,7 +68,7 @@ class SourceAttention(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def project(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values ``[B, heads, N, A]`` of ``[B, N, C]``."""
+        """Project a source [B, N, C] to keys and values [B, heads, N, A]."""
         return (
             split_heads(self.key_proj(source), self.num_heads),
             split_heads(self.value_proj(source), self.num_heads),
@@ -105,10 +106,11 @@ class SourceAttention(nn.Module):
 
 
 class LayerTrace(NamedTuple):
-    """
+    """Attention weights of a decoder layer.
+
     Attributes:
-        weights: ``[B, T, N]`` of each source.
-        modality_weights: ``[B, T, M]``, None where there is one source.
+        weights: [B, T, N] for each source.
+        modality_weights: [B, T, M]; None if there is only one source.
     """
 
     weights: list[Tensor]
@@ -153,8 +155,8 @@ class PreNormDecoderLayer(nn.Module):
         self.dropout = dropout
 
     def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Project the first of the sources [B, N, C] that this layer attends to, to keys and
-        values.
+        """Project the sources [B, N, C] to keys and values; a layer with one source reads only the
+        first.
         """
         return [attention.project(x) for attention, x in zip(self.source_attentions, sources)]
 
@@ -184,7 +186,7 @@ class PreNormDecoderLayer(nn.Module):
         T = query.size(-2)
         if past is not None:
             key, value = torch.cat([past[0], key], dim=-2), torch.cat([past[1], value], dim=-2)
-        # a single word sees all others; of several, each sees those up to itself
+        # a single new word may attend to all words, so only several new words need a mask
         attention_mask = None
         if T > 1:
             attention_mask = torch.ones(T, key.size(-2), dtype=torch.bool, device=x.device)

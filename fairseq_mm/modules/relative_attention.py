@@ -12,8 +12,8 @@ class RelativeAttention(nn.Module):
 
         A_ij = (q_i + u) k_j + (q_i + v) W_R R_(i - j)
 
-    where R is a sinusoid of the distance, u and v are learned, and keys come from memory and
-    segment; the weights are the softmax of A / sqrt(head_dim).
+    where R is a sinusoid of the distance, u and v are learned, and the keys belong to the memory
+    and the current segment. The weights are the softmax of A / sqrt(head_dim).
 
     Args:
         dim: Dimension of input and output.
@@ -43,12 +43,12 @@ class RelativeAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Each ``[B, H, T, A]`` of ``[B, T, D]``."""
+        """Project x [B, T, D] to keys and values, [B, H, T, A] each."""
         keys, values = self.key_value_proj(x).chunk(2, dim=-1)
         return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
 
     def distance_keys(self, count: int) -> Tensor:
-        """``[H, count, A]`` W_R R of the distances 0 to ``count - 1``."""
+        """Compute W_R R [H, count, A] for the distances 0 to ``count - 1``."""
         weight = self.distance_proj.weight
         distances = torch.arange(count, device=weight.device).clamp(max=self.clamp_length)
         encoded = sinusoids(distances, self.dim, interleaved=False).to(weight.dtype)
@@ -63,16 +63,17 @@ class RelativeAttention(nn.Module):
         distances: Tensor,
         attention_mask: Tensor,
     ) -> Tensor:
-        """
+        """Compute the attention weights, in float32.
+
         Args:
-            queries: ``[B, H, L, A]``.
-            keys: ``[B, H, K, A]``.
-            distance_keys: see :meth:`distance_keys`.
-            distances: ``[B or 1, L, K]`` from each key to each query; any number where invisible.
-            attention_mask: ``[B or 1, L, K]`` bool.
+            queries: [B, H, L, A].
+            keys: [B, H, K, A].
+            distance_keys: Result of :meth:`distance_keys`.
+            distances: [B or 1, L, K] distance from each key to each query; any number if masked.
+            attention_mask: [B or 1, L, K] bool, True where a query may attend.
 
         Returns:
-            ``[B, H, L, K]``, computed in float32.
+            [B, H, L, K] with the dtype of the queries.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))
         by_distance = torch.matmul(

@@ -53,10 +53,10 @@ def remember(
     former = slots[(-places).clamp(min=0, max=memory_length)]
     old_valid_mask = memory.valid_mask.gather(1, former.clamp(min=0)) & (former >= 0)
     valid_mask = torch.where(places >= 0, places < lengths.unsqueeze(1), old_valid_mask)
-    kept = valid_mask.any(dim=0)
-    if not kept.any():
-        kept[-1] = True  # a memory without a slot has no shape; this one is padding
-    places, former = places[:, kept], former[:, kept]
+    is_used = valid_mask.any(dim=0)
+    if not is_used.any():
+        is_used[-1] = True  # one slot of padding, so that no tensor of the memory is empty
+    places, former = places[:, is_used], former[:, is_used]
     num_old = len(memory.ages)
     index = torch.where(places >= 0, places.clamp(max=hidden[0].size(1) - 1) + num_old, former)
     index = index.clamp(min=0).to(hidden[0].device, non_blocking=True)
@@ -64,4 +64,4 @@ def remember(
     for old, new in zip(memory.contents, hidden):
         states = torch.cat([old.expand(-1, num_old, -1), new], dim=1)
         contents.append(states.gather(1, index.unsqueeze(-1).expand(-1, -1, new.size(-1))))
-    return SegmentMemory(contents, ages[kept], valid_mask[:, kept])
+    return SegmentMemory(contents, ages[is_used], valid_mask[:, is_used])

@@ -1,8 +1,7 @@
-"""The recurrent layer of m-RNN: a sentence's states from its word vectors.
+"""Recurrent layer of m-RNN (Mao et al. 2015, section 3.2, equation 2).
 
-Mao et al. 2015, section 3.2, equation 2: ``r(t) = f(U r(t-1) + w(t))``, where f is the ReLU, or one
-of the functions that footnote 3 tells of: the sigmoid, and the scaled hyperbolic tangent of
-equation 4.
+The states are ``r(t) = f(U r(t-1) + w(t))``, where f is the ReLU, or a function named in footnote
+3: the sigmoid, or the scaled hyperbolic tangent of equation 4.
 """
 
 from collections.abc import Callable
@@ -39,12 +38,11 @@ ACTIVATIONS = {
 
 
 class _SimpleRecurrence(torch.autograd.Function):
-    """One fused product and an activation a step; the weight's gradient is one product over all
-    steps.
+    """Recurrence with one product per step, whose weight gradient is a single product.
 
-    Autograd over the same loop keeps three graph nodes a step and adds up a weight gradient at
-    each; ``nn.RNN`` multiplies the input by a matrix that is the identity here. Figures:
-    ``benchmarks/m_rnn.py``.
+    Autograd would keep three graph nodes per step and add up a weight gradient at each step.
+    ``nn.RNN`` would also multiply the input by a matrix, which m-RNN does not have. See
+    ``benchmarks/m_rnn.py`` for the speed.
     """
 
     @staticmethod
@@ -66,7 +64,7 @@ class _SimpleRecurrence(torch.autograd.Function):
     def backward(ctx: Any, grad_states: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, weight = ctx.saved_tensors
         T, B, H = grad_states.shape
-        # d(t): the gradient before the activation of step t, which is the input's gradient as well
+        # gradient of each step before its activation, which is also the gradient of the input
         before = grad_states.new_empty(T, B, H)
         derivative = ctx.activation.derivative(states[1:])
         from_future = grad_states.new_zeros(B, H)
@@ -80,13 +78,13 @@ class _SimpleRecurrence(torch.autograd.Function):
 def simple_recurrence(
     inputs: Tensor, weight: Tensor, initial: Tensor, activation: str = "relu"
 ) -> Tensor:
-    """States of a simple recurrence, for all steps (Mao et al. 2015, equation 2).
+    """Compute the states of all steps (Mao et al. 2015, equation 2).
 
     Args:
         inputs: ``[B, T, H]`` word vectors w(1), ..., w(T).
-        weight: ``[H, H]`` the matrix U.
-        initial: ``[B, H]`` the state r(0).
-        activation: f, a name of ``ACTIVATIONS``.
+        weight: ``[H, H]`` matrix U.
+        initial: ``[B, H]`` state r(0).
+        activation: Name of f in ``ACTIVATIONS``.
 
     Returns:
         states: ``[B, T, H]`` r(1), ..., r(T), in the inputs' dtype.

@@ -1,4 +1,4 @@
-"""Attention of a convolutional decoder's layer to the source text."""
+"""Attention of a convolutional decoder layer to the source text."""
 
 import math
 from typing import Optional
@@ -35,13 +35,14 @@ class SourceAttention(nn.Module):
         self.num_heads = num_heads
 
     def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """
+        """Project the encoder's output for this layer.
+
         Args:
-            keys: ``[B, S, E]`` the encoder's last layer.
-            values: ``[B, S, E]`` the same with the source's embeddings added.
+            keys: [B, S, E] output of the encoder's last layer.
+            values: [B, S, E] the same with the source's embeddings added.
 
         Returns:
-            keys and values of this layer: ``[B, heads, S, E / heads]`` each.
+            Keys and values of this layer, [B, heads, S, E / heads] each.
         """
         B, S, _ = keys.shape
         projected = [
@@ -61,10 +62,10 @@ class SourceAttention(nn.Module):
         """
         Args:
             hidden: ``[B, T, C]``.
-            embedding: ``[B, T, E]`` of the target.
-            source: see :meth:`project_source`.
-            valid_mask: ``[B, 1, 1, S]`` bool, False at padding of the source; None: no padding.
-            trace: gets the weights ``[B, heads, T, S]``.
+            embedding: ``[B, T, E]`` embeddings of the target.
+            source: Result of :meth:`project_source`.
+            valid_mask: ``[B, 1, 1, S]`` bool, False at padding of the source; None for no padding.
+            trace: List to which the weights ``[B, heads, T, S]`` are appended.
 
         Returns:
             ``[B, T, C]``.
@@ -86,5 +87,5 @@ class SourceAttention(nn.Module):
         source: tuple[Tensor, Tensor],
         valid_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """As :meth:`forward` for the newest time: ``[B, C]`` and ``[B, E]`` give ``[B, C]``."""
+        """Compute :meth:`forward` for the newest step: [B, C] and [B, E] -> [B, C]."""
         return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)

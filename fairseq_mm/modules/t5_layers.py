@@ -14,8 +14,8 @@ _FUSED = getattr(F, "scaled_dot_product_attention", None)
 # PyTorch 2.1 and newer let the caller choose the scale
 _CAN_BE_UNSCALED = "scale=" in (getattr(_FUSED, "__doc__", None) or "")
 _HALF = (torch.float16, torch.bfloat16)
-# by which queries are made smaller where scores might leave the range of float16; a power of two,
-# so that nothing is rounded
+# Divisor of queries in half precision, because unscaled scores may leave the range of float16. It
+# is a power of two, so that nothing is rounded.
 _SCORE_SCALE = 8.0
 
 
@@ -68,25 +68,25 @@ class T5Attention(nn.Module):
         self.key_proj = nn.Linear(dim, inner_dim, bias=False)
         self.value_proj = nn.Linear(dim, inner_dim, bias=False)
         self.output_proj = nn.Linear(inner_dim, dim, bias=False)
-        # the missing scale of the scores stands in the initial queries
+        # scores are not divided by sqrt(head_dim), so the initial queries are smaller instead
         nn.init.normal_(self.query_proj.weight, std=(dim * head_dim) ** -0.5)
         nn.init.normal_(self.key_proj.weight, std=dim**-0.5)
         nn.init.normal_(self.value_proj.weight, std=dim**-0.5)
         nn.init.normal_(self.output_proj.weight, std=inner_dim**-0.5)
 
     def queries(self, x: Tensor) -> Tensor:
-        """``[B, H, T, A]`` of ``[B, T, D]``."""
+        """Project x [B, T, D] to queries [B, H, T, A]."""
         return split_heads(linear(x, self.query_proj.weight), self.num_heads)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, H, S, A]`` each, of ``[B, S, D]``."""
+        """Project x [B, S, D] to keys and values, [B, H, S, A] each."""
         return (
             split_heads(linear(x, self.key_proj.weight), self.num_heads),
             split_heads(linear(x, self.value_proj.weight), self.num_heads),
         )
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
-        """As :func:`attend_unscaled`, but ``[B, T, D]``, after the last projection."""
+        """Attend, see :func:`attend_unscaled`, and project the result to [B, T, D]."""
         dropout = self.dropout if self.training else 0.0
         attended = merge_heads(attend_unscaled(query, key, value, bias, dropout))
         return linear(attended, self.output_proj.weight)
@@ -119,7 +119,7 @@ class T5FeedForward(nn.Module):
         nn.init.normal_(self.output_proj.weight, std=inner_dim**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., D]``; of float16 the output is float32."""
+        """Compute the layer: [..., D] -> [..., D]; the output is float32 for float16 inputs."""
         inner = linear(x, self.inner_proj.weight)
         if self.gate_proj is None:
             inner = F.relu(inner)
@@ -152,7 +152,7 @@ class RMSNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., dim]`` of the weight's type, of ``[..., dim]`` of any."""
+        """Normalise x [..., dim] of any dtype; the result has the dtype of the weight."""
         x = x.float()
         scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.epsilon)
         return self.weight * (x * scale).to(self.weight.dtype)
@@ -161,18 +161,20 @@ class RMSNorm(nn.Module):
 def relative_buckets(
     offsets: Tensor, *, bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Tensor:
-    """Raffel et al. 2020, section 2.1: half of the buckets hold one distance each, the others
-    ranges that grow as the logarithm does, up to ``max_distance``; all beyond share the last.
+    """Compute the bucket of each distance between two tokens (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets hold one distance each. The others hold ranges that grow logarithmically up
+    to ``max_distance``; the last one also holds all larger distances.
 
     Args:
-        offsets: key's position minus query's, any shape.
-        bidirectional: half of the buckets are for keys after the query; else those count as
-            distance 0.
-        num_buckets: an even number, with ``bidirectional`` a multiple of four.
-        max_distance: from which on distances share a bucket.
+        offsets: Position of the key minus position of the query, of any shape.
+        bidirectional: True to use half of the buckets for keys after the query; False to treat
+            those keys as distance 0.
+        num_buckets: Number of buckets, even; a multiple of four with ``bidirectional``.
+        max_distance: Distance from which on all distances share a bucket.
 
     Returns:
-        int64 of the shape of ``offsets``, 0 to ``num_buckets - 1``.
+        int64 tensor with the shape of ``offsets``, 0 to ``num_buckets - 1``.
     """
     if bidirectional:
         num_buckets //= 2
@@ -182,8 +184,8 @@ def relative_buckets(
         first = torch.zeros_like(offsets)
         distances = (-offsets).clamp(min=0)
     num_exact = num_buckets // 2
-    # in float32, as the published models were trained: a distance on the border of two ranges goes
-    # where rounding puts it
+    # in float32, as the published models were trained: rounding decides the bucket of a distance on
+    # the border of two ranges
     shares = torch.log(distances.clamp(min=1).float() / num_exact)
     shares = shares / math.log(max_distance / num_exact) * (num_buckets - num_exact)
     ranges = (num_exact + shares.long()).clamp(max=num_buckets - 1)
@@ -191,13 +193,13 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """A number for each head and bucket of distances, shared by the layers of a stack.
+    """Learned attention bias per head and bucket of distances, shared by the layers of a stack.
 
     Args:
-        num_buckets: see :func:`relative_buckets`.
+        num_buckets: See :func:`relative_buckets`.
         num_heads: H.
-        max_distance: see :func:`relative_buckets`.
-        bidirectional: keys may stand after the query.
+        max_distance: See :func:`relative_buckets`.
+        bidirectional: True if keys may follow the query.
     """
 
     def __init__(
@@ -208,8 +210,8 @@ class RelativeBias(nn.Module):
         self.max_distance = max_distance
         self.bidirectional = bidirectional
 
-    def _of_offsets(self, offsets: Tensor) -> Tensor:
-        """``[H, count]`` of ``[count]``."""
+    def _look_up(self, offsets: Tensor) -> Tensor:
+        """Return the biases [H, count] of offsets [count]."""
         buckets = relative_buckets(
             offsets,
             bidirectional=self.bidirectional,
@@ -219,12 +221,12 @@ class RelativeBias(nn.Module):
         return F.embedding(buckets, self.weight).t()
 
     def forward(self, length: int) -> Tensor:
-        """``[1, H, length, length]``: of each query (third) and key (last)."""
+        """Return the biases [1, H, queries, keys] of a sequence of ``length`` tokens."""
         offsets = torch.arange(1 - length, length, device=self.weight.device)
-        # window i begins at offset i + 1 - length, which is where query length - 1 - i begins
-        windows = self._of_offsets(offsets).unfold(-1, length, 1)
+        # window i begins at offset i + 1 - length, the first offset of query length - 1 - i
+        windows = self._look_up(offsets).unfold(-1, length, 1)
         return windows.flip(1).unsqueeze(0)
 
-    def of_newest(self, length: int) -> Tensor:
-        """``[H, length]``: of the query at position ``length - 1`` and keys 0 to ``length - 1``."""
-        return self._of_offsets(torch.arange(1 - length, 1, device=self.weight.device))
+    def newest(self, length: int) -> Tensor:
+        """Return the biases [H, length] of the last of ``length`` tokens, as the query."""
+        return self._look_up(torch.arange(1 - length, 1, device=self.weight.device))

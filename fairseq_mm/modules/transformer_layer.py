@@ -1,4 +1,4 @@
-"""The transformer's parts, post-norm, as PyTorch's layers have them."""
+"""Post-norm transformer layers, equal to PyTorch's ``nn.TransformerEncoderLayer``."""
 
 from typing import Optional
 
@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each ``[B, H, T, A]``, of ``[B, T, D]``."""
+        """Project x [B, T, D] to queries, keys and values, [B, H, T, A] each."""
         query, key, value = self.in_proj(x).chunk(3, dim=-1)
         return (
             split_heads(query, self.num_heads),
@@ -40,7 +40,8 @@ class SelfAttention(nn.Module):
         """
         Args:
             x: ``[B, T, D]``.
-            attention_mask: bool, broadcast to ``[B, H, T, T]``: keys that each query sees.
+            attention_mask: Bool tensor that broadcasts to ``[B, H, T, T]``, True where a query may
+                attend.
         """
         rate = self.dropout if self.training else 0.0
         return self.out_proj(merge_heads(attend(*self.project(x), attention_mask, dropout=rate)))
@@ -86,6 +87,6 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
-        """As :meth:`SelfAttention.forward`."""
+        """See :meth:`SelfAttention.forward`."""
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, attention_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

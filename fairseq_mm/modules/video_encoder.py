@@ -1,5 +1,6 @@
-"""A transformer over a video's frames (Yu et al. 2021, section 3.2: the visual transformer encoder,
-VTF)."""
+"""Transformer over the frames of a video: the visual transformer encoder (VTF) of Yu et al. 2021,
+section 3.2.
+"""
 
 import math
 from typing import Optional
@@ -12,7 +13,7 @@ from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
 
 class VideoTransformerEncoder(nn.Module):
-    """Layers of :class:`TransformerEncoderLayer` over ``sqrt(dim) frame + position``.
+    """Transformer encoder whose input is ``sqrt(dim) frame + position``.
 
     Args:
         dim: Dimension of the frames' features and of the output.
@@ -55,7 +56,7 @@ class VideoTransformerEncoder(nn.Module):
                 real.
 
         Returns:
-            ``[B, M, D]``; of no meaning at padding.
+            ``[B, M, D]``; values at padding are undefined.
         """
         M, D = features.shape[1:]
         frames = torch.arange(M, device=features.device)

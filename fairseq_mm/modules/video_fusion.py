@@ -1,4 +1,4 @@
-"""Attention of a text's positions to a video's frames, as a sub-layer of a text model's layer.
+"""Sub-layer of a text model that attends from the text to the frames of a video.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. 2021, section 3.3, equations 4 to 13.
@@ -150,10 +150,10 @@ class VideoFusion(nn.Module):
         """
         Args:
             text: ``[B, N, text_dim]``.
-            projected: see :meth:`project`.
+            projected: Result of :meth:`project`.
             padding_mask: ``[B, M]`` bool, True at padding; at least one frame of each video must be
-                real. None: all are.
-            trace: gets the attention's weights and the gate's values.
+                real. None for no padding.
+            trace: Record to which attention weights and gate values are appended.
 
         Returns:
             ``[B, N, text_dim]``.
@@ -229,7 +229,7 @@ class VideoFusion(nn.Module):
 
 
 def _linear_of_both(layer: nn.Linear, first: Tensor, second: Tensor) -> Tensor:
-    """``layer([first; second])`` without laying them side by side."""
+    """Compute ``layer([first; second])`` without concatenating the two."""
     width = first.size(-1)
     left = F.linear(first, layer.weight[:, :width], layer.bias)
     return left + F.linear(second, layer.weight[:, width:])

@@ -73,9 +73,9 @@ class FairseqAdamL2(FairseqAdam):
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
-        """Arguments of :class:`AdamL2`, which also replace those that a checkpoint recorded."""
+        """Arguments of :class:`AdamL2`; they override the arguments recorded in a checkpoint."""
         lr = self.cfg.lr
-        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one an epoch
+        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
         for rate in rates:
             check_rate("--lr", rate)
         check_adam(self.cfg)
@@ -89,25 +89,14 @@ class FairseqAdamL2(FairseqAdam):
 
 
 def check_rate(option: str, value: float) -> None:
-    """Check a learning rate.
-
-    Raises:
-        UserError: if it is negative or not finite.
-    """
+    """Raise a UserError if a learning rate is negative or not finite."""
     if not 0 <= value < math.inf:
         raise UserError(f"{option} must be a number of 0 or more, but is {value}.")
 
 
 def check_adam(cfg: Any) -> None:
-    """Check the options of an optimizer.
-
-    Args:
-        cfg: Config of an optimizer with ``adam_eps`` and ``weight_decay``.
-
-    Raises:
-        UserError: if one of these options is out of range.
-    """
-    if not 0 < cfg.adam_eps < math.inf:  # with 0, a gradient of 0 makes a weight NaN
+    """Raise a UserError if ``adam_eps`` or ``weight_decay`` of a config is out of range."""
+    if not 0 < cfg.adam_eps < math.inf:  # with 0, a zero gradient would divide 0 by 0
         raise UserError(f"--adam-eps must be a number above 0, but is {cfg.adam_eps}.")
     if not 0 <= cfg.weight_decay < math.inf:
         raise UserError(f"--weight-decay must be a number of 0 or more, but is {cfg.weight_decay}.")
@@ -171,13 +160,13 @@ class AdamL2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Update the weights once.
+        """Update the parameters once.
 
         Args:
-            closure: Function that evaluates the model again and returns the loss.
+            closure: Function that evaluates the model again and returns the loss, or None.
 
         Returns:
-            The closure's loss, or None.
+            Loss of the closure, or None.
 
         Raises:
             RuntimeError: if a gradient is sparse.
@@ -210,8 +199,8 @@ class AdamL2(torch.optim.Optimizer):
         if group["amsgrad"]:
             largest = self._moment(state, "max_exp_avg_sq", weight)
             second = torch.max(largest, second, out=largest)
-        # eps is added to the corrected root, as in Algorithm 1; fairseq's Adam adds it to the
-        # uncorrected one, where an L2 penalty of small weights would drown in it at first
+        # eps is added to the bias-corrected root, as in Algorithm 1. fairseq's Adam adds it to the
+        # uncorrected root, which is so small at first that eps would outweigh the L2 penalty
         denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
         weight.addcdiv_(moment, denominator, value=-group["lr"] / (1 - beta1**step))
         if is_half:
@@ -219,9 +208,7 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
-        """Return a running average, initially zero; move one from a checkpoint to the weight's
-        device.
-        """
+        """Return a running average, initially zero; a checkpoint's may be on another device."""
         if name in state:
             state[name] = state[name].to(weight)
         else:

@@ -1,6 +1,7 @@
-"""Adam with one learning rate for pretrained parameters and one for added ones:
-``--optimizer adam_parameter_groups``; of old ``adam_by_origin``, which checkpoints from before
-version 0.2.0 name.
+"""Adam with separate learning rates for pretrained and added parameters
+(``--optimizer adam_parameter_groups``).
+
+Checkpoints from before version 0.2.0 call this optimizer ``adam_by_origin``.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 4.2: 1.5e-4 for added layers. For pretrained parameters the
@@ -8,8 +9,8 @@ section names 6e-4 and 3e-5 "following Lewis et al. (2019) and Raffel et al. (20
 BART and 3e-5 for T5 if read in order. The released code has 3e-5 for BART and no rate for T5.
 
 Differs from the released code:
-- Added parameters are those that the model marks as such. There they were identified by shape and
-  value, so that some were in neither group and never trained, and others at the pretrained rate.
+- The model marks its added parameters. The released code identifies them by shape and value, so
+  that some are in neither group and never trained, and others have the pretrained rate.
 """
 
 import logging
@@ -26,7 +27,7 @@ from fairseq_mm.optim.adam_l2 import check_adam, check_rate
 
 logger = logging.getLogger(__name__)
 
-# value of the attribute `param_group` of parameters that no pretrained model has
+# value of the attribute `param_group` of parameters that the pretrained model does not have
 ADDED = "added"
 
 
@@ -36,7 +37,7 @@ class AdamParameterGroupsConfig(FairseqAdamConfig):
         default=1.5e-4,
         metadata={
             "help": "Learning rate of added parameters, which are not pretrained. The scheduler "
-            "changes it in proportion to --lr, that of the others."
+            "changes it in proportion to --lr, the rate of the pretrained parameters."
         },
     )
 
@@ -54,7 +55,7 @@ class AdamParameterGroups(FairseqAdam):
 
     def __init__(self, cfg: Any, params: Any) -> None:
         lr: Any = cfg.lr
-        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one an epoch
+        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
         lr = rates[0]
         for rate in rates:
             check_rate("--lr", rate)
@@ -97,10 +98,10 @@ class AdamParameterGroups(FairseqAdam):
     def load_state_dict(
         self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None
     ) -> None:
-        """Load the state of both parameter groups.
+        """Load a state dict.
 
         Raises:
-            UserError: if the state has not two such groups.
+            UserError: if its groups have other sizes.
         """
         ours, theirs = (
             [len(group["params"]) for group in groups]
@@ -115,7 +116,7 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Refuse flat parameters, in which fairseq joins all parameters to one.
+        """Refuse flat parameters: fairseq reads this after joining all parameters into one.
 
         Raises:
             UserError: always.
@@ -134,7 +135,9 @@ class AdamByOriginConfig(FairseqAdamConfig):
 
 @register_optimizer("adam_by_origin", dataclass=AdamByOriginConfig)
 class AdamByOrigin(AdamParameterGroups):
-    """The same by its old name, with which trainings are resumed: fairseq compares the name of the
-    optimizer's class with the checkpoint's."""
+    """The optimizer under its old name.
+
+    To resume a training, fairseq requires the class name that the checkpoint records.
+    """
 
     rate_field = "new_lr"

@@ -1,6 +1,6 @@
-"""The learning rate times a factor every few epochs: ``--lr-scheduler epoch_decay``.
+"""Multiply the learning rate by a factor every few epochs (``--lr-scheduler epoch_decay``).
 
-Yu et al. 2021 (VG-BART), section 4.2: times 0.95 every 10 epochs.
+Yu et al. 2021 (VG-BART), section 4.2: by 0.95 every 10 epochs.
 """
 
 from collections.abc import Collection
@@ -17,11 +17,14 @@ from fairseq_mm.errors import UserError
 @dataclass
 class EpochDecayConfig(FairseqDataclass):
     decay_factor: float = field(
-        default=0.95, metadata={"help": "what the learning rate is multiplied by"}
+        default=0.95, metadata={"help": "Factor that the learning rate is multiplied by."}
     )
-    decay_epochs: int = field(default=10, metadata={"help": "every so many epochs"})
+    decay_epochs: int = field(
+        default=10, metadata={"help": "Number of epochs after which the factor is applied again."}
+    )
     warmup_updates: int = field(
-        default=0, metadata={"help": "raise the learning rate linearly over the first updates"}
+        default=0,
+        metadata={"help": "Number of first updates over which the learning rate rises linearly."},
     )
     # fairseq builds a command-line parser from these types, and it does not support `list[float]`
     lr: List[float] = II("optimization.lr")  # noqa: UP006, RUF009
@@ -29,10 +32,10 @@ class EpochDecayConfig(FairseqDataclass):
 
 @register_lr_scheduler("epoch_decay", dataclass=EpochDecayConfig)
 class EpochDecay(FairseqLRScheduler):
-    """``lr * decay_factor ** ((epoch - 1) // decay_epochs)``; epochs count from 1.
+    """Learning rate ``lr * decay_factor ** ((epoch - 1) // decay_epochs)``; epochs count from 1.
 
-    fairseq tells the epoch before its first update, in a run that is resumed as well: there is
-    nothing to be saved.
+    The scheduler has no state to save: fairseq calls :meth:`step_begin_epoch` before the first
+    update of an epoch, also in a resumed run.
 
     Raises:
         UserError: if an option is out of range.

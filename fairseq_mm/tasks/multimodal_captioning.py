@@ -236,7 +236,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
         criterion = super().build_criterion(cfg, *others, **kwargs)
         # fairseq loads the training split after it has built the criterion
-        self.num_negatives = getattr(criterion, "drawn_per_batch", 0)
+        self.num_negatives = getattr(criterion, "extra_pairs_per_batch", 0)
         return criterion
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:

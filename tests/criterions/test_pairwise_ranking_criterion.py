@@ -84,7 +84,7 @@ def test_negatives_that_are_drawn_stand_in_the_batchs_place(same_image):
     criterion = PairwiseRankingCriterion(
         TASK, negatives="random", num_negatives=4, same_image_negatives=same_image
     )
-    assert criterion.drawn_per_batch == 4
+    assert criterion.extra_pairs_per_batch == 4
     rows, drawn = [0, 1, 4], [2, 1, 3, 4]
     batch = batch_of(rows, negatives=batch_of(drawn))
     loss, sample_size, _ = criterion(model, batch)
@@ -100,7 +100,7 @@ def test_negatives_that_are_drawn_stand_in_the_batchs_place(same_image):
 
 @pytest.mark.parametrize("negatives", ["sum", "max"])
 def test_other_negatives_are_not_drawn(negatives):
-    assert PairwiseRankingCriterion(TASK, negatives=negatives).drawn_per_batch == 0
+    assert PairwiseRankingCriterion(TASK, negatives=negatives).extra_pairs_per_batch == 0
 
 
 def test_hardest_negatives_come_after_the_sum():

@@ -27,7 +27,7 @@ def test_rows_of_the_folded_table_add_up_to_the_window():
     window = ContextWindow(L, I, O)
     table = torch.randn(7, I)
     words = torch.randint(7, (B, T + L - 1))
-    folded = window.of_table(table)
+    folded = window.project_table(table)
     assert folded.shape == (L, 7, O)
     added = sum(folded[i][words[:, i : i + T]] for i in range(L))
     assert_close(added, window(table[words]))

@@ -126,15 +126,15 @@ def test_gradients_are_those_of_the_pass_without_recomputation(is_gated, is_mult
         return [parameter.grad.clone() for parameter in module.parameters()]
 
     found = gradients(module)
-    module.is_gated, networks_of = False, module._networks_of
+    module.is_gated, project = False, module._project
 
     def whole(maps):
         module.is_gated = is_gated
-        result = networks_of(maps)
+        result = project(maps)
         module.is_gated = False
         return result
 
-    module._networks_of = whole
+    module._project = whole
     for one, other in zip(found, gradients(module)):
         torch.testing.assert_close(one, other)
 

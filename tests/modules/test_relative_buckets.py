@@ -62,4 +62,4 @@ def test_bias_is_that_of_each_pair(bidirectional):
 def test_bias_of_the_newest_token_is_the_last_row():
     bias = RelativeBias(8, 3, max_distance=6, bidirectional=False)
     torch.nn.init.normal_(bias.weight)
-    assert torch.equal(bias.of_newest(13), bias(13)[0, :, -1])
+    assert torch.equal(bias.newest(13), bias(13)[0, :, -1])

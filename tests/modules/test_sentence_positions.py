@@ -2,8 +2,8 @@ import torch
 
 from fairseq_mm.modules.positions import (
     next_positions,
+    select_sentence_vectors,
     sentence_positions,
-    vectors_of_sentences,
 )
 
 TOKENS = torch.tensor([[2, 5, 9, 9, 6, 7, 9], [9, 5, 6, 7, 9, 9, 4]])
@@ -26,5 +26,5 @@ def test_one_token_at_a_time_gives_the_same():
 
 def test_each_token_gets_the_vector_of_its_sentence_and_the_last_beyond():
     vectors = torch.arange(6.0).view(1, 3, 2)
-    rows = vectors_of_sentences(vectors, torch.tensor([[0, 2, 1, 7]]))
+    rows = select_sentence_vectors(vectors, torch.tensor([[0, 2, 1, 7]]))
     assert rows.tolist() == [[[0, 1], [4, 5], [2, 3], [4, 5]]]
