@@ -1,1 +1,1 @@
-"""Checkpoints of other programs to this package's form, and back."""
+"""Conversion of checkpoints of other programs to this package's format, and back."""

@@ -1,7 +1,7 @@
-"""Hugging Face's BART -> a checkpoint, dictionary and GPT-2 BPE of fairseq's (``bart_base`` etc.).
+"""Conversion of Hugging Face's BART to a checkpoint, dictionary and GPT-2 BPE of fairseq.
 
-The output folder has what fairseq's published ones have (``model.pt``, ``dict.txt``) and beside it
-how text becomes tokens. ``bart_back.py`` is the way back.
+The output folder has the files of fairseq's published models (``model.pt``, ``dict.txt``) and the
+files of the tokenizer. ``bart_back.py`` converts in the other direction.
 """
 
 import json

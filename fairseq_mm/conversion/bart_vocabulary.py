@@ -205,7 +205,7 @@ def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list
 
 
 def write_vocab_json(pieces: dict[str, int], path: str) -> None:
-    """As Hugging Face writes it."""
+    """Write ``vocab.json`` in Hugging Face's format."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         json.dump(pieces, file, ensure_ascii=False)
         file.write("\n")

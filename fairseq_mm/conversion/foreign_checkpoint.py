@@ -1,9 +1,8 @@
-"""Checkpoint files of other programs -> their content, with nothing run that they name.
+"""Safe reading of checkpoint files of other programs.
 
-A pickle can call anything. These files are read by an unpickler that finds tensors, containers
-and options; what fairseq and numpy keep beside them (meters, their numbers) becomes an object
-without content, and everything else is refused. So checkpoints of every age of fairseq can be
-read, whichever of its classes they name, and with every PyTorch.
+A pickle can call any function. The unpickler used here accepts tensors, containers and options. It
+replaces fairseq's meters by empty objects, and refuses everything else. Checkpoints of all versions
+of fairseq can therefore be read with every version of PyTorch.
 """
 
 import os

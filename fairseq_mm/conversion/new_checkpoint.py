@@ -1,4 +1,4 @@
-"""Checkpoints as fairseq-train writes them, of weights that it did not train."""
+"""Checkpoints in the format of fairseq-train, made of converted weights."""
 
 import warnings
 from collections.abc import Mapping, Sequence

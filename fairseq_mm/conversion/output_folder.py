@@ -1,4 +1,4 @@
-"""A folder of files that appears when it is complete."""
+"""Output folder that appears only when all of its files are written."""
 
 import contextlib
 import os

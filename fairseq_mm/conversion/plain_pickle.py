@@ -1,7 +1,7 @@
-"""Pickles of plain content (containers, numbers, arrays, options), with nothing run that they name.
+"""Safe reading of pickles of plain content: containers, numbers, arrays and options.
 
-A pickle can call anything. The unpickler here finds what such content is made of, written by
-Python 2 or 3 and by any numpy, and refuses everything else.
+A pickle can call any function. The unpickler used here accepts the classes of such content, as
+Python 2 or 3 and any numpy write them, and refuses everything else.
 """
 
 import os

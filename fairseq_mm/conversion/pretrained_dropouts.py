@@ -1,4 +1,4 @@
-"""Dropout probabilities with which a pretrained model was published, from its checkpoint."""
+"""Reading of the dropout probabilities of a pretrained model from its checkpoint."""
 
 from argparse import Namespace
 from collections.abc import Mapping

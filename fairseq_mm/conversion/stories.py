@@ -73,14 +73,14 @@ class FairseqStories(NamedTuple):
 
     @property
     def types(self) -> tuple[int, int]:
-        """Rows of the tables of prompts' and of stories' words."""
+        """Sizes of the dictionaries of prompts and stories."""
         tables = ("encoder.encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
         source, target = (len(self.weights[name]) for name in tables)
         return source, target
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Suffixes of the data's files."""
+        """Suffixes of the data files of prompts and stories."""
         source, target = (self.options.get(f"{side}_lang") for side in ("source", "target"))
         return str(source or "wp_source"), str(target or "wp_target")
 

@@ -157,7 +157,7 @@ def _architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _shared_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
-    """``[V, D]``, taken out of ``weights`` with its copies."""
+    """Remove the embedding and its copies from ``weights``, and return it, ``[V, D]``."""
     copies = [weights.pop(name).float() for name in THEIR_EMBEDDINGS if name in weights]
     if not copies:
         raise UserError(f"{folder}: has no tensor {THEIR_EMBEDDINGS[0]}.")

@@ -1,4 +1,4 @@
-"""Names and sizes of T5 here and in Hugging Face's, beside each other."""
+"""Names and sizes of T5 in this package and in Hugging Face's."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
