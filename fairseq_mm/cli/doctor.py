@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         num_problems += finding.level == "PROBLEM"
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
         line = f"{finding.level:<8} {finding.subject}: {finding.text}{remedy}"
-        # as they come, so that a crash shows what it came after
+        # printed at once, so that the last line before a crash shows where it happened
         print(" ".join(line.splitlines()), flush=True)
     plural = "" if num_problems == 1 else "s"
     print(f"{num_problems} problem{plural} found" if num_problems else "no problem found")

@@ -1,7 +1,7 @@
 """Checks of feature stores and data folders for ``fairseq-mm doctor``.
 
 The stores are opened, the task is set up and its splits are loaded with the functions that training
-calls. What they refuse becomes a finding.
+calls. Their errors become findings.
 """
 
 import os
@@ -125,7 +125,7 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open the feature stores that are given, or those of the folder, as one store.
+    """Open the given feature stores, or else the folder's stores, as one store.
 
     Returns:
         The opened stores, or None if they cannot be opened; and the findings.

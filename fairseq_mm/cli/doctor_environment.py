@@ -10,7 +10,7 @@ import sys
 from typing import NamedTuple, Optional
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
-# extra -> the module that it brings, what for
+# extra -> module that it installs, and its purpose
 EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),
@@ -28,9 +28,9 @@ class Finding(NamedTuple):
 
     Attributes:
         level: ``ok``, ``note`` or ``PROBLEM``.
-        subject: what was checked.
-        text: what was found.
-        remedy: what to do.
+        subject: Checked object.
+        text: Result of the check.
+        remedy: Advice for the user.
     """
 
     level: str
@@ -52,7 +52,7 @@ def problem(subject: str, text: str, remedy: str) -> Finding:
 
 
 def reason_of(error: BaseException) -> str:
-    """Kind and first line of an error."""
+    """Return the class and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
@@ -79,7 +79,7 @@ def check_package(name: str) -> Finding:
 
 
 def torchvision_for(torch_version: str) -> Optional[str]:
-    """The series of torchvision that was released with a torch: 0.13 for 1.12, 0.15 for 2.0."""
+    """Return the series of torchvision for a version of torch: 0.13 for 1.12, 0.15 for 2.0."""
     try:
         major, minor = (int(number) for number in torch_version.split(".")[:2])
     except ValueError:
@@ -91,7 +91,7 @@ def check_torchvision_fits() -> list[Finding]:
     try:
         import torch
         import torchvision
-    except Exception:  # reported for each of them already
+    except Exception:  # reported for each package already
         return []
     findings = []
     wanted = torchvision_for(torch.__version__)
@@ -120,7 +120,7 @@ def check_torchvision_fits() -> list[Finding]:
 
 
 def check_fairseq() -> list[Finding]:
-    """Which build is installed, whether it imports and is whole, and whose names it knows."""
+    """Check which build of fairseq is installed, that it imports, and that no part is missing."""
     installed = {}
     for name in ("fairseq", "fairseq-fixed"):
         try:
