@@ -84,7 +84,7 @@ from fairseq_mm.cli.arguments import flag
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
-from fairseq_mm.cli.score_constant import constant_texts
+from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
@@ -96,6 +96,8 @@ from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import Row, TokenizedItems
 from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, METRICS, score_texts
 
+# an interval of a million resamples takes hours and has no more digits than one of 10,000
+_MAX_RESAMPLES = 1_000_000
 COMPARE_SAMPLES = 1000
 
 
@@ -154,7 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--constant",
         nargs="?",
-        const="",
+        const=MOST_FREQUENT,
         metavar="TEXT",
         help="In place of HYPOTHESES: score the same TEXT for every item; without TEXT, the most "
         "frequent text of the training split, or of visual stories its most frequent first to "
@@ -384,6 +386,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.bootstrap < 0 or (args.compare and args.bootstrap == 0):
         raise UserError(
             f"--bootstrap: must be a number of resamples above 0, but is {args.bootstrap}."
+        )
+    if args.bootstrap > _MAX_RESAMPLES:
+        raise UserError(
+            f"--bootstrap: must be at most {_MAX_RESAMPLES:,} resamples, but is {args.bootstrap}."
         )
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")

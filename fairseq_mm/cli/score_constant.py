@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fairseq_mm.data.binarised_split import SplitText
 
 TRAINING_SPLIT = "train"
+# value of --constant without TEXT; an empty TEXT, as from an unset variable of a shell, differs
+MOST_FREQUENT = "\0"
 
 
 def constant_texts(
@@ -24,20 +26,23 @@ def constant_texts(
     """Return one text for every item.
 
     Args:
-        text: The text. Empty for the most frequent text of the training split.
+        text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
         data: Data folder, or None.
         split: Name of the split, whose lines are the items if there are no references.
         references: References of the items, or None for stories of prompts.
 
     Raises:
-        UserError: If the text is a file's name, or the data folder lacks a text that is needed.
+        UserError: If the text is empty or a file's name, has another number of sentences than the
+            folder's visual stories, or the data folder lacks a text that is needed.
     """
-    if os.path.exists(text):
-        raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
-    if text and not text.strip():
-        raise UserError(f"--constant: must have words, but is {text!r}.")
-    if not text:
+    if text == MOST_FREQUENT:
         text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
+    elif os.path.exists(text):
+        raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
+    elif not text.strip():
+        raise UserError(f"--constant: must have words, but is {text!r}.")
+    elif data is not None:
+        _check_sentences(text, data, split)
     if references is not None:
         items = list(references.texts)
     else:
@@ -51,6 +56,22 @@ def constant_texts(
         without_references={},
         unused=0,
     )
+
+
+def _check_sentences(text: str, data: str, split: str) -> None:
+    """Check that the text has as many sentences as the visual stories of a data folder."""
+    from fairseq_mm.data.binarised_split import find_split_text
+
+    stories = find_split_text(data, split)
+    if stories is None or len(stories) == 0 or SEPARATOR not in stories.dictionary.indices:
+        return
+    expected = len(split_sentences(stories.decode(stories.tokens(0), 0)))
+    found = len(split_sentences(text))
+    if found != expected:
+        raise UserError(
+            f"--constant: a visual story must have {expected} sentences, separated by {SEPARATOR}, "
+            f"but TEXT has {found}."
+        )
 
 
 def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":

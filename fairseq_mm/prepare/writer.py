@@ -75,6 +75,10 @@ class Vocabulary:
         if self.threshold is None:
             self.threshold = self.default
         self.words = None if self.dictionary is None else read_dictionary_words(self.dictionary)
+        if self.words is not None and not self.words:
+            raise UserError(
+                f"{self.dictionary}: must have a word and its count in each line, but is empty."
+            )
 
     def options(self) -> dict[str, object]:
         """Return the options for ``prepare.json``."""

@@ -65,6 +65,13 @@ def test_a_visual_story_has_the_most_frequent_sentence_of_each_place(score, tmp_
     assert figures(result)["words_per_sentence"] == sum(len(s.split()) for s in frequent) / 5
 
 
+def test_a_visual_story_of_another_number_of_sentences_is_refused(score, tmp_path):
+    data = make_visual_stories_folder(tmp_path / "data")
+    status, _, err = score("--constant", "it was . <sent> fun .", "--data", data)
+    assert status == 2
+    assert "a visual story must have 5 sentences, separated by <sent>, but TEXT has 2" in err
+
+
 def test_a_system_is_compared_with_a_constant(score, tmp_path):
     data = make_captions_folder(tmp_path / "data")
     items = [json.loads(line) for line in (data / "valid.references.jsonl").open()]
@@ -85,6 +92,8 @@ def test_a_system_is_compared_with_a_constant(score, tmp_path):
         (["--constant"], "--data"),
         (["x.txt", "--constant", "a dog", "--data", "DATA"], "HYPOTHESES: has no meaning"),
         (["--constant", " ", "--data", "DATA"], "--constant: must have words, but is ' '"),
+        (["--constant", "", "--data", "DATA"], "--constant: must have words, but is ''"),
+        (["--constant", "a", "--data", "DATA", "--bootstrap", "1000001"], "at most 1,000,000"),
         (["--constant", "DATA", "--data", "DATA"], "must be a text, but is a file or folder"),
         (["--constant", "a dog", "--data", "DATA", "--card"], "--card: needs a FILE"),
         (["--constant", "--data", "EMPTY"], "no binarised text of the split train"),

@@ -233,6 +233,12 @@ def test_a_malformed_dictionary_is_refused(tmp_path, content, message):
         data_folder.read_dictionary_words(tmp_path / "words.txt")
 
 
+def test_an_empty_dictionary_is_refused(tmp_path):
+    (tmp_path / "words.txt").touch()
+    with pytest.raises(UserError, match=r"words.txt: must have a word and its count .* is empty"):
+        Vocabulary("captions", 5, dictionary=tmp_path / "words.txt")
+
+
 def test_an_output_that_is_a_file_or_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"--output .*file: is a file; a folder was expected"):
