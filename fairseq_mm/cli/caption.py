@@ -12,8 +12,8 @@ SHA-256 digest. Unreadable images are reported on stderr and skipped, and the
 exit status is then 2.
 
 With --split, the command captions one split of a data folder from its feature
-store, once per image, under the ids of the images. The captions are the same as
-those of fairseq-generate. With --sampling, a caption depends only on --seed and
+store, once per image, under the ids of the images. fairseq-generate prints the
+same captions. With --sampling, a caption depends only on --seed and
 the index of its image: its first line in the split, or its position among the
 inputs.
 

@@ -120,7 +120,7 @@ def check_torchvision_fits() -> list[Finding]:
 
 
 def check_fairseq() -> list[Finding]:
-    """Check which build of fairseq is installed, that it imports, and that no part is missing."""
+    """Check the installed build of fairseq, its import, and its parts."""
     installed = {}
     for name in ("fairseq", "fairseq-fixed"):
         try:

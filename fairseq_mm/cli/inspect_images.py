@@ -33,14 +33,14 @@ Sentences = list[list[str]]
 
 
 class Subject(NamedTuple):
-    """A story to inspect.
+    """Story to inspect.
 
     Attributes:
-        index: on which the draws of a generated story depend.
-        id: of its record.
-        title: of its section; empty where it is the only one.
-        keys: of five images, or their paths; None for a missing one.
-        sentences: words of each; None where the model generates them.
+        index: Index on which the samples of a generated story depend.
+        id: Id of its record.
+        title: Title of its section; empty if it is the only story.
+        keys: Ids of five images, or their paths; None for a missing image.
+        sentences: Words of each sentence; None if the model generates them.
     """
 
     index: int
@@ -218,7 +218,7 @@ def _of_generated(path: str, wanted: Sequence[int]) -> list[Subject]:
 
 
 def _input_of(key: Optional[str], store: Optional[FeatureStores]) -> Any:
-    """What the processor takes for an image."""
+    """Return the processor's input for an image."""
     return key if key is None or store is None else store.read(key)
 
 
@@ -277,9 +277,10 @@ class _Shelf:
         return self._read[key]
 
     def check(self) -> None:
-        """
+        """Check that given folders have images of the stories.
+
         Raises:
-            UserError: if folders of images were given, but have none of the stories'.
+            UserError: if they have none.
         """
         if self.folders and not any(self._read.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

@@ -43,7 +43,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         raise UserError("--videos: are shown on the page of the attention (--html FILE).")
     if args.layers and args.gates:
         raise UserError("--layers: scores of gates have their layers in any case; leave it out.")
-    # of PyTorch, about the two kinds of masks that fairseq's layers give it
+    # PyTorch warns of the two kinds of masks that fairseq's layers pass
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
     split = args.split or "valid"
     inspection = VideoInspection.from_checkpoints(
@@ -67,11 +67,11 @@ class _SplitTexts:
     """Transcripts, references and generated summaries of a split.
 
     Args:
-        path: file of generated summaries, or None.
-        inspection: of the split.
+        path: Path of the generated summaries, or None.
+        inspection: Inspection of the split.
 
     Attributes:
-        hypotheses: video -> generated summary; None without a file of them.
+        hypotheses: Video -> generated summary; None without a file.
 
     Raises:
         UserError: if a file cannot be read, or has a summary of another video.
@@ -102,9 +102,11 @@ class _SplitTexts:
         return {key: restored(text, oov_words.get(key)) for key, text in found.items()}
 
     def of(self, lines: Sequence[int]) -> list[dict[str, Any]]:
-        """``transcript_available``, and ``hypothesis`` and ``reference`` where there are. Whether
-        there is a transcript is known from the folder's file of them, or else from what the model
-        reads."""
+        """Return ``transcript_available``, and ``hypothesis`` and ``reference`` if they exist.
+
+        The folder's file of transcripts decides whether there is a transcript; without the file,
+        the model's input does.
+        """
         inspection, ids = self.inspection, self.inspection.ids(lines)
         sources = read_sources(self.data, self.split, ids, str.split)
         if sources is None:
@@ -153,8 +155,8 @@ class _Videos:
     """Videos whose frames and seconds are shown.
 
     Args:
-        paths: folders or archives.
-        attributes: of the feature store.
+        paths: Folders or archives.
+        attributes: Attributes of the feature store.
     """
 
     def __init__(self, paths: list[str], attributes: Mapping[str, Any]) -> None:
@@ -179,9 +181,10 @@ class _Videos:
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
-        """
+        """Check that given folders have videos of the lines.
+
         Raises:
-            UserError: if folders of videos were given, but have none of the lines'.
+            UserError: if they have none.
         """
         if self.paths and not self.shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
@@ -210,8 +213,9 @@ def _gates(
 
 
 def gate_result(found: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Statistics and histograms of all videos, of those with a transcript and of the others, and
-    the records of the others with their ranks."""
+    """Return statistics and histograms of all videos, of videos with and without a transcript, and
+    the records of the videos without a transcript, with ranks.
+    """
     scores = found.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
     edges, ranks = bin_edges(scores), descending_ranks(scores)

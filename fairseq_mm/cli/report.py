@@ -3,10 +3,9 @@
   fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
       --images photos/ --output page.html
 
-FILE of --hypotheses is whatever `fairseq-mm score --data` takes, and is joined
-with the references as there; --scores and --result are what it writes with
---per-item and --json. Any JSON lines with "id" and numbers will do for
---scores.
+--hypotheses takes the files that `fairseq-mm score --data` takes, and joins them
+with the references in the same way. --scores takes the output of its --per-item,
+or any JSON lines with "id" and numbers; --result takes the output of its --json.
 """
 
 import argparse

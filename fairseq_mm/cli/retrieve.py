@@ -9,14 +9,14 @@ generating them (prompts, the KNN baseline). Each kind has its own --help.
       --output 'nearest-{k}.jsonl'
   fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards a book .'
 
-Of prompts: the story of the training prompt with the highest cosine of TF-IDF
-vectors (words lower-cased, tags such as [ WP ] left out), truncated to its
-first words (Fan et al. 2018, section 5.1). With --k it is that of the kth
-nearest line of the training set (Figure 7). Prompts of train itself do not
-find lines with the same prompt. Output is JSONL in the order of the split: id
-(the line counted from 0, as in fairseq-generate), hypothesis (the story),
-score (the cosine), prompt, training_prompt, training_line; or for another
-suffix than .jsonl the stories alone, one a line.
+For a prompt, the command finds the training prompt with the highest cosine of
+TF-IDF vectors (words lower-cased, tags such as [ WP ] left out) and returns its
+story, truncated to its first words (Fan et al. 2018, section 5.1). With --k it
+returns the story of the kth nearest training line (Figure 7). Prompts of train
+itself do not find lines with the same prompt. The output is JSONL in the order
+of the split: id (the line counted from 0, as in fairseq-generate), hypothesis
+(the story), score (the cosine), prompt, training_prompt, training_line. If the
+output has another suffix than .jsonl, it has only the stories, one per line.
 """
 
 import argparse
@@ -38,7 +38,7 @@ NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
-    """Arguments that begin with no kind are those of ``nearest``."""
+    """Insert ``nearest`` if the arguments name no kind."""
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
         return list(argv)
     return ["nearest", *argv]
@@ -168,7 +168,7 @@ def _outputs(args: argparse.Namespace) -> list[Optional[str]]:
 
 
 def _tokenized(prompt: str) -> str:
-    """As the prompts of the data are: punctuation stands alone."""
+    """Tokenize a prompt like the prompts of the data: punctuation marks are words."""
     from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 
     check_encodable(prompt, "--prompt")

@@ -18,10 +18,10 @@ MARGINAL_IMAGES = 100
 
 
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Records of the images nearest to a sentence, or of the sentences nearest to an image.
+    """Return records of the images nearest to a sentence, or of the sentences nearest to an image.
 
     Args:
-        args: of ``fairseq-mm retrieve nearest``, without a store.
+        args: Options of ``fairseq-mm retrieve nearest``, without a store.
 
     Raises:
         UserError: if the checkpoint has no likelihood of captions, or the query cannot be read.

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fairseq_mm.inference.embedder import Embedder
     from fairseq_mm.retrieval.vector_arithmetic import Retrieved
 
-# options of vectors alone, and of likelihood alone
+# options that only vectors have, and options that only likelihood has
 OF_STORE = ("minus", "plus", "resort", "index")
 OF_LIKELIHOOD = ("features", "marginal_images")
 

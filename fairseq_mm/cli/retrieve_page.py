@@ -32,14 +32,15 @@ class RetrievedPage:
         self._missing: list[str] = []
 
     def write(self, entries: Sequence[Mapping[str, Any]], query_text: Optional[str]) -> None:
-        """
+        """Write the page.
+
         Args:
-            entries: Retrieved items with ``id``, ``score`` and perhaps ``text`` and
-                ``distance_to_mean``, the best first.
+            entries: Retrieved items, best first, with ``id``, ``score`` and possibly ``text`` and
+                ``distance_to_mean``.
             query_text: Sentence that is the query; None if the query is an image.
 
         Raises:
-            UserError: if an image cannot be read, or ``--images`` have none of the images.
+            UserError: if an image cannot be read, or ``--images`` has no image of the items.
         """
         from fairseq_mm.report.html_page import render_page, write_page
         from fairseq_mm.report.item_gallery import Item, gallery_section

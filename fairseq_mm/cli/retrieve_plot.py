@@ -5,8 +5,8 @@ vectors, as HTML.
       --output plane.html --near "a red car" --near "a blue car" --word red \\
       --word blue --word car --images photos/
 
-Kiros et al. 2014, figure 5. The images are those of --id, and the --top
-nearest to each --near; with --images they are shown, otherwise they are dots.
+Kiros et al. 2014, figure 5. The page has the images of --id, and the --top images
+nearest to each --near. With --images it shows them, otherwise they are dots.
 --jsonl writes the coordinates as well.
 """
 
@@ -25,7 +25,7 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.report.thumbnails import Thumbnails
 
-_SIDE = 128  # pixels of an image in the file, twice of what is shown
+_SIDE = 128  # pixels of an image in the file, twice its size on the page
 
 
 def add_plot_arguments(parser: argparse.ArgumentParser) -> None:

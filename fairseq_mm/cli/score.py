@@ -102,7 +102,7 @@ COMPARE_SAMPLES = 1000
 
 
 class Preset(NamedTuple):
-    """A paper's protocol: how texts are split, what is computed, and whether against references."""
+    """Protocol of a paper: tokenization, metrics, and use of references."""
 
     tokenizer: str
     metrics: tuple[str, ...]
@@ -510,16 +510,17 @@ def _read_systems(
 
 
 def _is_submission_alone(args: argparse.Namespace) -> bool:
-    """Whether captions are to be written for COCO's server, and nothing is given to score by."""
+    """Return True if captions are only written for COCO's server, without references."""
     others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
     given = [name for name in (*others, "reference_scores") if getattr(args, name)]
     return bool(args.submission) and args.preset in ("coco", "m_rnn") and not given
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """
+    """Return the content of a results file for COCO's server.
+
     Raises:
-        UserError: if an image has several captions, or an id is none of COCO's.
+        UserError: if an image has several captions, or an id is unknown to COCO.
     """
     if system.repeated:
         named = ", ".join(system.repeated[: score_output.NAMED])

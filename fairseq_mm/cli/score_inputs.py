@@ -1,5 +1,6 @@
-"""What ``fairseq-mm score`` reads: references, texts joined with them, and what a data folder knows
-beside: transcripts, words of indexed OOV tokens, training texts."""
+"""Inputs of ``fairseq-mm score``: references, texts joined with references, and further files of a
+data folder: transcripts, words of indexed OOV tokens, training texts.
+"""
 
 import argparse
 import os
@@ -26,14 +27,14 @@ class References:
     """References by item id, in the order of their file.
 
     Args:
-        path: the file.
-        texts: item id -> references.
-        visual_ids: id of each line of the split, where a data folder is given.
-        data: the data folder, where one is given.
-        split: its name, where a data folder is given.
-        lines: the lines of a plain file of references.
-        aliases: other names of items (file names in a COCO annotation file) -> id.
-        oov_words: item id -> words that its indexed OOV tokens stand for, where there are any.
+        path: Path of the file.
+        texts: Item id -> references.
+        visual_ids: Id of each line of the split, if a data folder is given.
+        data: Data folder, if given.
+        split: Name of the split, if a data folder is given.
+        lines: Lines of a plain file of references.
+        aliases: Other name of an item (file name in a COCO annotation file) -> id.
+        oov_words: Item id -> words that its indexed OOV tokens denote, if there are any.
     """
 
     path: str
@@ -56,19 +57,19 @@ class References:
 
 @dataclass
 class JoinedTexts:
-    """A system's texts by item id, in the order of the references, and what did not fit.
+    """Texts of a system by item id, in the order of the references, with reports on the rest.
 
     Args:
-        path: the file.
-        layout: what it was read as.
-        texts: item id -> text.
-        missing: ids of references without a text.
-        repeated: ids with several texts; the first is in ``texts``.
-        without_references: id -> text, of those that have none.
-        unused: texts left out by rule (n-best lists, further lines of an item).
-        cut_short: ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: ids of all items, if every text equals the line it was generated for.
-        not_compared: why the file was not compared with the data folder, or None.
+        path: Path of the file.
+        layout: Layout of the file.
+        texts: Item id -> text.
+        missing: Ids of references without a text.
+        repeated: Ids with several texts; ``texts`` has the first.
+        without_references: Id -> text, for ids without references.
+        unused: Number of texts that are left out by rule (n-best lists, further lines of an item).
+        cut_short: Ids of items whose lines are incomplete at the end of the file.
+        equal_to_targets: Ids of all items, if every text equals the line it was generated for.
+        not_compared: Reason why the file was not compared with the data folder, or None.
     """
 
     path: str
@@ -96,7 +97,7 @@ class JoinedTexts:
         return {what: ids for what, ids in found.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """What was read, for the table and the JSON result."""
+        """Describe the input, for the table and the JSON result."""
         return {
             "path": self.path,
             "layout": self.layout,
@@ -140,8 +141,9 @@ def _is_plain(path: str) -> bool:
 
 
 def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
-    """One reference a line: of the split's line, or of an item of that number, counted from 0 as
-    fairseq-generate does."""
+    """Read one reference per line, for the split's line or for the item with this number, counted
+    from 0 like fairseq-generate's.
+    """
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -170,11 +172,11 @@ def reference_name(split: str, references_of: str) -> str:
 def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Reads the references, and with a data folder the ids of its lines and indexed OOV tokens.
+    """Read the references, and with a data folder the ids of its lines and indexed OOV tokens.
 
     Raises:
-        UserError: if neither a data folder nor a file is given, a file is missing or is not what it
-            should be, or has no references.
+        UserError: if neither a data folder nor a file is given, a file is missing or has another
+            format, or there are no references.
     """
     if references is None and data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
@@ -203,7 +205,7 @@ def read_score_references(
 
 
 def split_file(args: argparse.Namespace, name: str) -> Optional[str]:
-    """``DATA/SPLIT.NAME.jsonl``, or None where there is none."""
+    """Return ``DATA/SPLIT.NAME.jsonl``, or None if it does not exist."""
     return _existing(args.data, args.split, name)
 
 
