@@ -18,9 +18,9 @@ from fairseq_mm.inference.processor import Example, Processor  # noqa: E402
 from fairseq_mm.inference.processor import field_of as read_field  # noqa: E402
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder  # noqa: E402
 from fairseq_mm.models._options import check_sizes, option  # noqa: E402
+from fairseq_mm.models._pooled_features import masked_mean  # noqa: E402
 from fairseq_mm.models._presets import register_presets  # noqa: E402
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance  # noqa: E402
-from fairseq_mm.modules.pooled_features import masked_mean  # noqa: E402
 from fairseq_mm.tasks.multimodal_captioning import (  # noqa: E402
     MultimodalCaptioningConfig,
     MultimodalCaptioningTask,

@@ -77,6 +77,7 @@ EXCEPTIONS = [
         r"rows of features",
         "a line of doctor's, which programs may read",
     ),
+    ("", r"https?://[^ )>]+", "addresses"),
     ("scripts/check_vocabulary.py", r".*", "this list"),
 ]
 

@@ -15,7 +15,7 @@ _SIDE, _QUALITY = 160, 75
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Return the seconds between two rows of features; None if the store does not record them.
+    """Return the seconds from one clip's start to the next; None if the store does not record them.
 
     Args:
         attributes: Attributes of the feature store: ``stride`` in frames, ``frame_rate``.

@@ -80,7 +80,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     Args:
         cfg: Config of the task.
         dictionary: Dictionary of the stories.
-        rows_per_image: Number of feature rows per image; read from ``features`` if they are given.
+        rows_per_image: Number of regions per image; read from ``features`` if they are given.
         **options: Options of :class:`MultimodalTask`.
 
     Attributes:
@@ -267,7 +267,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of feature rows per image.
+    """Return the number of regions per image.
 
     Raises:
         UserError: if two images have different numbers of rows; the message names both.
