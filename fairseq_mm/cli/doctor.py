@@ -23,17 +23,12 @@ import argparse
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_checkpoint import check_checkpoint
-from fairseq_mm.cli.doctor_data import (
-    check_data,
-    check_features,
-    check_file_types,
-    needs_features,
-)
+from fairseq_mm.cli.doctor_data import check_data, check_features, check_file_types, needs_features
 from fairseq_mm.cli.doctor_digests import FolderDigests
 from fairseq_mm.cli.doctor_environment import Finding
 from fairseq_mm.data.prepared_files import unchecked
@@ -72,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--repair: needs --data, the folder whose digests are recorded.")
     if args.accept_changes and not args.repair:
         raise UserError("--accept-changes: needs --repair, which records the changes.")
+    # tasks log and packages warn while they are set up, which would mix with the findings
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     num_problems = 0
@@ -79,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         num_problems += finding.level == "PROBLEM"
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
         line = f"{finding.level:<8} {finding.subject}: {finding.text}{remedy}"
-        # printed at once, so that the last line before a crash shows where it happened
+        # errors of torch have several lines, but programs read one line per finding; flushed, so
+        # that the last line before a crash shows where it happened
         print(" ".join(line.splitlines()), flush=True)
     plural = "" if num_problems == 1 else "s"
     print(f"{num_problems} problem{plural} found" if num_problems else "no problem found")
@@ -87,9 +84,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
-    yield from _of_environment()
+    yield from _check_environment()
     digests = None
     if args.data:
+        # before any file is opened: reading a pipe would wait for ever
         unreadable = list(check_file_types(args.data))
         if unreadable:
             yield from unreadable
@@ -97,12 +95,14 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         digests = FolderDigests(args.data, repair=args.repair, accept=args.accept_changes)
         yield from digests.check()
     store, is_readable, num_problems = None, True, 0
-    with unchecked():  # all digests are compared above
+    # readers compare digests as well and stop at the first difference; here all files have been
+    # compared above, and a file with another digest is still examined
+    with unchecked():
         if args.features is not None or (args.data and needs_features(args.data)):
-            store, found = check_features(args.data, args.features)
+            store, findings = check_features(args.data, args.features)
             is_readable = store is not None
             num_problems += not is_readable
-            yield from found
+            yield from findings
         if digests is not None:
             if store is not None:
                 yield from digests.check_store(store)
@@ -111,6 +111,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
             ):
                 num_problems += finding.level == "PROBLEM"
                 yield finding
+            # after all checks of the folder: the digests of a damaged folder are not recorded
             yield from digests.mend(is_sound=not num_problems)
         if args.checkpoint:
             yield from check_checkpoint(
@@ -118,7 +119,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
             )
 
 
-def _of_environment() -> Iterable[Finding]:
+def _check_environment() -> Iterator[Finding]:
     yield environment.check_python()
     for name in ("numpy", "h5py", "torch", "torchvision"):
         yield environment.check_package(name)

@@ -1,4 +1,4 @@
-"""The doctor's findings of a checkpoint: what building its model says, and its extractor."""
+"""Checks of a checkpoint for ``fairseq-mm doctor``: its model, data folder and extractor."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,10 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
-_ANOTHER = "name another checkpoint"
-_ITS_FOLDER = "use the folder that it was trained on, or prepare with its dictionary and features"
+_NAME_ANOTHER = "name another checkpoint"
+_USE_ITS_FOLDER = (
+    "use the folder that it was trained on, or prepare with its dictionary and features"
+)
 
 
 def check_checkpoint(
@@ -32,34 +34,37 @@ def check_checkpoint(
 
         from fairseq_mm.inference.checkpoint import Checkpoint
         from fairseq_mm.models._provenance import fingerprint
-    except Exception as error:
+    except Exception as error:  # a package built for another Python or CUDA raises anything
         yield note(path, f"not checked ({reason_of(error)})", "repair the installation first")
         return
     try:
         checkpoint = Checkpoint.open(path, data=folder)
     except UserError as error:
-        yield problem("checkpoint", str(error), _ANOTHER)
+        yield problem("checkpoint", str(error), _NAME_ANOTHER)
         return
-    file, arch, carries = checkpoint.path, checkpoint.arch, checkpoint.has_provenance
+    file, arch = checkpoint.path, checkpoint.arch
     yield ok(file, checkpoint.summary())
+    # a training that diverged saves such weights, and they load without a message
     for name, weight in checkpoint.weights.items():
         if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
-            yield problem(file, f"{name} has NaN or infinite values", _ANOTHER)
-            break
-    if not carries and folder is None:
+            yield problem(file, f"{name} has NaN or infinite values", _NAME_ANOTHER)
+            break  # NaN spreads to all weights within an update: one name says enough
+    if not checkpoint.has_provenance and folder is None:
         text = f"carries no dictionary, as none of fairseq's own models does (--arch {arch})"
         yield note("checkpoint", text, "name its data folder too: --data")
         return
     try:
-        checkpoint.build("cpu")
+        checkpoint.build("cpu")  # a GPU may be full
     except UserError as error:
-        yield problem("checkpoint", str(error), _ANOTHER if carries else _ITS_FOLDER)
+        remedy = _NAME_ANOTHER if checkpoint.has_provenance else _USE_ITS_FOLDER
+        yield problem("checkpoint", str(error), remedy)
         return
-    if not carries:
+    if not checkpoint.has_provenance:
         text = f"carries no dictionary (fairseq's --arch {arch}); it fits those of {folder}"
         yield ok("checkpoint", text)
         return
     dictionaries = {"dictionary": checkpoint.words}
+    # for captions, the record's source words are the tags of a model that reads them
     source_words = checkpoint.provenance.get("source_words")
     if checkpoint.input_kind == "prompts" and source_words is not None:
         dictionaries = {"source dictionary": source_words, "target dictionary": checkpoint.words}
@@ -68,19 +73,20 @@ def check_checkpoint(
         yield ok("checkpoint", f"{name} of {len(words)} words, {fingerprint(words)}{kind}")
     fault = None
     if folder is not None and os.path.isdir(folder):
-        fault = _fault_in_folder(checkpoint, folder, features)
+        fault = _find_fault(checkpoint, folder, features)
         if fault is not None:
             yield fault
     if checkpoint.feature_dim:
         yield from _check_extractor(checkpoint.extractor, file, weights)
+        # the task of the folder has compared them already, which is the fault
         if fault is None and store is not None:
             yield from _check_features_fit(checkpoint, store)
 
 
-def _fault_in_folder(
+def _find_fault(
     checkpoint: "Checkpoint", folder: str, features: Optional[str]
 ) -> Optional[Finding]:
-    """Return why a model cannot be built in a data folder's task, as fairseq-generate builds it."""
+    """Find the reason why fairseq-generate could not build a model in a data folder's task."""
     from fairseq.tasks import TASK_REGISTRY
 
     root, kind = find_data_folder(folder)
@@ -91,26 +97,28 @@ def _fault_in_folder(
     places = [root]
     if name == "language_modeling":
         places = [folder]
+        # a folder of prompts has a folder for either language model; the model is of one of them
         if not os.path.exists(os.path.join(folder, "dict.txt")):
             places = [os.path.join(folder, part) for part in LANGUAGE_MODELS]
     elif not hasattr(TASK_REGISTRY.get(name), "from_provenance"):
-        name = KINDS[kind].task
+        name = KINDS[kind].task  # fairseq's translation: its models run in the task of the folder
     errors = []
     for place in places:
         try:
             task = set_up(name, place, features)
+            # before the build: the state restores the lengths, which are sizes of position tables
             task.load_state_dict(checkpoint.task_state)
             checkpoint.build_model(task)
             return None
         except (UserError, FileNotFoundError) as error:
             errors.append(str(error))
-    return problem("checkpoint", "; ".join(errors), _ITS_FOLDER)
+    return problem("checkpoint", "; ".join(errors), _USE_ITS_FOLDER)
 
 
 def _check_extractor(
     identity: Mapping[str, Any], file: str, weights: Optional[str]
 ) -> Iterator[Finding]:
-    """Check that commands which read image or video files find the extractor's weights."""
+    """Check that commands that read image or video files will find the extractor's weights."""
     from fairseq_mm.extract.weights import checked_weights_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, find_weights_file
 
@@ -132,17 +140,15 @@ def _check_extractor(
             yield problem(subject, str(error), "give the file that the features were made with")
             return
         text = f"no file with the SHA-256 {recorded} in {os.path.dirname(os.path.abspath(file))}"
-        remedy = (
-            "put the file beside the checkpoint, or give it as --weights FILE here and where it is "
-            "used"
-        )
+        remedy = "put the file beside the checkpoint, or give it as --weights FILE here and where "
+        remedy += "it is used"
         yield problem(subject, f"{text}, which image and video files need", remedy)
         return
     yield ok(subject, weights_file)
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Check weights that torchvision downloads by a name."""
+    """Check weights that torchvision downloads by their name; the doctor downloads nothing."""
     source, _, name = recorded.partition(":")
     if source != "torchvision":
         return
@@ -151,6 +157,7 @@ def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterato
 
         from fairseq_mm.extract.backbones import get_weights_entry
 
+        # the place where torch.hub.load_state_dict_from_url, which torchvision calls, keeps them
         url = get_weights_entry(extractor, name).url
         path = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(url))
     except UserError as error:
@@ -170,6 +177,7 @@ def _check_features_fit(checkpoint: "Checkpoint", store: Any) -> Iterator[Findin
 
     remedy = "extract the features with the checkpoint's extractor"
     dim, extractor = checkpoint.feature_dim, checkpoint.extractor
+    # not Checkpoint.check_features: a store that records only some attributes is a problem here
     if store.dim != dim:
         yield problem(
             "checkpoint", f"needs feature dimension {dim}, but {store.path} has {store.dim}", remedy

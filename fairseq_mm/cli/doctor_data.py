@@ -12,19 +12,19 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
-from fairseq_mm.data.input_files import read_json
+from fairseq_mm.data.input_files import SPLITS, read_json
 from fairseq_mm.errors import UserError
 
-SPLITS = ("train", "valid", "test")
 ANEW = "prepare the folder anew with fairseq-mm prepare"
-# folder of a language model -> side of the pairs that it holds
+# folder of a language model -> side of the pairs that it holds. A copy of data.split_text's table:
+# that module imports numpy, and doctor must run where numpy is broken
 LANGUAGE_MODELS = {"prompts": "wp_source", "stories": "wp_target"}
 # longer than any text or video: the doctor counts what would be cut, and cuts nothing
 _ANY_LENGTH = 10**9
 # percent of a text's tokens outside the vocabulary that are more than rare words
 _MANY_UNKNOWN = 20
-# extensions of a split's files that have one line per line of text
-_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl", "unknowns.jsonl")
+# extensions of a split's files that have one line per line of text, but that no task reads
+_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl")
 
 
 class Kind(NamedTuple):
@@ -59,11 +59,13 @@ def check_file_types(folder: str) -> Iterator[Finding]:
     """Find pipes and devices in a data folder, which a reader would wait for or never finish."""
     parent, name = os.path.split(os.path.abspath(folder))
     places = [folder, *(os.path.join(folder, inner) for inner in ("text", *LANGUAGE_MODELS))]
+    # --data may name the folder of a language model; the pairs beside it are read as well
     if name in LANGUAGE_MODELS and os.path.exists(os.path.join(parent, "dict.wp_source.txt")):
         places.append(parent)
     for place in places:
         for entry in sorted(os.listdir(place)) if os.path.isdir(place) else ():
             path = os.path.join(place, entry)
+            # a link to a file that is gone counts as a file: its reader names it
             mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 text = "must be a file, but is a pipe or a device; nothing else is checked"
@@ -71,20 +73,22 @@ def check_file_types(folder: str) -> Iterator[Finding]:
 
 
 def find_data_folder(folder: str) -> tuple[str, str]:
-    """Return the data folder and the name of its kind.
+    """Return a data folder and the name of its kind.
 
     Args:
-        folder: Path of a data folder, or of a language model's folder inside it.
+        folder: Path of the data folder, or of a language model's folder inside it.
     """
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
         kind = str(read_prepare_record(place).get("kind"))
+        # the dictionaries decide: prepare.json may be missing, or copied from another folder
         for other in ("prompts", "videos"):
             if any(os.path.exists(os.path.join(place, x)) for x in KINDS[other].dictionaries):
                 kind = other
         if kind in KINDS and (place == folder or kind == "prompts"):
             return place, kind
-    # folders of fairseq-preprocess do not record their kind
+    # Folders of fairseq-preprocess do not record their kind. The file is read as plain text, since
+    # a dictionary that cannot be parsed, or an absent fairseq, must not hide the kind.
     try:
         with open(os.path.join(folder, "dict.txt"), encoding="utf-8", errors="replace") as file:
             has_sentences = any(line.startswith("<sent> ") for line in file)
@@ -115,17 +119,18 @@ def needs_features(folder: str) -> bool:
 def is_text_alone(folder: str) -> bool:
     """Return whether ``prepare captions --without-images`` has made the folder."""
     root, name = find_data_folder(folder)
-    of_images = ["features.h5", "features.json"]
-    of_images += [f"{split}.{x}" for split in SPLITS for x in ("visual_ids", "references.jsonl")]
-    return (
-        name == "captions"
-        and any(os.path.exists(os.path.join(root, f"{split}.idx")) for split in SPLITS)
-        and not any(os.path.exists(os.path.join(root, file)) for file in of_images)
-    )
+    image_files = ["features.h5", "features.json"]
+    image_files += [f"{split}.{x}" for split in SPLITS for x in ("visual_ids", "references.jsonl")]
+    texts = [f"{split}.idx" for split in SPLITS]
+
+    def has_any(names: list[str]) -> bool:
+        return any(os.path.exists(os.path.join(root, name)) for name in names)
+
+    return name == "captions" and has_any(texts) and not has_any(image_files)
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open the given feature stores, or else the folder's stores, as one store.
+    """Open the feature stores at ``paths``, or else the folder's stores, as one store.
 
     Returns:
         The opened stores, or None if they cannot be opened; and the findings.
@@ -137,9 +142,10 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
         return None, [note(subject, f"not checked ({error})", "repair h5py and numpy first")]
     try:
         store = open_folder_features(folder or "", paths)
+        # all values, although the writer has recorded that they are finite: they may have changed
         store.check_finite(reread=True)
         for one in store.stores:
-            if one.content_checksum:
+            if one.content_checksum:  # stores of other programs have none
                 one.check_content()
     except UserError as error:
         return None, [problem("features", str(error), "make it anew with extract or store import")]
@@ -170,14 +176,14 @@ def _check_checksums(store: Any) -> Iterator[Finding]:
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:
-    """Set up a task in a data folder, with default options.
+    """Set up a task in a data folder as ``fairseq-train`` does, with default options.
 
     Raises:
         UserError: if the folder's files are missing or do not fit.
     """
     import fairseq_mm
 
-    fairseq_mm.register()
+    fairseq_mm.register()  # imports fairseq, so not at the top of this module
     from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
     options: dict[str, Any] = {"features": features} if features else {}
@@ -233,7 +239,8 @@ def check_data(
             if is_readable:
                 text = "has no features.h5; models that read the transcript alone need none"
                 yield note(root, text, "make it with fairseq-mm extract")
-            # the task opens no features for a model that reads no video
+            # The task opens features unless every model reads text only, and it cuts texts at the
+            # positions of its models: this stand-in for a model has neither limit.
             any_positions = (_ANY_LENGTH, _ANY_LENGTH)
             reader = SimpleNamespace(reads_video=False, max_positions=lambda: any_positions)
             task.models.append(reader)
@@ -283,11 +290,11 @@ def _check_text_alone(folder: str, is_aligned: bool) -> Iterator[Finding]:
 
 
 def _has_split(root: str, split: str) -> bool:
+    # any of a split's files: where only its index is gone, the split must be reported as damaged
     files = glob(f"{escape(os.path.join(root, split))}.*")
     parts = [os.path.join(root, part, f"{split}.idx") for part in LANGUAGE_MODELS]
-    return any(x.endswith((".idx", ".bin", ".visual_ids")) for x in files) or any(
-        map(os.path.exists, parts)
-    )
+    has_file = any(file.endswith((".idx", ".bin", ".visual_ids")) for file in files)
+    return has_file or any(map(os.path.exists, parts))
 
 
 def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
@@ -318,11 +325,15 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
         from fairseq_mm.data.pos_sequences import load_pos_sequences
 
+        # only the lengths are compared, so the tags may all be unknown to the dictionary
         load_pos_sequences(path, Dictionary(), sizes=sizes, text_path=text_path)
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Check that the text of an item is not a reference of another item instead of its own."""
+    """Check that no item's text is a reference of another item instead of its own.
+
+    Exchanged references leave every file readable and every count right.
+    """
     from fairseq_mm.cli.score_alignment import letters_of
     from fairseq_mm.data.input_files import read_lines
     from fairseq_mm.data.split_files import read_references, read_visual_ids
@@ -333,7 +344,9 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
     }
     item_of = {letters: key for key, texts in references.items() for letters in texts}
     for key, (number, line) in zip(read_visual_ids(ids_path), read_lines(text_path)):
-        words = [word for word in line.split() if word[0] + word[-1] != "<>"]  # such as <sent>
+        # letters alone: references are as published, while the text was tokenized for the model,
+        # may be truncated, and has separators
+        words = [word for word in line.split() if word[0] + word[-1] != "<>"]
         letters = letters_of(" ".join(words))
         is_own = any(own.startswith(letters) for own in references.get(key, []))
         if not is_own and letters in item_of:
@@ -350,7 +363,8 @@ class _SplitChecks:
         task: Task that was set up in the folder. Its limits of lengths are removed.
         folder: Path of the folder.
         kind: Kind of the folder.
-        is_aligned: Whether digests show that all files are as they were written.
+        is_aligned: Whether digests show that all files are as they were written, which makes the
+            comparison of files with each other unnecessary.
     """
 
     def __init__(self, task: Any, folder: str, kind: Kind, *, is_aligned: bool) -> None:
@@ -358,6 +372,7 @@ class _SplitChecks:
         self.folder = folder
         self.kind = kind
         self.is_aligned = is_aligned
+        # a copy: findings name the limits that the task had
         self.limits = SimpleNamespace(**vars(task.cfg))
         for option in ("max_source_positions", "max_target_positions", "max_frames"):
             if hasattr(task.cfg, option):
@@ -372,7 +387,8 @@ class _SplitChecks:
         for part, side in LANGUAGE_MODELS.items():
             path = os.path.join(self.folder, part, "dict.txt")
             if not os.path.isdir(os.path.dirname(path)):
-                if "options" in read_prepare_record(self.folder):  # prepare made the folder
+                # fairseq-preprocess writes no such folder, and no options
+                if "options" in read_prepare_record(self.folder):
                     text = "is missing; it is for language models only"
                     yield note(os.path.dirname(path), text, ANEW)
                 continue
@@ -392,9 +408,11 @@ class _SplitChecks:
         """Load a split, compare its files with each other, and describe it."""
         cfg, inputs = self.task.cfg, self.kind.inputs
         references_path = os.path.join(self.folder, f"{split}.references.jsonl")
-        if hasattr(cfg, "eval_gen"):  # reads the references as validation does
+        # the task reads references only where training would score generated text
+        if hasattr(cfg, "eval_gen"):
             cfg.eval_gen = split != "train" or os.path.exists(references_path)
         try:
+            # an epoch and a boolean: without them, the task would load the split for generation
             self.task.load_dataset(split, combine=False, epoch=1)
             dataset = self.task.datasets[split]
             if not self.is_aligned:
@@ -406,10 +424,8 @@ class _SplitChecks:
             return
         findings = []
         if inputs != "prompts" and split != "train" and not os.path.exists(references_path):
-            text = (
-                f"{references_path}: no such file; score and --eval-gen take the binarised text "
-                "instead"
-            )
+            text = f"{references_path}: no such file; score and --eval-gen take the binarised text "
+            text += "instead"
             if "options" in read_prepare_record(self.folder):
                 findings.append(problem(split, text, ANEW))
             else:  # a folder of fairseq-preprocess
@@ -472,6 +488,7 @@ class _SplitChecks:
         """Check that a language model's folder has the text of the pairs."""
         from fairseq_mm.data.binarised_text import load_binarised_text
 
+        # not fairseq's language_modeling task: it joins the lines to blocks of tokens
         dictionary = self.language_models[part]
         base = os.path.join(self.folder, part, dataset.split)
         try:
@@ -483,7 +500,7 @@ class _SplitChecks:
         different = [i + 1 for i, (x, y) in enumerate(zip(pairs, lines)) if not x.equal(y)]
         if len(pairs.sizes) != len(lines.sizes) or different:
             where = f"{len(lines.sizes)} lines, not {len(pairs.sizes)}"
-            if different:
+            if different:  # says more than the counts
                 where = f"line {different[0]} differs"
             text = f"{base}.idx must be of the same text as the pairs, but is not ({where})"
             yield problem(dataset.split, text, ANEW)
@@ -504,6 +521,7 @@ class _SplitChecks:
         sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
         unk = self.task.dictionary.unk()
         unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))
+        # the </s> of each line is no word; a text may have nothing else
         share = 100 * unknown / max(1, int(sizes.sum()) - len(sizes))
         cut = int((sizes > limit).sum())
         text = f"of {sizes.min()} to {sizes.max()} tokens, {cut} cut to {limit}"

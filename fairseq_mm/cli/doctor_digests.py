@@ -1,6 +1,6 @@
-"""The doctor's findings of a data folder's digests: the files are those that prepare has written.
+"""Comparison of a data folder's files with their digests, for ``fairseq-mm doctor``.
 
-Digests show any change of any file, also one that leaves every file readable and all lines counted.
+Digests show any change of a file, even if all files stay readable and all line counts agree.
 """
 
 import os
@@ -23,12 +23,13 @@ from fairseq_mm.data.prepared_files import (
 )
 from fairseq_mm.errors import UserError
 
-# prepared files that `prepare` does not write itself: tags, and stores that a user lists
+# files that are recorded but not written by `prepare`: tags, and stores that a user lists; without
+# a digest they are no sign of a mistake
 _MADE_LATER = (".tags", STORE_LIST)
 
 
 class FolderDigests:
-    """Digests of a data folder beside its files.
+    """Digests of a data folder, compared with its files and renewed on demand.
 
     Args:
         folder: Path of the data folder, or of a language model's folder inside it.
@@ -36,6 +37,11 @@ class FolderDigests:
         accept: Replace also the digests that differ.
 
     Attributes:
+        record: Digests in ``prepare.json``; None if it has none.
+        damage: Error message of a ``prepare.json`` that cannot be read; else empty.
+        changed: Path from the folder -> difference from the digest, as a predicate.
+        unrecorded: Prepared files without a digest.
+        stores: Path from the folder -> items and checksum of a store that the folder reads.
         is_whole: Whether every prepared file is there and as it was written.
     """
 
@@ -45,19 +51,17 @@ class FolderDigests:
         self.accept = accept
         self.record: Optional[FolderRecord] = None
         self.damage = ""
-        # file name -> the difference as a predicate
         self.changed: dict[str, str] = {}
         self.unrecorded: list[str] = []
-        # path from the folder -> items and checksum of a store that the folder reads
         self.stores: dict[str, dict[str, Any]] = {}
         self.is_whole = False
 
     def check(self) -> Iterator[Finding]:
-        """Compare all files with their digests; what `repair` can mend is not reported yet."""
+        """Compare all files with their digests; ``mend`` reports differences that it may repair."""
         from fairseq_mm.prepare.data_folder import is_half_moved
 
         if not os.path.isdir(self.folder) or is_half_moved(self.folder):
-            return
+            return  # check_data reports either
         try:
             self.record = read_record(self.folder)
         except UserError as error:
@@ -69,13 +73,12 @@ class FolderDigests:
         if self.record is None:
             self.unrecorded = present
             if not self.repair:
-                text = (
-                    f"{self.folder} has none, so that files which no longer belong together can go "
-                    "unseen"
-                )
+                text = f"{self.folder} has none, so that files which no longer belong together can "
+                text += "go unseen"
                 yield note("digests", text, f"fairseq-mm doctor --data {self.folder} --repair")
             return
         files = self.record.files
+        # whole files of any size: readers compare only the size of large ones, to start fast
         differences = {name: self.record.difference(name, whole=True) for name in files}
         differences[STORE] = self.record.store_place_difference()
         self.changed = {name: text for name, text in differences.items() if text is not None}
@@ -105,6 +108,7 @@ class FolderDigests:
             if own is None:
                 continue
             name = os.path.relpath(own, self.folder)
+            # a store without checksum is read whole
             checksum = store.content_checksum or store.check_content()
             self.stores[name] = {"items": len(store), "checksum": checksum}
             recorded = self.record.stores.get(name) if self.record is not None else None
@@ -125,7 +129,7 @@ class FolderDigests:
         if not self.repair:
             return
         if self.damage and not self.accept:
-            return  # is a problem already
+            return  # `check` has reported it
         if not is_sound:
             yield from self._problems()
             text = f"none was added, because {self.folder} has the problems above"
@@ -143,7 +147,7 @@ class FolderDigests:
         changes: dict[str, Any] = {"digests": by_split({**kept, **new})}
         changes.update(self._records_of_stores())
         if not read_prepare_record(self.folder):
-            changes["kind"] = self.kind
+            changes["kind"] = self.kind  # a new prepare.json says which task reads the folder
         from fairseq_mm.prepare.data_folder import locked_output
 
         with locked_output(Path(self.folder)):
@@ -158,7 +162,8 @@ class FolderDigests:
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _records_of_stores(self) -> dict[str, Any]:
-        """Return entries of ``prepare.json``; None for an entry that is to be removed."""
+        """Return entries of ``prepare.json``; None stands for an entry to remove."""
+        # a recorded store that differs stays recorded, unless the change is accepted
         old = {} if self.record is None else self.record.stores
         kept = {x: old[x] for x in old if not self.accept or x not in self.changed}
         new = {x: self.stores[x] for x in self.stores if self.accept or x not in self.changed}
@@ -166,6 +171,7 @@ class FolderDigests:
         return {"store": stores.pop(STORE, None), "stores": stores or None}
 
     def _problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
+        """Report changed files and, unless their digests were just added, unrecorded ones."""
         for name in self.changed:
             yield self._problem(name)
         for name in self.unrecorded if with_unrecorded and self.record is not None else ():
@@ -176,7 +182,7 @@ class FolderDigests:
     def _problem(self, name: str) -> Finding:
         remedy = f"{ANEW} or, if the change is meant, {repair_command(self.folder)}"
         path = os.path.join(self.folder, name)
-        if name.startswith(os.pardir):  # a store elsewhere
+        if name.startswith(os.pardir):  # a listed store outside the folder
             path = os.path.normpath(path)
         return problem(path, self.changed[name], remedy)
 
