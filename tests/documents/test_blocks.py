@@ -31,7 +31,7 @@ SHORT = {
 PREPARE_FLICKR8K = (DOCS / "quickstart.md", "--output data-bin/flickr8k")
 # pages whose commands need the output of a block on another page, and words of that block
 BEGINS_WITH = {
-    DOCS / "scale.md": [PREPARE_FLICKR8K],
+    DOCS / "training.md": [PREPARE_FLICKR8K],
     DOCS / "results/multimodal_captioning.md": [
         PREPARE_FLICKR8K,
         (DOCS / "tasks/image_sentence_retrieval.md", "tag_pos.py data-bin/flickr8k"),
