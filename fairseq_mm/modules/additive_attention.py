@@ -10,8 +10,7 @@ from torch import Tensor, nn
 class AdditiveAttention(nn.Module):
     """``z = sum_i a_i V x_i`` with ``a = softmax(w tanh(K x_i + Q h))``.
 
-    Bahdanau et al. 2015, appendix A.1.2. The projection V is linear, so it is applied to the
-    elements once per batch, and not to the weighted sum at each step.
+    Bahdanau et al. 2015, appendix A.1.2.
 
     Args:
         query_dim: Q, dimension of the queries.
@@ -30,21 +29,17 @@ class AdditiveAttention(nn.Module):
 
     def project(self, context: Tensor) -> tuple[Tensor, Tensor]:
         """Project elements [B, N, C] to keys [B, N, A] and values [B, N, V]."""
+        # V is linear, so it may precede the weighted sum: then it is computed once per batch and
+        # not at every step of the decoder.
         return self.key_proj(context), self.value_proj(context)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            query: ``[B, Q]``.
-            keys: ``[B, N, A]``, see :meth:`project`.
-            values: ``[B, N, V]``.
-            padding_mask: ``[B, N]`` bool, True at padding. At least one element a row must be real.
+        """Attend from queries [B, Q] to projected elements [B, N, A] and [B, N, V].
 
-        Returns:
-            context: ``[B, V]``.
-            weights: ``[B, N]``; rows sum to 1, padding gets 0.
+        ``padding_mask`` is [B, N] bool, True at padding; at least one element of each row is real.
+        Returns the context [B, V], and weights [B, N] that sum to 1 over the real elements.
         """
         hidden = torch.tanh(keys + self.query_proj(query).unsqueeze(1))  # [B, N, A]
         scores = torch.matmul(hidden, self.score_weight).float()
@@ -77,18 +72,15 @@ class ModalityAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def forward(self, query: Tensor, contexts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            query: ``[..., Q]``.
-            contexts: M tensors ``[..., C]``.
+        """Attend from queries [..., Q] to M contexts [..., C].
 
-        Returns:
-            context: ``[..., C]``.
-            weights: ``[..., M]``; they sum to 1.
+        Returns the context [..., C], and weights [..., M] that sum to 1.
         """
         projected = [proj(z) for proj, z in zip(self.context_projs, contexts)]
         hidden = torch.tanh(torch.stack(projected, dim=-2) + self.query_proj(query).unsqueeze(-2))
         weights = torch.matmul(hidden, self.score_weight).float().softmax(dim=-1).to(query.dtype)
+        # U_c of equation 10 is missing here, because the contexts come already projected to one
+        # dimension.
         stacked = torch.stack(list(contexts), dim=-2)  # [..., M, C]
         return torch.matmul(weights.unsqueeze(-2), stacked).squeeze(-2), weights
 
@@ -112,6 +104,8 @@ class CoverageAttention(nn.Module):
         super().__init__()
         self.key_proj = nn.Linear(key_dim, attention_dim)  # with b
         self.query_proj = nn.Linear(query_dim, attention_dim, bias=False)
+        # Zeros, so that a model trained without coverage computes the same when its training goes
+        # on with coverage, as in section 5 of the paper.
         self.coverage_weight: Optional[nn.Parameter] = None
         if has_coverage:
             self.coverage_weight = nn.Parameter(torch.zeros(attention_dim))
@@ -150,6 +144,8 @@ class CoverageAttention(nn.Module):
             coverage = torch.zeros_like(is_padding[:, 0], dtype=torch.float)
         weights, coverages = [], [coverage]
         for query in queries.split(1, dim=1):
+            # Coverage stays float32 between steps: in float16 a sum of hundreds of small weights
+            # would stop growing. Only the term of this step is cast.
             term = coverages[-1].to(keys.dtype)[:, None, :, None] * self.coverage_weight
             weights.append(self._weights(query + keys + term, is_padding))
             coverages.append(coverages[-1] + weights[-1][:, 0])

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_FUSED = getattr(F, "scaled_dot_product_attention", None)  # PyTorch 2.0 and newer
+# Looked up once: stock fairseq 0.12.2 still runs on PyTorch 1.12, which lacks it.
+_FUSED = getattr(F, "scaled_dot_product_attention", None)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -33,6 +34,8 @@ def attention_weights(
     Returns:
         [..., T, S] with the dtype of ``query``.
     """
+    # The product is in the dtype of the inputs, as in the fused kernels, but the softmax in
+    # float32, so that weights agree with :func:`attend`.
     scores = torch.matmul(query, key.transpose(-1, -2)).float() * query.size(-1) ** -0.5
     if attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, float("-inf"))
@@ -51,6 +54,8 @@ def attend(
     :func:`attention_weights` after dropout.
     """
     if _FUSED is None:
+        # Callers pass 0 in evaluation, so dropout needs no flag here; the fused kernel has none
+        # either.
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
         return torch.matmul(weights, value)
     return _FUSED(query, key, value, attn_mask=attention_mask, dropout_p=dropout)

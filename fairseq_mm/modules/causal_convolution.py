@@ -27,9 +27,13 @@ class CausalConvolution(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(2 * output_dim, input_dim, width))
         self.bias = nn.Parameter(torch.zeros(2 * output_dim))
+        # Gehring et al. 2017, section 3.5: a gated linear unit quarters the variance of its input,
+        # and dropout keeps a share of 1 - p.
         nn.init.normal_(self.weight, std=math.sqrt(4 * (1 - dropout) / (width * input_dim)))
         self.width = width
         self.input_dim = input_dim
+        # A plain attribute, not a parameter or buffer: a state dict must have the same keys before
+        # and after folding.
         self.step_weight: Optional[Tensor] = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,6 +53,8 @@ class CausalConvolution(nn.Module):
         """
         if window is None:
             window = x.new_zeros(x.size(0), (self.width - 1) * self.input_dim)
+        # Flat, so that a step is a single product, computed by the fastest kernel of
+        # :func:`linear`.
         window = torch.cat([window, x], dim=1)  # [B, width I], the oldest first
         weight = self.step_weight
         if weight is None:
@@ -64,6 +70,8 @@ class CausalConvolution(nn.Module):
         return self.weight.transpose(1, 2).flatten(1)  # [2 O, width I]
 
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "CausalConvolution":
+        # A folded model may still be moved or cast (the hub interface of fairseq folds when it is
+        # built), which reaches only parameters and buffers.
         super()._apply(fn, *args, **kwargs)
         if self.step_weight is not None:
             self.step_weight = fn(self.step_weight)

@@ -44,17 +44,7 @@ def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class _Problem:
-    """Inputs of the loss without the ignored rows, in the dtype of the products.
-
-    Args:
-        features: [N, E].
-        weight: [V, E].
-        bias: [V] or None.
-        target: [N]; rows with ``ignore_index`` are left out.
-        ignore_index: Target of the rows that do not count.
-        smoothing: s of the module's docstring.
-        dtype: Dtype of the products.
-    """
+    """Inputs of the loss without the ignored rows, in the dtype of the products."""
 
     def __init__(
         self,
@@ -77,8 +67,11 @@ class _Problem:
         self.bias = None if bias is None else bias.to(dtype)
         self.target = target
         self.smoothing = smoothing
+        # Sums over a vocabulary or over chunks would lose most of their terms in half precision.
         self.sum_dtype = torch.promote_types(dtype, torch.float32)
         V = len(weight)
+        # A target outside the vocabulary is inside no tile and would go unnoticed without
+        # gradients. On a GPU, the check would wait for the device.
         if target.device.type == "cpu" and len(target):
             low, high = int(target.min()), int(target.max())
             if low < 0 or high >= V:
@@ -91,14 +84,13 @@ class _Problem:
         weight = self.weight[start:end].t()
         if self.bias is None:
             return torch.mm(features, weight, out=out)
+        # addmm rounds once, like F.linear; mm and a separate addition would round twice in half
+        # precision.
         return torch.addmm(self.bias[start:end], features, weight, out=out)
 
     def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum loss and negative log-likelihood over the rows.
-
-        Args:
-            normalizer: [R] log of the sum of each row's exponentials.
-            target_logit: [R].
+        """Sum loss and negative log-likelihood from the rows' [R] log-normalizers and target
+        logits.
         """
         nll = (normalizer - target_logit).sum()
         if not self.smoothing:
@@ -123,8 +115,8 @@ class _Problem:
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return the column of each row's target in a tile, and whether the tile contains it; both
-    [R, 1].
+    """Return the column of each row's target in a tile and a mask of the rows whose target is in
+    it, both [R, 1].
     """
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
@@ -134,10 +126,7 @@ def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
 class _Tiles:
     """Column ranges of the tiles, and buffers that all chunks share.
 
-    Args:
-        problem: Inputs of the loss.
-        num_rows: Number of rows of the largest chunk.
-        keeps: True to keep the exponentials of all tiles, False to keep one tile at a time.
+    ``keeps`` is True to keep the exponentials of all tiles, False to keep one tile at a time.
     """
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool) -> None:
@@ -166,14 +155,7 @@ class _Tiles:
 
 
 class _Chunk:
-    """Softmax of a chunk of rows, computed tile by tile.
-
-    Args:
-        problem: Inputs of the loss.
-        rows: Rows of the chunk.
-        tiles: Columns of the tiles and buffers.
-        needs_features: True to compute the gradient of the features.
-    """
+    """Softmax of a chunk of rows, computed tile by tile."""
 
     def __init__(
         self, problem: _Problem, rows: slice, tiles: _Tiles, *, needs_features: bool
@@ -220,10 +202,7 @@ class _Chunk:
     ) -> None:
         """Add this chunk's gradient, except the term -s / V of label smoothing.
 
-        Args:
-            grad_weight: [V, E], or None if it is not needed.
-            grad_bias: [V], or None.
-            beta: 0 to overwrite the gradients, 1 to add to them.
+        ``beta`` is 0 to overwrite the gradients [V, E] and [V], 1 to add to them.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -277,11 +256,9 @@ def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, 
 
 
 def _refuse_double_backward() -> None:
-    """Refuse a backward pass with ``create_graph``.
-
-    PyTorch's own check, ``once_differentiable``, silently treats the gradients as constants if the
-    incoming gradient needs no gradient, as the gradient of a loss.
-    """
+    """Refuse a backward pass with ``create_graph``."""
+    # PyTorch's own check, once_differentiable, misses this: it treats the gradients as constants if
+    # the incoming gradient needs no gradient, as the gradient of a loss.
     if torch.is_grad_enabled():
         raise RuntimeError("chunked_cross_entropy cannot be differentiated twice.")
 
@@ -314,6 +291,8 @@ class _InForward(torch.autograd.Function):
             if grad_features is not None and part.grad_features is not None:
                 grad_features[rows] = part.grad_features
             if keeps:
+                # The first chunk (rows.start is 0) overwrites the empty gradients, which saves
+                # filling them with zeros.
                 part.add_weight_gradient(grad_weight, grad_bias, beta=min(1, rows.start))
         if smoothing:
             # the term -s / V is equal for all types, the target included
@@ -348,12 +327,7 @@ class _InForward(torch.autograd.Function):
 
 
 class _Recomputed(torch.autograd.Function):
-    """Loss in float16, whose logits are computed again in the backward pass.
-
-    Gradients must be multiplied by fairseq's loss scale before they are rounded to float16, because
-    most probabilities are 1e-8 or less and would become zero. The scale is known only in the
-    backward pass. There, tiles contain all rows, because the normalizers are already known.
-    """
+    """Loss in float16, whose logits are computed again in the backward pass."""
 
     @staticmethod
     def forward(
@@ -367,6 +341,8 @@ class _Recomputed(torch.autograd.Function):
         needs: tuple[bool, bool, bool],
     ) -> tuple[Tensor, Tensor]:
         problem = _Problem(features, weight, bias, target, **options)
+        # Gradients must be multiplied by the loss scale before they are rounded to float16, because
+        # most probabilities are 1e-8 or less. The scale is known only in the backward pass.
         loss, nll, normalizer = _compute_loss(problem, chunk_bytes)
         ctx.save_for_backward(features, weight, bias, target, normalizer)
         ctx.settings = options, chunk_bytes, needs
@@ -384,6 +360,7 @@ class _Recomputed(torch.autograd.Function):
         grad_features = torch.zeros_like(problem.features, dtype=dtype) if needs_features else None
         grad_weight = torch.empty_like(weight) if needs_weight else None
         grad_bias = torch.empty_like(bias) if needs_bias else None
+        # Tiles contain all rows here, because the normalizers are already known.
         # 8 bytes per logit: the logits, and their gradient in both precisions
         size = max(_MIN_COLUMNS, chunk_bytes // (8 * max(1, N)))
         for start, end in _ranges(V, size):
@@ -430,14 +407,12 @@ def chunked_cross_entropy(
         bias: [V], or None.
         target: [N] types.
         ignore_index: Target of the rows to ignore.
-        label_smoothing: s in 0 to 1: a target has weight 1 - s, and all V types share s equally, as
-            in ``F.cross_entropy``.
-        chunk_bytes: Maximum bytes of logits in memory, in the dtype of the products; at least one
-            row is computed at a time.
+        label_smoothing: s in 0 to 1, as in ``F.cross_entropy``: all V types share s equally.
+        chunk_bytes: Maximum bytes of logits in memory; at least one row is computed at a time.
 
     Returns:
-        loss: Sum over the rows, in float32 (float64 for float64).
-        nll: The sum without label smoothing, and without a gradient.
+        The sum of the losses in float32 (float64 for float64), and this sum without label smoothing
+            and without a gradient.
 
     Raises:
         IndexError: if a target is outside the V types (on a CPU; CUDA raises its own error).
@@ -454,6 +429,7 @@ def chunked_cross_entropy(
         torch.is_grad_enabled() and tensor is not None and tensor.requires_grad
         for tensor in (features, weight, bias)
     )
+    # The dtype is chosen above; autocast would also cast the float32 sums that enter products.
     with torch.autocast(features.device.type, enabled=False):
         if not any(needs):
             with torch.no_grad():

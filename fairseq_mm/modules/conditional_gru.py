@@ -46,17 +46,17 @@ class ConditionalGRU(nn.Module):
         projected: Sequence[tuple[Tensor, Tensor]],
         padding_masks: Sequence[Tensor],
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """
+        """Read a word [B, E] with the state [B, H] after the previous word.
+
         Args:
-            word: ``[B, E]``.
-            hidden: ``[B, H]`` state after the previous word.
+            word: [B, E].
+            hidden: [B, H].
             projected: Result of :meth:`project`.
-            padding_masks: ``[B, N]`` bool for each modality, True at padding.
+            padding_masks: [B, N] bool for each modality, True at padding.
 
         Returns:
-            hidden: ``[B, H]`` new state.
-            weights: ``[B, N]`` attention weights for each modality.
-            modality_weights: ``[B, M]``.
+            The new state [B, H], attention weights [B, N] for each modality, and [B, M] weights of
+                the modalities.
         """
         hidden = self.first(word, hidden)
         contexts, weights = [], []

@@ -44,13 +44,19 @@ def mixture_logits(
     B, T, _ = logits.shape
     if len(only_copied):
         logits = logits.index_fill(2, only_copied, float("-inf"))
+    # After -inf, not before: a word that can only be copied has no share of the sum of P_vocab.
     log_total = logits.float().logsumexp(dim=2, keepdim=True)  # [B, T, 1]
     if len(only_copied):
+        # Only now: with -inf, the gain of a copied word would be infinity minus infinity.
         least = (log_total + _LEAST_SHARE_LOG).to(logits.dtype)
         logits = logits.index_copy(2, only_copied, least.expand(B, T, len(only_copied)))
     index = tokens.unsqueeze(1).expand(B, T, -1)  # [B, T, S]
     copied = attention.new_zeros(attention.shape)
+    # All weights of a word are summed at its first position, because the softmax of the mixture has
+    # one entry for each word.
     copied = copied.scatter_add(2, places.unsqueeze(1).expand(B, T, -1), attention)
+    # Clamped, because the gradient of log(0) is infinite, and the mask below would turn it into
+    # NaN.
     log_copied = copied.clamp(min=1e-30).log() + log_total - write_score.float().unsqueeze(2)
     # what the sum of two exponentials adds to the first one's logarithm
     gain = F.softplus(log_copied - logits.gather(2, index).float())

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SCALE = 8.0  # divisor of the scores, independent of the dimensions
+# As in the released code, whatever the dimensions; it is not the root of either.
+SCALE = 8.0
 
 
 class GatedFusion(nn.Module):
@@ -28,14 +29,9 @@ class GatedFusion(nn.Module):
         self.output_proj = nn.Linear(dim + other_dim, dim)
 
     def forward(self, x: Tensor, other: Tensor, other_padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, N, C]``.
-            other: ``[B, M, D]``.
-            other_padding_mask: ``[B, M]`` bool, True at padding; at least one element is real.
+        """Fuse elements [B, M, D] of y into x [B, N, C]; the shape of x does not change.
 
-        Returns:
-            ``[B, N, C]``.
+        ``other_padding_mask`` is [B, M] bool, True at padding; at least one element is real.
         """
         # scaled before the product, which could overflow in float16
         scores = torch.matmul(self.query_proj(x) / SCALE, other.transpose(1, 2)).float()
@@ -47,15 +43,7 @@ class GatedFusion(nn.Module):
 
 
 class CrossFusion(nn.Module):
-    """Cross fusion block with forget gates (Liu et al. 2020, section 3.2).
-
-    As in the released code, the video is fused into the text first, and then the new text into the
-    video.
-
-    Args:
-        text_dim: C.
-        video_dim: D.
-    """
+    """Cross fusion block with forget gates (Liu et al. 2020, section 3.2)."""
 
     def __init__(self, text_dim: int, video_dim: int) -> None:
         super().__init__()
@@ -69,18 +57,15 @@ class CrossFusion(nn.Module):
         text_padding_mask: Tensor,
         video_padding_mask: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            text: ``[B, S, C]``.
-            video: ``[B, M, D]``.
-            text_padding_mask: ``[B, S]`` bool, True at padding.
-            video_padding_mask: ``[B, M]`` bool, True at padding.
+        """Fuse text [B, S, C] and video [B, M, D]; both are zero at padding.
 
-        Returns:
-            text ``[B, S, C]`` and video ``[B, M, D]``, zero at padding.
+        The shapes do not change. The masks are [B, S] and [B, M] bool, True at padding.
         """
+        # The order of the stages follows the released code: the video is fused with the new text.
         text = self.text_fusion(text, video, video_padding_mask)
         video = self.video_fusion(video, text, text_padding_mask)
+        # Padding is zeroed because the RNN decoder starts from the plain sum of the text over
+        # all positions.
         return (
             text.masked_fill(text_padding_mask.unsqueeze(-1), 0),
             video.masked_fill(video_padding_mask.unsqueeze(-1), 0),

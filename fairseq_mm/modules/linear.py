@@ -28,7 +28,7 @@ _FEW_OUTPUTS = 8192
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous, with weights [O, I] and bias
+    """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous; weights are [O, I], bias is
     [O].
     """
     if not _is_float32_on_cpu(x):
@@ -63,8 +63,8 @@ def _is_float32_on_cpu(x: Tensor) -> bool:
 
 
 def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Compute a linear layer in float32, also under autocast: for products that overflow, or lose
-    too much precision, in half precision.
+    """Compute a linear layer in float32, also under autocast, for products that overflow in
+    float16.
     """
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast(x.device.type, enabled=False):
@@ -86,6 +86,7 @@ class WeightNormalized(nn.Module):
         self.weight_v = nn.Parameter(torch.empty(shape))
         self.weight_g = nn.Parameter(torch.empty(*shape[:-1], 1))
         self.bias = nn.Parameter(torch.empty(shape[:-1]))
+        # Not a buffer, so that folding adds no key to the state dict.
         self.folded: Optional[Tensor] = None
         self.reset_parameters()
 
@@ -93,6 +94,8 @@ class WeightNormalized(nn.Module):
         """Sample the matrices from N(0, 1/I)."""
         nn.init.normal_(self.weight_v, std=self.weight_v.size(-1) ** -0.5)
         with torch.no_grad():
+            # g starts as the norm of v, so that the first matrix is v itself with its variance of
+            # 1/I.
             self.weight_g.copy_(self.weight_v.norm(dim=-1, keepdim=True))
         nn.init.zeros_(self.bias)
 
@@ -100,6 +103,7 @@ class WeightNormalized(nn.Module):
         """Return the matrices with the dtype of the parameters; norms are computed in float32."""
         if self.folded is not None:
             return self.folded
+        # float32, because squares of small weights lose their digits in float16.
         direction = self.weight_v.float()
         scale = self.weight_g.float() / direction.norm(dim=-1, keepdim=True)
         return (direction * scale).to(self.weight_v.dtype)
@@ -111,6 +115,7 @@ class WeightNormalized(nn.Module):
             self.folded = self.weight()
 
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "WeightNormalized":
+        # Moving or casting a folded model must include the folded matrix, which is no buffer.
         super()._apply(fn, *args, **kwargs)
         if self.folded is not None:
             self.folded = fn(self.folded)
@@ -142,13 +147,11 @@ class ContextWindow(nn.Module):
         return linear(windows, self.weight)
 
     def project_table(self, table: Tensor) -> Tensor:
-        """Precompute the output of each token at each position of a window.
+        """Compute the output of each token at each position of a window: [V, I] -> [L, V, O].
 
-        Args:
-            table: [V, I] vectors of the tokens.
-
-        Returns:
-            [L, V, O]. The sum of the rows of a window's tokens equals :meth:`forward`.
+        The sum of the rows of a window's tokens equals :meth:`forward`.
         """
+        # The window is linear in its elements, so a table of V rows per position replaces the
+        # product at every decoding step by a sum of L rows.
         matrices = self.weight.view(self.weight.size(0), self.length, -1)  # [O, L, I]
         return torch.matmul(table, matrices.permute(1, 2, 0))

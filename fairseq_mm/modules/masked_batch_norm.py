@@ -10,12 +10,8 @@ class MaskedBatchNorm(nn.Module):
     """Batch normalisation (Ioffe and Szegedy 2015) with statistics over valid positions only.
 
     The running statistics are the mean over the first ``1 / momentum`` batches, then a moving
-    average. A moving average from the start would stay close to its initial values for epochs, and
-    normalise features of another scale wrongly in evaluation.
-
-    The layer computes in float32. The running statistics stay float32 even if the weights are cast,
-    because half precision cannot resolve their small updates. A batch with a single valid row has
-    no variance and is normalised with the running statistics.
+    average. The layer computes in float32. A batch with a single valid row has no variance and is
+    normalised with the running statistics.
 
     Args:
         channels: D.
@@ -42,18 +38,16 @@ class MaskedBatchNorm(nn.Module):
         return self
 
     def _keep_float32(self) -> None:
+        # Half precision cannot resolve the small updates of running statistics, so they stay
+        # float32 when fairseq casts the model.
         if self.running_mean.dtype != torch.float32:
             for name in ("running_mean", "running_var", "num_batches"):
                 setattr(self, name, getattr(self, name).float())
 
     def forward(self, x: Tensor, valid_mask: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[..., D]``.
-            valid_mask: ``[...]`` bool, False at padding.
+        """Normalise x [..., D]; ``valid_mask`` is [...] bool, False at padding.
 
-        Returns:
-            ``[..., D]``; values at padding are undefined.
+        The shape and dtype of x do not change; values at padding are undefined.
         """
         self._keep_float32()  # fairscale's sharding casts buffers without calling _apply
         mean, variance = self.running_mean, self.running_var
@@ -63,8 +57,12 @@ class MaskedBatchNorm(nn.Module):
             if len(rows) > 1:
                 mean, variance = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
                 with torch.no_grad():
+                    # As in PyTorch, a batch is normalised with its biased variance, and the running
+                    # statistics have the unbiased variance.
                     correction = len(rows) / (len(rows) - 1)
                     self.num_batches += 1
+                    # A moving average from the start would stay close to its initial 0 and 1 for
+                    # epochs, and normalise features of another scale wrongly in evaluation.
                     share = self.num_batches.reciprocal().clamp(min=self.momentum)
                     self.running_mean.lerp_(mean, share)
                     self.running_var.lerp_(variance * correction, share)

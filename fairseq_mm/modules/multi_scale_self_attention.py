@@ -24,17 +24,14 @@ _FIRST_CAPACITY = 64
 
 
 def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
-    """Compute the mask of the keys that each step may attend to.
+    """Compute the mask [len(strides), T, 1 + T] of the keys that each step may attend to.
 
-    Args:
-        num_times: T.
-        strides: Stride of each head; one stride if all are equal.
-        device: Device of the mask.
-
-    Returns:
-        [len(strides), T, 1 + T] bool. Key 0 is the zero slot, key 1 + s is step s.
+    Key 0 is the zero slot, key 1 + s is step s; ``strides`` are the heads' strides, one if all are
+    equal.
     """
     times = torch.arange(num_times, device=device)
+    # Strictly before: as in the released code, a step does not see itself, so that a decoder can
+    # append its key after attending.
     is_past = times.unsqueeze(0) < times.unsqueeze(1)  # [T, T]
     is_kept = times % torch.tensor(strides, device=device).unsqueeze(1) == 0  # [H, T]
     return F.pad(is_past & is_kept.unsqueeze(1), (1, 0), value=True)
@@ -46,7 +43,8 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
     Query, key, value and the result are [B, heads, T, A].
     """
     B, heads, T, A = query.shape
-    length = 1 + -(-(T - 1) // stride)  # of a sequence: the longest past and the zero slot
+    # Ceiling division: the longest past of a head, and the zero slot.
+    length = 1 + -(-(T - 1) // stride)
     sampled = [
         F.pad(x[:, :, : (length - 1) * stride : stride], (0, 0, 1, 0)) for x in (key, value)
     ]  # [B, heads, length, A]
@@ -63,24 +61,15 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
 
 
 class Scale(NamedTuple):
-    """Keys and values of the heads of one stride, the zero slot first.
-
-    Attributes:
-        keys: [B, heads, capacity, A].
-        values: [B, heads, capacity, A].
-    """
+    """Keys and values [B, heads, capacity, A] of the heads of one stride, the zero slot first."""
 
     keys: Tensor
     values: Tensor
 
 
 class KeyValueCache:
-    """Keys and values of one layer during decoding, one entry per stride.
-
-    Args:
-        strides: Stride of each entry.
-        num_heads: Number of heads per entry.
-        head_dim: A.
+    """Keys and values of one layer during decoding, one entry per stride with ``num_heads``
+    heads.
     """
 
     def __init__(self, strides: list[int], num_heads: int, head_dim: int) -> None:
@@ -95,12 +84,7 @@ class KeyValueCache:
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Append the newest step.
-
-        Args:
-            keys: [B, entries x heads, A].
-            values: [B, entries x heads, A].
-        """
+        """Append keys and values [B, entries x heads, A] of the newest step."""
         if not self.scales:
             shape = (keys.size(0), self.num_heads, _FIRST_CAPACITY, self.head_dim)
             self.scales = [
@@ -108,6 +92,8 @@ class KeyValueCache:
             ]
         entries = zip(keys.split(self.num_heads, dim=1), values.split(self.num_heads, dim=1))
         for number, (key, value) in enumerate(entries):
+            # Step s is a key of stride n only if n divides s: subsampling is anchored at the
+            # beginning of the text, so old keys never change.
             if self.num_times % self.strides[number] == 0:
                 self._put(number, self.count_keys(number), key, value)
         self.num_times += 1
@@ -124,6 +110,8 @@ class KeyValueCache:
     def reorder(self, new_order: Tensor) -> None:
         for number, scale in enumerate(self.scales):
             used = self.count_keys(number)
+            # Only the used part is copied. The rest must be zeros all the same: slot 0 is never
+            # written, it is the zero slot itself.
             reordered = [x.new_zeros(len(new_order), *x.shape[1:]) for x in scale]
             for x, source in zip(reordered, scale):
                 x[:, :, :used] = source[:, :, :used].index_select(0, new_order)
@@ -156,8 +144,12 @@ class MultiScaleSelfAttention(nn.Module):
         self.num_heads = num_heads
         self.is_gated = is_gated
         self.head_dim = embed_dim // num_heads
+        # Section 3.3: the first head sees the full input, the second every other step, the third
+        # every third.
         self.strides = list(range(1, num_heads + 1)) if is_multi_scale else [1]
         self.input_proj = nn.Linear(hidden_dim, 3 * embed_dim)
+        # Gehring et al. 2017, section 3.5, without the dropout that the other layers of this model
+        # have on their inputs.
         nn.init.normal_(self.input_proj.weight, std=hidden_dim**-0.5)
         nn.init.zeros_(self.input_proj.bias)
         # networks for queries, keys and values, shared by all heads or one per head
@@ -174,14 +166,9 @@ class MultiScaleSelfAttention(nn.Module):
         self.norm = nn.LayerNorm(hidden_dim)
 
     def forward(self, x: Tensor, trace: Optional[list[Tensor]] = None) -> Tensor:
-        """
-        Args:
-            x: ``[B, T, C]``.
-            trace: List to which the weights ``[B, H, T, 1 + T]`` are appended; key 0 is the zero
-                slot.
+        """Compute the layer: [B, T, C] -> [B, T, C].
 
-        Returns:
-            ``[B, T, C]``.
+        The weights [B, H, T, 1 + T], whose key 0 is the zero slot, are appended to ``trace``.
         """
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
@@ -195,6 +182,8 @@ class MultiScaleSelfAttention(nn.Module):
         query, key, value = projected.transpose(2, 3).unbind(0)  # [B, H, T, A]
         if trace is not None:
             attention_mask = visible_past(T, self.strides, x.device)
+            # Fused kernels return no weights, so they are computed a second time where somebody
+            # wants to see them.
             trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), attention_mask))
         count = self.num_heads // len(self.strides)
         scales = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
@@ -205,11 +194,8 @@ class MultiScaleSelfAttention(nn.Module):
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """Compute :meth:`forward` for the newest step only: [B, C] -> [B, C].
-
-        Args:
-            x: [B, C].
-            cache: Cache of this layer; the newest step is appended to it.
+        """Compute :meth:`forward` for the newest step, [B, C] -> [B, C], and append it to the
+        cache.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         query, key, value = self._project(rows).unbind(0)  # [B, H, A]
@@ -225,8 +211,11 @@ class MultiScaleSelfAttention(nn.Module):
                 )
             ]
             context = torch.cat(heads, dim=1)  # [B, H, A]
-        else:  # the first step attends only to the zero slot
+        else:
+            # Attention to the zero slot alone has weight 1 and value 0; an empty cache has no
+            # tensors to attend to.
             context = torch.zeros_like(query)
+        # After attending, because a step does not see itself.
         cache.append(key, value)
         return self._join(context, x)
 
@@ -250,10 +239,11 @@ class MultiScaleSelfAttention(nn.Module):
         return self.norm(out.view_as(x) + x)
 
     def _first_layer(self, rows: Tensor) -> Tensor:
-        """Apply the first layer: [N, 3 E] -> [3, N, O]; heads of a kind share their input."""
+        """Apply the first layer: [N, 3 E] -> [3, N, O]."""
         network = self.networks[0]
         weights = network.weight().view(3, -1, network.weight_v.size(-1))
         kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
+        # Not grouped: heads of a kind share their input, so their matrices make one wide product.
         return torch.stack([linear(x, weight, bias) for x, weight, bias in kinds])
 
     @staticmethod

@@ -6,36 +6,31 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
-    """Pack the real elements of each row, in their order; ``counts`` [B] must be on the CPU."""
+    """Pack the real elements of each row, in their order."""
+    # PyTorch packs right-padded rows only, so the real elements are moved to the front. The sort
+    # must be stable to keep their order.
     order = padding_mask.long().sort(dim=1, stable=True).indices  # real elements first
     moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
     return pack_padded_sequence(moved, counts, batch_first=True, enforce_sorted=False)
 
 
 class PackedGRU(nn.Module):
-    """Bidirectional GRU over the real elements of each row, in their order.
-
-    Args:
-        input_dim: D.
-        hidden_dim: H, hidden size of each direction.
-    """
+    """Bidirectional GRU with hidden size H over the real elements of each row, in their order."""
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int) -> None:
         super().__init__()
         self.gru = nn.GRU(input_dim, hidden_dim, num_layers, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool, True at padding, which may be anywhere; at least one
-                element of each row is real.
+        """Encode [B, N, D] to [B, N, 2H], forward before backward, zero at padding.
 
-        Returns:
-            ``[B, N, 2H]``, forward before backward, zero at padding.
+        ``padding_mask`` is [B, N] bool, True at padding, which may be anywhere; at least one
+        element of each row is real.
         """
         valid_mask = ~padding_mask
-        counts = valid_mask.sum(dim=1).cpu()  # the only wait for a GPU
+        # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU
+        counts = valid_mask.sum(dim=1).cpu()
+        # Without padding, the layer runs on the tensor as it is: packing would lay it out anew.
         if counts.eq(x.size(1)).all():
             return self.gru(x)[0]
         states, _ = self.gru(_pack(x, padding_mask, counts))
@@ -46,16 +41,11 @@ class PackedGRU(nn.Module):
 
 
 class SkippingLSTM(nn.Module):
-    """Bidirectional LSTM that skips missing elements.
+    """Bidirectional LSTM with hidden size H that skips missing elements.
 
     The output at a missing element is the state carried over the gap: the forward output of the
     last real element before it and the backward output of the next real element, or zeros if there
     is no such element.
-
-    Args:
-        input_dim: D.
-        hidden_dim: H, hidden size of each direction.
-        dropout: Dropout between layers.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int, dropout: float) -> None:
@@ -66,31 +56,31 @@ class SkippingLSTM(nn.Module):
             num_layers,
             batch_first=True,
             bidirectional=True,
+            # PyTorch warns about dropout between the layers of a single layer.
             dropout=dropout if num_layers > 1 else 0.0,
         )
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool, True at missing elements; at least one element of each
-                row is real.
+        """Encode [B, N, D] to [B, N, 2H], forward before backward.
 
-        Returns:
-            ``[B, N, 2H]``, forward before backward.
+        ``padding_mask`` is [B, N] bool, True at missing elements; at least one element of each row
+        is real.
         """
         return self.with_last_states(x, padding_mask)[0]
 
     def with_last_states(
         self, x: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute :meth:`forward`, and the final state and cell of each direction,
-        [2 * num_layers, B, H].
+        """Compute :meth:`forward`, and the final state and cell of each direction, [2 *
+        num_layers, B, H].
         """
         counts = (~padding_mask).sum(dim=1)
-        on_cpu = counts.cpu()  # the only wait for a GPU
+        # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU
+        on_cpu = counts.cpu()
         if on_cpu.eq(x.size(1)).all():
             return self.lstm(x)
+        # The last states come from the packed run, because the state after the last real element is
+        # not at the end of a padded row.
         states, last = self.lstm(_pack(x, padding_mask, on_cpu))
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=x.size(1))
         forward, backward = states.chunk(2, dim=-1)

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-_INITIAL = 0.08  # bound of the uniform initial weights
+# Section 4: "weights initialized uniformly from [-0.08, 0.08]".
+_INITIAL = 0.08
 
 
 class PeepholeLSTM(nn.Module):
@@ -14,9 +15,6 @@ class PeepholeLSTM(nn.Module):
         c(t) = f(t) c(t-1) + i(t) tanh(x(t) W_xc + m(t-1) W_hc + b_c)   (3)
         o(t) = sigmoid(x(t) W_xo + m(t-1) W_ho + c(t) W_co + b_o)       (4)
         m(t) = o(t) tanh(c(t))                                          (5)
-
-    The input's products of all steps are computed as one product. A step then needs two products:
-    one with m(t-1), and one with c(t) for o(t) and for i and f of the next step.
 
     Args:
         input_dim: D.
@@ -33,6 +31,8 @@ class PeepholeLSTM(nn.Module):
         self.input_proj = nn.Linear(input_dim, 4 * hidden_dim)
         self.hidden_weight = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
         # in the order i, f, o
+        # Kept apart from hidden_weight: i and f see the cell of the step before, o sees the new
+        # cell.
         shape = (3 * hidden_dim,) if diagonal else (3 * hidden_dim, hidden_dim)
         self.cell_weight = nn.Parameter(torch.empty(shape))
         self.reset_parameters()
@@ -52,9 +52,11 @@ class PeepholeLSTM(nn.Module):
         seen = x.new_zeros(B, 2 * H)  # the cell's terms in the gates i and f
         states = []
         for t, term in enumerate(inputs):
+            # The first state is zero, so its product is left out.
             gates = term if t == 0 else torch.addmm(term, hidden, hidden_weight)
             input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + seen).chunk(2, dim=1)
             cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 3 * H :])
+            # One product with the new cell serves o of this step and i and f of the next.
             seen, seen_by_output = self._peep(cell).split([2 * H, H], dim=1)
             output_gate = torch.sigmoid(gates[:, 2 * H : 3 * H] + seen_by_output)
             hidden = output_gate * torch.tanh(cell)

@@ -20,6 +20,7 @@ def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tenso
     Returns:
         [..., dim] float32.
     """
+    # In half precision large positions would be equal: the numbers of bfloat16 at 1000 are 4 apart.
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim
     angles = positions.float().unsqueeze(-1) * torch.exp(-math.log(10000.0) * exponents)
     if interleaved:
@@ -32,10 +33,6 @@ class PositionedEmbedding(nn.Module):
 
     As in fairseq, the first real token has position ``padding_idx + 1``, so a table of 1024 rows
     has 1022 positions. Padding is embedded as well.
-
-    Args:
-        embed_dim: E.
-        table_rows: Number of rows of the position table.
     """
 
     def __init__(self, num_types: int, embed_dim: int, padding_idx: int, table_rows: int) -> None:
@@ -43,12 +40,16 @@ class PositionedEmbedding(nn.Module):
         self.padding_idx = padding_idx
         self.tokens = nn.Embedding(num_types, embed_dim, padding_idx)
         self.positions = nn.Embedding(table_rows, embed_dim, padding_idx)
+        # As in the released code, this also fills the row of padding, which nn.Embedding has
+        # zeroed.
         nn.init.normal_(self.tokens.weight, std=0.1)
         nn.init.normal_(self.positions.weight, std=0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Embed words: [B, T] -> [B, T, E]."""
         valid_mask = tokens.ne(self.padding_idx).long()
+        # Counted over real tokens only, so that a left-padded source has the same positions as
+        # without padding.
         positions = valid_mask.cumsum(dim=1) * valid_mask + self.padding_idx
         return self.tokens(tokens) + self.positions(positions)
 
@@ -75,6 +76,7 @@ def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
     is_start = tokens.eq(separator)
     is_start[:, 0] = False  # whatever the first token is, it starts sentence 0
     times = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+    # The running maximum of the starts so far is the start of the current sentence.
     starts = torch.where(is_start, times, torch.zeros_like(times)).cummax(dim=1).values
     return is_start.long().cumsum(dim=1), times - starts
 
@@ -88,9 +90,6 @@ def next_positions(
         places: Sentences [B] and positions [B] of the previous tokens; None at the first step.
         tokens: [B] new tokens.
         separator: Index of the separator in the dictionary.
-
-    Returns:
-        Sentences [B] and positions [B] of the new tokens.
     """
     if places is None:
         return torch.zeros_like(tokens), torch.zeros_like(tokens)
@@ -100,15 +99,12 @@ def next_positions(
 
 
 def select_sentence_vectors(vectors: Tensor, sentences: Tensor) -> Tensor:
-    """Select the vector of each token's sentence.
+    """Select the vector of each token's sentence: vectors [B, N, ...] and indices [B, T] -> [B,
+    T, ...].
 
-    Args:
-        vectors: [B, N, ...] one vector per sentence.
-        sentences: [B, T] index of each token's sentence; an index beyond N selects the last vector.
-
-    Returns:
-        [B, T, ...].
+    An index beyond N selects the last vector.
     """
+    # Without constraints, a search may generate more separators than there are images.
     chosen = sentences.clamp(max=vectors.size(1) - 1)
     rows = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)
     return vectors[rows, chosen]

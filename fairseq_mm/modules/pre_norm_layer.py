@@ -9,19 +9,13 @@ from torch import Tensor, nn
 
 from fairseq_mm.modules.additive_attention import ModalityAttention
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
-from fairseq_mm.modules.transformer_layer import (
-    FeedForward,
-    SelfAttention,
-)
+from fairseq_mm.modules.transformer_layer import FeedForward, SelfAttention
 
 
 class PreNormEncoderLayer(nn.Module):
     """Pre-norm encoder layer: ``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``.
 
-    Args:
-        dim: D.
-        num_heads: Number of heads, a divisor of D.
-        dropout: Dropout of both sub-layers' outputs, of attention weights and of the inner layer.
+    ``dropout`` applies to the outputs of both sub-layers, attention weights and the inner layer.
     """
 
     def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
@@ -33,10 +27,9 @@ class PreNormEncoderLayer(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool, True at padding; at least one element of a row is real.
+        """Compute the layer: [B, N, D] -> [B, N, D].
+
+        ``padding_mask`` is [B, N] bool, True at padding; at least one element of each row is real.
         """
         rate = self.dropout if self.training else 0.0
         parts = self.self_attention.project(self.self_attention_norm(x))
@@ -46,12 +39,8 @@ class PreNormEncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2) to a source of any dimension.
-
-    Args:
-        dim: D, dimension of queries and output.
-        source_dim: C, dimension of the source.
-        num_heads: Number of heads, a divisor of D.
+    """Multi-head attention (Vaswani et al. 2017, section 3.2) of queries [B, T, D] to a source
+    of any dimension C.
     """
 
     def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
@@ -98,6 +87,8 @@ class SourceAttention(nn.Module):
         query = split_heads(self.query_proj(x), self.num_heads)
         attention_mask = ~padding_mask[:, None, None]
         if needs_weights:
+            # The fused kernel returns no weights, so they are computed here where an inspection
+            # asks for them.
             weights = attention_weights(query, projected[0], attention_mask)
             context = torch.matmul(weights, projected[1])
             return self.out_proj(merge_heads(context)), weights.mean(dim=1)
@@ -121,13 +112,7 @@ class PreNormDecoderLayer(nn.Module):
     """Pre-norm decoder layer: self-attention, attention to every source, feed-forward.
 
     :class:`ModalityAttention` combines the contexts of several sources; its query is the normalised
-    state that attends to them.
-
-    Args:
-        dim: D.
-        num_heads: Number of heads, a divisor of D.
-        dropout: Dropout of the sub-layers' outputs, of attention weights and of the inner layer.
-        source_dims: Dimension of each source.
+    state that attends to them. ``dropout`` applies as in :class:`PreNormEncoderLayer`.
     """
 
     def __init__(
@@ -155,9 +140,8 @@ class PreNormDecoderLayer(nn.Module):
         self.dropout = dropout
 
     def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Project the sources [B, N, C] to keys and values; a layer with one source reads only the
-        first.
-        """
+        """Project the sources [B, N, C] to keys and values."""
+        # zip ends with the attentions: a layer with one source reads only the first.
         return [attention.project(x) for attention, x in zip(self.source_attentions, sources)]
 
     def forward(
@@ -206,6 +190,7 @@ class PreNormDecoderLayer(nn.Module):
         rate: float,
         needs_weights: bool,
     ) -> tuple[Tensor, Optional[LayerTrace]]:
+        # One norm for all sources: both levels of attention compare with the same query.
         query = self.source_attention_norm(x)
         contexts, weights = [], []
         for attention, source, mask in zip(self.source_attentions, projected, padding_masks):

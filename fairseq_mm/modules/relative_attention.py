@@ -39,6 +39,7 @@ class RelativeAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.empty(num_heads, head_dim))  # u
         self.distance_bias = nn.Parameter(torch.empty(num_heads, head_dim))  # v
         for parameter in self.parameters():
+            # As in the Transformer-XL of the released code (Hugging Face), u and v included.
             nn.init.normal_(parameter, std=0.02)
         self.dropout = nn.Dropout(dropout)
 
@@ -52,6 +53,7 @@ class RelativeAttention(nn.Module):
         weight = self.distance_proj.weight
         distances = torch.arange(count, device=weight.device).clamp(max=self.clamp_length)
         encoded = sinusoids(distances, self.dim, interleaved=False).to(weight.dtype)
+        # Dropout of the sinusoids, not of the weights, as in Transformer-XL.
         keys = self.distance_proj(self.dropout(encoded))
         return keys.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
 
@@ -76,9 +78,12 @@ class RelativeAttention(nn.Module):
             [B, H, L, K] with the dtype of the queries.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))
+        # One product per distance, then a gather for each pair of positions: rows of a batch may be
+        # at different positions, so the shift of Transformer-XL does not apply.
         by_distance = torch.matmul(
             queries + self.distance_bias.unsqueeze(1), distance_keys.transpose(-1, -2)
         )  # [B, H, L, count]
+        # Clamped only for gather: distances of masked keys may be negative.
         chosen = distances.clamp(0, by_distance.size(-1) - 1).unsqueeze(1)
         position = by_distance.gather(-1, chosen.expand(*by_distance.shape[:3], keys.size(2)))
         scores = (content + position).float() * self.head_dim**-0.5

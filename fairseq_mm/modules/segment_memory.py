@@ -45,13 +45,18 @@ def remember(
     """
     device = lengths.device
     ages = torch.arange(memory_length, 0, -1, device=device)
+    # A short sentence takes the room of a padded one, as in section 3.5.3; its padding is then
+    # invisible.
     spans = lengths.clamp(min=segment_length).unsqueeze(1)  # [B, 1] with padding
     places = spans - ages  # [B, M] in the segment; negative: before it
     # slot of each former age in the old memory; -1: none
+    # The old memory may have gaps, where slots of padding were dropped, so slots are found by their
+    # age.
     slots = torch.full((memory_length + 1,), -1, dtype=torch.long, device=device)
     slots[memory.ages] = torch.arange(len(memory.ages), device=device)
     former = slots[(-places).clamp(min=0, max=memory_length)]
     old_valid_mask = memory.valid_mask.gather(1, former.clamp(min=0)) & (former >= 0)
+    # Places of the segment are real up to its length; older places are as real as they were before.
     valid_mask = torch.where(places >= 0, places < lengths.unsqueeze(1), old_valid_mask)
     is_used = valid_mask.any(dim=0)
     if not is_used.any():
@@ -59,9 +64,11 @@ def remember(
     places, former = places[:, is_used], former[:, is_used]
     num_old = len(memory.ages)
     index = torch.where(places >= 0, places.clamp(max=hidden[0].size(1) - 1) + num_old, former)
+    # Indices may have been computed on the CPU; the copy does not wait for the GPU.
     index = index.clamp(min=0).to(hidden[0].device, non_blocking=True)
     contents = []
     for old, new in zip(memory.contents, hidden):
+        # The first memory has one slot that represents all equal slots.
         states = torch.cat([old.expand(-1, num_old, -1), new], dim=1)
         contents.append(states.gather(1, index.unsqueeze(-1).expand(-1, -1, new.size(-1))))
     return SegmentMemory(contents, ages[is_used], valid_mask[:, is_used])

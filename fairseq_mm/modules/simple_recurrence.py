@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# 1.7159 tanh(2/3 x), equation 4
+# 1.7159 tanh(2/3 x), equation 4. Derivatives are written in terms of the value, so that the
+# backward pass needs no input.
 _SCALE, _SLOPE = 1.7159, 2 / 3
 
 
@@ -91,7 +92,10 @@ def simple_recurrence(
     """
     dtype = inputs.dtype
     states = _SimpleRecurrence.apply(
+        # Time first, so that each step reads and writes contiguous memory.
         inputs.transpose(0, 1).contiguous(),
+        # Autocast does not reach operations with `out=`, so weight and state get the dtype of the
+        # inputs.
         weight.to(dtype),
         initial.to(dtype),
         ACTIVATIONS[activation],

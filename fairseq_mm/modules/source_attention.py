@@ -35,14 +35,11 @@ class SourceAttention(nn.Module):
         self.num_heads = num_heads
 
     def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the encoder's output for this layer.
+        """Project the encoder's output for this layer, [B, S, E] -> [B, heads, S, E / heads].
 
         Args:
-            keys: [B, S, E] output of the encoder's last layer.
-            values: [B, S, E] the same with the source's embeddings added.
-
-        Returns:
-            Keys and values of this layer, [B, heads, S, E / heads] each.
+            keys: Output of the encoder's last layer.
+            values: The same with the source's embeddings added.
         """
         B, S, _ = keys.shape
         projected = [
@@ -59,25 +56,27 @@ class SourceAttention(nn.Module):
         valid_mask: Optional[Tensor] = None,
         trace: Optional[list[Tensor]] = None,
     ) -> Tensor:
-        """
-        Args:
-            hidden: ``[B, T, C]``.
-            embedding: ``[B, T, E]`` embeddings of the target.
-            source: Result of :meth:`project_source`.
-            valid_mask: ``[B, 1, 1, S]`` bool, False at padding of the source; None for no padding.
-            trace: List to which the weights ``[B, heads, T, S]`` are appended.
+        """Attend from [B, T, C] to the source.
 
-        Returns:
-            ``[B, T, C]``.
+        Args:
+            hidden: [B, T, C].
+            embedding: [B, T, E] embeddings of the target.
+            source: Result of :meth:`project_source`.
+            valid_mask: [B, 1, 1, S] bool, False at padding of the source; None for no padding.
+            trace: List to which the weights [B, heads, T, S] are appended.
         """
         B, T, _ = hidden.shape
         keys, values = source
+        # Section 3.3 of Gehring et al.: the embedding of the last word tells the query which word
+        # was just written.
         query = linear(hidden, self.hidden_proj.weight, self.hidden_proj.bias) + embedding
         query = linear(query, self.query_proj.weight(), self.query_proj.bias)
         query = query.view(B, T, self.num_heads, -1).transpose(1, 2)  # [B, heads, T, A]
         if trace is not None:
             trace.append(attention_weights(query, keys, valid_mask))
         context = attend(query, keys, values, valid_mask).transpose(1, 2).reshape(B, T, -1)
+        # Added without the factor of root 0.5 that the layer applies to its own residual, as in the
+        # released code.
         return hidden + linear(context, self.output_proj.weight(), self.output_proj.bias)
 
     def step(

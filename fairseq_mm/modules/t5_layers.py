@@ -31,13 +31,11 @@ def attend_unscaled(
         bias: Bias that broadcasts to [B, H, T, S], ``-inf`` at masked keys; each query has at least
             one visible key. None for zero.
         dropout: Dropout of the softmax.
-
-    Returns:
-        [B, H, T, A].
     """
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
         if bias is not None:
+            # The fused kernel refuses a bias of another dtype than the query.
             bias = bias.to(query.dtype)
         return _FUSED(query, key, value, attn_mask=bias, dropout_p=dropout, scale=1.0)
     if query.dtype in _HALF:
@@ -126,6 +124,8 @@ class T5FeedForward(nn.Module):
         else:
             gate = F.gelu(linear(x, self.gate_proj.weight), approximate="tanh")
             if inner.dtype == torch.float16:
+                # The gate is scaled before the product: gate times inner is the number that leaves
+                # the range.
                 gate = gate / _INNER_SCALE
             inner = gate * inner
         inner = F.dropout(inner, self.dropout, self.training)
@@ -154,6 +154,7 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x [..., dim] of any dtype; the result has the dtype of the weight."""
         x = x.float()
+        # The square of a value above 256 is infinite in float16.
         scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.epsilon)
         return self.weight * (x * scale).to(self.weight.dtype)
 
@@ -182,6 +183,7 @@ def relative_buckets(
         distances = offsets.abs()
     else:
         first = torch.zeros_like(offsets)
+        # Later keys are masked in a decoder; they only need some valid bucket.
         distances = (-offsets).clamp(min=0)
     num_exact = num_buckets // 2
     # in float32, as the published models were trained: rounding decides the bucket of a distance on
@@ -224,6 +226,8 @@ class RelativeBias(nn.Module):
         """Return the biases [1, H, queries, keys] of a sequence of ``length`` tokens."""
         offsets = torch.arange(1 - length, length, device=self.weight.device)
         # window i begins at offset i + 1 - length, the first offset of query length - 1 - i
+        # There are only 2 length - 1 different biases, so they are looked up once and viewed as a
+        # matrix.
         windows = self._look_up(offsets).unfold(-1, length, 1)
         return windows.flip(1).unsqueeze(0)
 

@@ -9,13 +9,7 @@ from fairseq_mm.modules.attention import attend, merge_heads, split_heads
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention (Vaswani et al. 2017, section 3.2).
-
-    Args:
-        dim: Dimension of input and output.
-        num_heads: Number of heads, a divisor of ``dim``.
-        dropout: Dropout of the attention weights in :meth:`forward`.
-    """
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with dropout of its weights."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -23,6 +17,7 @@ class SelfAttention(nn.Module):
         self.dropout = dropout
         self.in_proj = nn.Linear(dim, 3 * dim)
         self.out_proj = nn.Linear(dim, dim)
+        # As nn.MultiheadAttention: Xavier over the joined matrix, not over each of its three parts.
         nn.init.xavier_uniform_(self.in_proj.weight)
         nn.init.zeros_(self.in_proj.bias)
         nn.init.zeros_(self.out_proj.bias)
@@ -37,23 +32,17 @@ class SelfAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
-        """
-        Args:
-            x: ``[B, T, D]``.
-            attention_mask: Bool tensor that broadcasts to ``[B, H, T, T]``, True where a query may
-                attend.
+        """Attend within x: [B, T, D] -> [B, T, D].
+
+        ``attention_mask`` is bool, broadcasts to [B, H, T, T], and is True where a query may
+        attend.
         """
         rate = self.dropout if self.training else 0.0
         return self.out_proj(merge_heads(attend(*self.project(x), attention_mask, dropout=rate)))
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with a ReLU between (Vaswani et al. 2017, section 3.3).
-
-    Args:
-        dim: Dimension of input and output.
-        inner_dim: Dimension of the inner layer.
-    """
+    """Two linear layers with a ReLU between (Vaswani et al. 2017, section 3.3)."""
 
     def __init__(self, dim: int, inner_dim: int, dropout: float) -> None:
         super().__init__()
@@ -69,11 +58,8 @@ class FeedForward(nn.Module):
 class TransformerEncoderLayer(nn.Module):
     """Self-attention and feed-forward layer, each with dropout, residual connection and norm.
 
-    Args:
-        dim: Dimension of input and output.
-        num_heads: Number of heads, a divisor of ``dim``.
-        dropout: Dropout of both sub-layers' outputs and of the inner layer.
-        attention_dropout: Dropout of the attention weights; PyTorch's layer has one rate for all.
+    ``dropout`` applies to the outputs of both sub-layers and to the inner layer,
+    ``attention_dropout`` to the attention weights.
     """
 
     def __init__(
@@ -88,5 +74,6 @@ class TransformerEncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
         """See :meth:`SelfAttention.forward`."""
+        # Post-norm, the default of PyTorch's layers, which both released codes use.
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, attention_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

@@ -16,7 +16,7 @@ class VideoTransformerEncoder(nn.Module):
     """Transformer encoder whose input is ``sqrt(dim) frame + position``.
 
     Args:
-        dim: Dimension of the frames' features and of the output.
+        dim: Dimension of the features and of the output.
         num_layers: Number of layers; 4 in the paper.
         num_heads: Number of heads, a divisor of ``dim``; 8 in the paper.
         ffn_dim: Inner dimension of the feed-forward layers; 2048 in the paper.
@@ -49,18 +49,15 @@ class VideoTransformerEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            features: ``[B, M, D]``, padded at the end.
-            padding_mask: ``[B, M]`` bool, True at padding; at least one frame of each video must be
-                real.
+        """Encode frames [B, M, D], padded at the end; values at padding are undefined.
 
-        Returns:
-            ``[B, M, D]``; values at padding are undefined.
+        ``padding_mask`` is [B, M] bool, True at padding; at least one frame of each video is real.
         """
         M, D = features.shape[1:]
         frames = torch.arange(M, device=features.device)
+        # Sines and cosines come in pairs; features of an odd dimension take one channel less.
         positions = sinusoids(frames, D + D % 2)[:, :D].to(features.dtype)
+        # The released code multiplies by sqrt(2048), the dimension of its features.
         x = self.dropout(features * math.sqrt(D) + positions)
         attention_mask = ~padding_mask[:, None, None]
         for layer in self.layers:

@@ -102,6 +102,8 @@ class VideoFusion(nn.Module):
             self.value_proj = nn.Linear(video_dim, common_dim)
             width = common_dim
         else:
+            # With a softmax over the text, a bias of keys adds a different number to every score,
+            # so it has an effect; so it has where keys are values, too.
             has_bias = text_axis or kind == "dot_product_projected"
             self.key_proj = nn.Linear(video_dim, text_dim, bias=has_bias)
             width = video_dim if kind == "dot_product" else text_dim
@@ -110,6 +112,7 @@ class VideoFusion(nn.Module):
         self.gate_proj = nn.Linear(width + text_dim, width) if forget_gate else None
         self.output_proj = nn.Linear(text_dim + width, text_dim)
         self.norm = nn.LayerNorm(text_dim)
+        # At 0 the pretrained model is unchanged, and only mix itself has a gradient.
         self.mix = nn.Parameter(torch.zeros(1)) if identity_init else None
         self.kind = kind
         self.num_heads = num_heads
@@ -119,21 +122,21 @@ class VideoFusion(nn.Module):
         self.text_axis = text_axis
 
     def project(self, video: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the terms that depend only on the video, for :meth:`forward`.
-
-        Args:
-            video: [B, M, video_dim].
+        """Compute the terms that depend only on the video [B, M, video_dim], for
+        :meth:`forward`.
 
         Returns:
             Keys and values. ``multi_head``: [B, h, M, common_dim / h] each. Other kinds: keys [B,
-            M, text_dim], and values to which the linear layers of O are already applied, which is
-            cheaper because there are fewer frames than words. With a gate, these values are [B, M,
-            2 W], V and its term in the gate; without, [B, M, text_dim], V's term in the output.
+                M, text_dim], and values to which the linear layers of O are already applied: [B, M,
+                2 W] with a gate (V and its term in the gate), [B, M, text_dim] without (V's term in
+                the output).
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
             values = self.value_proj(video)
             return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
+        # The linear layers after O are applied to the frames: they commute with the weighted sum,
+        # and there are fewer frames than words.
         values = video if self.kind == "dot_product" else keys
         if self.gate_proj is None:
             return keys, F.linear(values, self.output_proj.weight[:, self.text_dim :])
@@ -147,16 +150,14 @@ class VideoFusion(nn.Module):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> Tensor:
-        """
-        Args:
-            text: ``[B, N, text_dim]``.
-            projected: Result of :meth:`project`.
-            padding_mask: ``[B, M]`` bool, True at padding; at least one frame of each video must be
-                real. None for no padding.
-            trace: Record to which attention weights and gate values are appended.
+        """Fuse the frames into text [B, N, text_dim]; the shape does not change.
 
-        Returns:
-            ``[B, N, text_dim]``.
+        Args:
+            text: [B, N, text_dim].
+            projected: Result of :meth:`project`.
+            padding_mask: [B, M] bool, True at padding; at least one frame of each video is real.
+                None for no padding.
+            trace: Record to which attention weights and gate values are appended.
         """
         read = self._read(text, projected, padding_mask, trace)
         is_dot = self.kind != "multi_head"
@@ -176,12 +177,13 @@ class VideoFusion(nn.Module):
             fused = F.linear(text, weight, self.output_proj.bias) + read
         else:
             fused = _linear_of_both(self.output_proj, text, read)
+        # Equation 3 of the paper: residual connection, then layer norm.
         output = self.norm(text + self.dropout(fused))
         return output if self.mix is None else text + self.mix * (output - text)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Add an identity as W_o to weights that were saved before there was W_o; fairseq calls
-        this hook.
+        this.
 
         Args:
             state_dict: Weights of the whole model, changed in place.
@@ -191,6 +193,7 @@ class VideoFusion(nn.Module):
         values = state_dict.get(f"{name}.value_proj.weight")
         if self.attention_out_proj is None or values is None or weight in state_dict:
             return
+        # With the identity as W_o an old checkpoint computes what it computed when it was trained.
         identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
         state_dict[weight] = identity
         state_dict[f"{name}.attention_out_proj.bias"] = torch.zeros_like(identity[0])
@@ -217,6 +220,8 @@ class VideoFusion(nn.Module):
         # without scaling, a product of wide vectors may overflow in half precision
         with torch.autocast(text.device.type, enabled=False):
             scores = torch.matmul(text.float(), keys.float().transpose(1, 2))  # [B, N, M]
+        # A softmax over the frames must be masked before; a softmax over the text, whose columns
+        # are frames, can only be masked after.
         if padding_mask is not None and not self.text_axis:
             scores = scores.masked_fill(padding_mask.unsqueeze(1), float("-inf"))
         weights = scores.softmax(dim=1 if self.text_axis else 2)
