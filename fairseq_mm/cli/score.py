@@ -9,7 +9,6 @@
       --json scores.json
   fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
   fairseq-mm score --constant --data data-bin/flickr8k
-  fairseq-mm score summaries.txt --references test.tgt --preset how2
   fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
       --per-item copied.jsonl
   fairseq-mm score vg.jsonl --data data-bin/how2 --preset how2 \\
@@ -17,58 +16,53 @@
   fairseq-mm score --system 68.0,51.4,63.3 --text-only 64.0,46.4,58.9 \\
       --baseline 62.3,46.1,58.2
 
-HYPOTHESES is fairseq-generate's output (joined with the references through
-SPLIT.visual_ids; its T- lines must be the text of DATA), a JSONL file of
-{"id", "hypothesis"} or {"id", "caption"}, a plain text file (line i is item i
-of the references, or id, tab, text: what
-fairseq-mm caption prints), or a COCO results file. References are
-DATA/SPLIT.references.jsonl, such a file, a COCO annotation file (.json), or a
-plain text file, one reference a line (items are then numbered from 0). Where
-DATA/SPLIT.references.jsonl is missing, as after fairseq-preprocess alone, the
-binarised targets are the references. Texts without references, references
-without a text, and texts that are there twice are named on stderr; the rest is
-scored, and every figure says out of how many. A file that holds several runs is
-refused.
+HYPOTHESES is the output of fairseq-generate for --split of --data, a JSONL file
+of {"id", "hypothesis"} or {"id", "caption"}, a COCO results file, or a plain
+text file: line i is item i of the references, unless lines are id, tab, text,
+like the output of fairseq-mm caption. References are
+DATA/SPLIT.references.jsonl, another such file, a COCO annotation file (.json),
+or a plain text file with one reference a line, whose items are numbered from 0.
+In a folder of fairseq-preprocess, the binarised targets are the references.
+Missing, repeated and unknown ids are reported on stderr, the rest is scored, and
+every figure says out of how many. A file that holds several runs is refused.
 
-Presets: `coco` is coco-caption's protocol (PTB tokens, lower-cased, without
-punctuation); `m_rnn` is that of Mao et al. 2015: text split and lower-cased as
-in their code, punctuation kept, BLEU of section 9.3, and perplexity, end token
-included, from --reference-scores, the output of the following command over all
-captions, not one per item:
+Presets: `coco` is coco-caption's protocol (PTB tokens in lower case without
+punctuation). `m_rnn` is the protocol of Mao et al. 2015: text is split and
+lower-cased as in their code, with punctuation, BLEU is that of section 9.3, and
+perplexity, end token included, is computed from --reference-scores, the output
+of this command over all captions, not one per item:
 
     fairseq-generate DATA --task multimodal_captioning --score-reference \\
         --all-lines ...
 
 `how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are
-what spaces separate, ROUGE-1, -2 and -L are means of F1 with beta 1 (coco's
-rouge_l has 1.2), BLEU, METEOR and CIDEr-D are coco's, and Content F1 is made
-of METEOR's alignment without its normalisation. With
-DATA/SPLIT.transcripts.jsonl novel1 to novel4 say which share of the n-grams is
-not in the transcript, and of the references' own. Indexed OOV tokens (<unk-0>)
-are replaced by the words that DATA/SPLIT.unknowns.jsonl has for them.
+what spaces separate; ROUGE-1, -2 and -L are means of F1 with beta 1 (coco's
+rouge_l has 1.2); BLEU, METEOR and CIDEr-D are coco's; Content F1 is computed
+from METEOR's alignment without its normalisation. With
+DATA/SPLIT.transcripts.jsonl, novel1 to novel4 are the shares of n-grams that the
+transcript lacks, for summaries and references. DATA/SPLIT.unknowns.jsonl has the
+words that replace indexed OOV tokens (<unk-0>).
 
 --text-only and --baseline compute the share of a gain that comes from the video:
-the mean over ROUGE-1, -2 and -L of (system - text-only) / (system - baseline),
-83.6 % in Yu et al. 2021, whose figures are the last example. Figures are means
-over the items that all files of --per-item have, and if the system and its
-text-only backbone have scores by item, the share has a 95 % interval. A baseline
-given by its figures counts as exact.
+the mean over ROUGE-1, -2 and -L of (system - text-only) / (system - baseline).
+The last example has the figures of Yu et al. 2021, whose share is 83.6 %.
+Figures are means over the items that all files of --per-item have. If the system
+and its text-only backbone have scores by item, the share has a 95 % interval; a
+baseline given by its figures counts as exact.
 
-`wp` (Fan et al. 2018) measures stories without references: how varied they
-are, and copied_words, the longest contiguous run of words that a story shares
-with a story of DATA/text/train.wp_target, on average (section 7.1, where
-"longest common subsequence" can only mean that). HYPOTHESES is the output of
-fairseq-mm tell or retrieve, or any of the layouts above.
+`wp` (Fan et al. 2018) measures stories without references: how varied they are,
+and copied_words, the mean length of the longest contiguous run of words that a
+story shares with a story of DATA/text/train.wp_target (section 7.1, where
+"longest common subsequence" can only mean that).
 
-`vist` scores stories of five images, one for each image sequence, <sent>
-between its sentences: meteor_vist is the challenge's protocol (EvalVIST:
-METEOR 1.5 with the task hter, the whole story as one segment without
-normalisation, the best of its references, mean over sequences),
-meteor_vist_rank the same with the default task, whose figures are about half
-as large: never compare the two. The other rows are coco-caption's, over whole
-stories, and how much sentences repeat (repeated_*: against earlier sentences
-of the same story). The card says how many of the split's sequences were
-scored, and how many of its images have features.
+`vist` scores stories of five images with <sent> between their sentences.
+meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter,
+the whole story as one segment without normalisation, the best of its references,
+mean over image sequences). meteor_vist_rank uses the default task, with figures
+about half as large: never compare the two. The other rows are coco-caption's,
+over whole stories, and the repetition of sentences (repeated_*: against earlier
+sentences of the same story). The output says how many of the split's sequences
+were scored, and how many of its images have features.
 """
 
 import argparse
@@ -76,17 +70,16 @@ import difflib
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_output
-from fairseq_mm.cli.arguments import flag
+from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
 from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
+from fairseq_mm.cli.score_inputs import existing_file
 from fairseq_mm.data.output_file import write_file
-from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 from fairseq_mm.metrics.coco_results import coco_results
@@ -96,7 +89,7 @@ from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import Row, TokenizedItems
 from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, METRICS, score_texts
 
-# an interval of a million resamples takes hours and has no more digits than one of 10,000
+# more resamples take hours, and the interval has no more digits than that of 10,000
 _MAX_RESAMPLES = 1_000_000
 COMPARE_SAMPLES = 1000
 
@@ -111,13 +104,16 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "coco": Preset("ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty")),
+    # how2 and wp: their texts are tokenized when they are prepared, and generated as these tokens
     "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
     "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty")),
     "vist": Preset(
         "ptb", ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences")
     ),
+    # a prompt has many good stories: overlap with the one of the data says little about another
     "wp": Preset("none", ("diversity", "copying"), has_references=False),
 }
+# perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read
 NAMES = (*METRICS, "perplexity")
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 INPUTS = (
@@ -127,8 +123,12 @@ INPUTS = (
 OUTPUTS = ("json", "per_item", "submission")
 
 
-def tokenizer_of(name: str) -> Callable[[str], list[str]]:
-    """Text -> words; ``name`` is one of :data:`TOKENIZERS`."""
+def load_tokenizer(name: str) -> Callable[[str], list[str]]:
+    """Return the function that splits a text into words.
+
+    Args:
+        name: One of :data:`TOKENIZERS`.
+    """
     if name == "ptb":
         from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 
@@ -137,7 +137,7 @@ def tokenizer_of(name: str) -> Callable[[str], list[str]]:
         from fairseq_mm.data.caption_text import CaptionTokenizer
 
         split = CaptionTokenizer("m_rnn")
-        # one token, as it was when it was generated
+        # the rules would split <unk> at its brackets; the model generated it as one token
         return lambda text: split(text.replace("<unk>", "unk"))
     if name == "wp":
         from fairseq_mm.data.story_text import tokenize_story_text
@@ -146,113 +146,100 @@ def tokenizer_of(name: str) -> Callable[[str], list[str]]:
     return str.split
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "hypotheses",
-        nargs="?",
-        metavar="HYPOTHESES",
-        help="Generated texts, in one of the layouts above.",
-    )
-    parser.add_argument(
-        "--constant",
-        nargs="?",
-        const=MOST_FREQUENT,
-        metavar="TEXT",
-        help="In place of HYPOTHESES: score the same TEXT for every item; without TEXT, the most "
+_FILE = {"metavar": "FILE"}
+_ARGUMENTS: Rows = {
+    "hypotheses": (
+        "Generated texts, in one of the layouts above.",
+        {"nargs": "?", "metavar": "HYPOTHESES"},
+    ),
+    "--constant": (
+        "In place of HYPOTHESES: score the same TEXT for every item; without TEXT, the most "
         "frequent text of the training split, or of visual stories its most frequent first to "
         "fifth sentence.",
-    )
-    parser.add_argument(
-        "--preset",
-        choices=PRESETS,
-        default="coco",
-        help="Tokenizer and metrics of a protocol, described above (default: coco).",
-    )
-    parser.add_argument(
-        "--metrics",
-        metavar="NAMES",
-        help="Metrics instead of the preset's, or single figures of them, such as bleu4: "
+        {"nargs": "?", "const": MOST_FREQUENT, "metavar": "TEXT"},
+    ),
+    "--preset": (
+        "Tokenizer and metrics of a protocol, described above (default: coco).",
+        {"choices": PRESETS, "default": "coco"},
+    ),
+    "--metrics": (
+        "Metrics instead of the preset's, or single figures of them, such as bleu4: "
         f"{', '.join(NAMES)}.",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        choices=TOKENIZERS,
-        help="Tokens instead of the preset's; wp: as WritingPrompts is split, none: what spaces "
+        {"metavar": "NAMES"},
+    ),
+    "--tokenizer": (
+        "Tokens instead of the preset's; wp: as WritingPrompts is split, none: what spaces "
         "separate.",
-    )
-    parser.add_argument(
-        "--meteor-task",
-        choices=TASKS,
-        default="rank",
-        help="Parameters of METEOR, the jar's -t (default: rank).",
-    )
-    parser.add_argument(
-        "--no-meteor-norm", action="store_true", help="Run METEOR's jar without its -norm."
-    )
-    read = parser.add_argument_group("references")
-    arguments.add(
-        read,
-        *("data", "split"),
-        split={"default": "valid", "help": "Split of the data folder (default: valid)."},
-    )
-    for option, text in (
-        ("references", "References: references.jsonl, a COCO annotation .json, or a line each."),
-        (
-            "training-text",
-            "Training texts, one a line, for novelty (default: DATA/text/train.txt) and copying "
-            "(default: DATA/text/train.wp_target).",
-        ),
-        ("reference-scores", "Output of fairseq-generate --score-reference, for perplexity."),
-    ):
-        read.add_argument(f"--{option}", metavar="FILE", help=text)
-    read.add_argument(
-        "--references-of",
-        choices=("item", "album"),
-        default="item",
-        help="References of the item, or all stories of its album, from "
+        {"choices": TOKENIZERS},
+    ),
+    "--meteor-task": (
+        "Parameters of METEOR, the jar's -t (default: rank).",
+        {"choices": TASKS, "default": "rank"},
+    ),
+    "--no-meteor-norm": ("Run METEOR's jar without its -norm.", FLAG),
+}
+_REFERENCES: Rows = {
+    "--references": (
+        "References: references.jsonl, a COCO annotation .json, or a line each.",
+        _FILE,
+    ),
+    "--training-text": (
+        "Training texts, one a line, for novelty (default: DATA/text/train.txt) and copying "
+        "(default: DATA/text/train.wp_target).",
+        _FILE,
+    ),
+    "--reference-scores": (
+        "Output of fairseq-generate --score-reference, for perplexity.",
+        _FILE,
+    ),
+    "--references-of": (
+        "References of the item, or all stories of its album, from "
         "DATA/SPLIT.album_references.jsonl (default: item).",
-    )
-    resampling = parser.add_argument_group("comparison and intervals")
-    resampling.add_argument(
-        "--compare", metavar="FILE", help="Texts of another system, paired by item."
-    )
-    resampling.add_argument(
-        "--bootstrap",
-        type=int,
-        metavar="N",
-        help=f"Number of resamples for 95%% intervals (default: 0; {COMPARE_SAMPLES} with "
-        "--compare).",
-    )
-    arguments.add(resampling, "seed", seed={"default": SEED})
-    score_gain.add_gain_arguments(parser)
-    _add_outputs(parser)
-
-
-def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    written = parser.add_argument_group("output")
-    arguments.add(written, "json")
-    written.add_argument(
-        "--per-item", metavar="FILE", help="Write the scores of each item as JSONL, by id."
-    )
-    written.add_argument(
-        "--submission",
-        metavar="FILE",
-        help="Write captions, those without references too, as COCO's evaluation server takes them "
+        {"choices": ("item", "album"), "default": "item"},
+    ),
+}
+_RESAMPLING: Rows = {
+    "--compare": ("Texts of another system, paired by item.", _FILE),
+    # no default: 0 switches an interval off, and the default differs for --compare and the gain
+    "--bootstrap": (
+        f"Number of resamples for 95%% intervals (default: 0; {COMPARE_SAMPLES} with --compare).",
+        {"type": int, "metavar": "N"},
+    ),
+}
+_OUTPUT: Rows = {
+    "--per-item": ("Write the scores of each item as JSONL, by id.", _FILE),
+    "--submission": (
+        "Write captions, those without references too, as COCO's evaluation server takes them "
         "(captions_val2014_NAME_results.json), and without --data and --references nothing else; "
         "or with --preset vist stories as the VIST challenge does.",
-    )
-    written.add_argument(
-        "--card",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="Write the card: command, hashes, options of generation, versions (default name: "
+        _FILE,
+    ),
+    # --card without FILE is "", not None: _check names the file after HYPOTHESES
+    "--card": (
+        "Write the card: command, hashes, options of generation, versions (default name: "
         "HYPOTHESES.card.json).",
-    )
+        {"nargs": "?", "const": "", "metavar": "FILE"},
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.add_rows(parser, _ARGUMENTS)
+    group = parser.add_argument_group("references")
+    split = {"default": "valid", "help": "Split of the data folder (default: valid)."}
+    arguments.add(group, "data", "split", split=split)
+    arguments.add_rows(group, _REFERENCES)
+    group = parser.add_argument_group("comparison and intervals")
+    arguments.add_rows(group, _RESAMPLING)
+    arguments.add(group, "seed", seed={"default": SEED})
+    score_gain.add_gain_arguments(parser)
+    group = parser.add_argument_group("output")
+    arguments.add(group, "json")
+    arguments.add_rows(group, _OUTPUT)
 
 
 def run(args: argparse.Namespace) -> None:
-    metrics = [] if args.system is not None else _metrics_of(args)
+    metrics = [] if args.system is not None else _select_metrics(args)
     has_gain = score_gain.check_gain_options(args, metrics)
     if args.system is not None:
         score_gain.run_gain(args)
@@ -263,8 +250,8 @@ def run(args: argparse.Namespace) -> None:
     if _is_submission_alone(args):
         texts = score_inputs.read_alone(args.hypotheses)
         write_file(args.submission, _coco_submission(texts))
-        number = counted(len(texts.texts), "caption")
-        print(f"wrote {args.submission}: {number}; nothing to score them by", file=sys.stderr)
+        count = counted(len(texts.texts), "caption")
+        print(f"wrote {args.submission}: {count}; nothing to score them by", file=sys.stderr)
         return
     result: dict[str, Any] = {"preset": args.preset}
     rows: list[Row] = []
@@ -274,33 +261,34 @@ def run(args: argparse.Namespace) -> None:
     if "perplexity" in metrics:
         rows += _perplexities(args)
     result["scores"] = [
-        score_output.entry_of(row, samples=args.bootstrap, seed=args.seed) for row in rows
+        score_output.make_entry(row, samples=args.bootstrap, seed=args.seed) for row in rows
     ]
     score_output.print_result(result)
     if has_gain:
         scores = score_gain.get_scores_of_rows(args.hypotheses, ids, rows)
-        report = score_gain.compute_gain(scores, args, samples=gain_samples)
-        result["gain"] = report.result
+        result["gain"] = score_gain.compute_gain(scores, args, samples=gain_samples)
         print()
-        score_gain.print_gain(report)
+        score_gain.print_gain(result["gain"])
     if args.json or args.card:
-        card = _card_of(args, metrics)
+        card = _make_card(args, metrics)
         card["signatures"] = {row.name: row.signature for row in rows}
         if "visual_stories" in result:
             card["visual_stories"] = result["visual_stories"]
         for path, content in ((args.card, card), (args.json, {**result, "card": card})):
             if path:
                 write_file(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    # after the files are written, whose notes say which input each figure lacks
     if all(row.value is None for row in rows):
         raise UserError(f"no figure could be computed; {rows[0].name}: {rows[0].note}")
 
 
-def _metrics_of(args: argparse.Namespace) -> list[str]:
+def _select_metrics(args: argparse.Namespace) -> list[str]:
+    """Return the metrics of the preset or of ``--metrics``, checked against the other options."""
     preset = PRESETS[args.preset]
     metrics = list(preset.metrics)
     if args.metrics is not None:
         metrics = []
-        for name in _names_of(args.metrics):
+        for name in _split_names(args.metrics):
             metric = METRIC_OF_FIGURE.get(name, name)
             if metric not in NAMES:
                 near = difflib.get_close_matches(name, (*NAMES, *METRIC_OF_FIGURE), n=1)
@@ -327,7 +315,8 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
                 )
     elif "copying" in metrics:
         raise UserError("--metrics copying: needs --preset wp.")
-    elif args.metrics is None and score_inputs.split_file(args, "transcripts") is None:
+    elif args.metrics is None and _get_split_file(args, "transcripts") is None:
+        # a preset leaves the row out; --metrics novel_ngrams gets a row that says what is missing
         metrics = [name for name in metrics if name != "novel_ngrams"]
     if {"rouge", "rouge_l"} <= {*metrics}:
         raise UserError(
@@ -343,36 +332,28 @@ def _metrics_of(args: argparse.Namespace) -> list[str]:
     return metrics
 
 
-def _names_of(metrics: str) -> list[str]:
-    """Return the names of ``--metrics``."""
+def _split_names(metrics: str) -> list[str]:
     return [name.strip() for name in metrics.split(",") if name.strip()]
 
 
-def _named_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Leave out the figures that ``--metrics`` does not ask for: bleu1 to bleu3 of bleu4."""
+def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
+    """Drop figures that ``--metrics`` does not name: for bleu4, drop bleu1 to bleu3."""
     if metrics is None:
         return rows
-    figures = {figure for name in _names_of(metrics) for figure in FIGURES.get(name, (name,))}
+    figures = {figure for name in _split_names(metrics) for figure in FIGURES.get(name, (name,))}
     return [row for row in rows if row.name in figures]
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Options that exclude each other, and files that would be written twice or over others; gives
-    ``bootstrap`` and ``card`` their defaults.
-
-    Raises:
-        UserError: naming the option.
-    """
+    """Check options and output files, and fill the defaults of ``bootstrap`` and ``card``."""
     album = args.references_of == "album"
     if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
         raise UserError(
             "--references-of album: needs --data, no --references, and a preset with references."
         )
     if args.constant is not None:
-        for option in ("hypotheses", "submission", "reference_scores"):
-            if getattr(args, option) is not None:
-                name = "HYPOTHESES" if option == "hypotheses" else flag(option)
-                raise UserError(f"{name}: has no meaning with --constant.")
+        options = ("hypotheses", "submission", "reference_scores")
+        score_gain.check_absent(args, options, "--constant")
     if args.submission and args.preset not in ("coco", "m_rnn", "vist"):
         raise UserError("--submission: needs --preset coco, m_rnn or vist.")
     if args.submission and args.preset == "vist" and args.data is None:
@@ -403,12 +384,15 @@ def _check(args: argparse.Namespace) -> None:
     )
 
 
+def _get_split_file(args: argparse.Namespace, name: str) -> Optional[str]:
+    return existing_file(args.data, f"{args.split}.{name}.jsonl")
+
+
 def _training_path(args: argparse.Namespace) -> Optional[str]:
-    if args.training_text is not None or args.data is None:
+    if args.training_text is not None:
         return args.training_text
     name = "train.txt" if PRESETS[args.preset].has_references else "train.wp_target"
-    path = Path(args.data, "text", name)
-    return str(path) if path.is_file() else None
+    return existing_file(args.data, "text", name)
 
 
 def _score(
@@ -419,17 +403,20 @@ def _score(
 
     references, systems = _read_systems(args)
     all_ids = list((references or systems[0]).texts)
+    # systems are compared over the items that both have, so that each figure is over equal items
     ids = [key for key in all_ids if all(key in system.texts for system in systems)]
     if not ids:
         what = "item" if references else "id"
         raise UserError(f"{args.hypotheses} and {args.compare}: have no {what} in common.")
     if args.submission and args.preset == "vist":
-        write_file(args.submission, visual.submission(args.data, args.split, systems[0].texts))
+        write_file(args.submission, visual.make_submission(args.data, args.split, systems[0].texts))
     elif args.submission:
+        # before the metrics, which may take minutes or fail: the file needs none of them
         write_file(args.submission, _coco_submission(systems[0]))
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
-    split_words = tokenizer_of(tokenizer)
+    split_words = load_tokenizer(tokenizer)
 
+    # a separator is no word: it would count as a match in every metric of n-grams
     def tokenize(text: str) -> list[str]:
         return split_words(visual.without_separators(text))
 
@@ -438,16 +425,19 @@ def _score(
     if "novelty" in metrics and training is not None:
         shared["training_texts"] = list(map(tokenize, score_inputs.read_training_texts(training)))
     if "sentences" in metrics:
-        shared["written_sentences"] = visual.written_sentences(args.data, args.split, split_words)
+        shared["written_sentences"] = visual.read_written_sentences(
+            args.data, args.split, split_words
+        )
     if "novel_ngrams" in metrics:
         shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
     texts = [[system.texts[key] for key in ids] for system in systems]
-    tokens = [list(map(tokenize, of_system)) for of_system in texts]
+    tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
     runs: list[Any] = [None] * len(systems)
     if "copying" in metrics and training is not None:
+        # both systems in one search: the training text of WritingPrompts is read once, for minutes
         runs, shared["training_words"] = score_inputs.copied_runs(tokens, training)
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
-    reference_tokens = [list(map(tokenize, of_item)) for of_item in reference_texts]
+    reference_tokens = [list(map(tokenize, item_texts)) for item_texts in reference_texts]
     scored = [
         score_texts(
             TokenizedItems(
@@ -459,10 +449,11 @@ def _score(
                 texts=list(map(visual.without_separators, texts[i])),
                 reference_texts=reference_texts,
                 references_of=None if args.references_of == "item" else args.references_of,
-                sentences=visual.sentences_of(texts[i], split_words)
+                sentences=visual.split_stories(texts[i], split_words)
                 if "sentences" in metrics
                 else None,
                 copied_runs=runs[i],
+                # a constant text has no file whose head could tell
                 allows_unk=None if system.layout == "constant" else allows_unk(system.path),
                 **shared,
             ),
@@ -470,12 +461,14 @@ def _score(
         )
         for i, system in enumerate(systems)
     ]
-    scored = [_named_rows(rows, args.metrics) for rows in scored]
+    scored = [_select_rows(rows, args.metrics) for rows in scored]
     for row in scored[0]:
         row.expected = len(all_ids)
     result["texts"] = [system.describe() for system in systems]
     if args.preset == "vist" and references is not None:
-        result["visual_stories"] = visual.about_split(references, ids, args.data, args.hypotheses)
+        result["visual_stories"] = visual.describe_split(
+            references, ids, args.data, args.hypotheses
+        )
     if len(systems) == 2:
         result["comparison"] = score_output.compare(*scored, samples=args.bootstrap, seed=args.seed)
     if args.per_item:
@@ -492,7 +485,7 @@ def _score(
 def _read_systems(
     args: argparse.Namespace,
 ) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
-    """References, where the preset has some, and the texts of the one system or of both."""
+    """Read references, None for a preset without, and the texts of one or two systems."""
     paths = [path for path in (args.hypotheses, args.compare) if path]
     references = None
     if PRESETS[args.preset].has_references:
@@ -505,6 +498,7 @@ def _read_systems(
             score_inputs.read_without_references(path, args.data, args.split) for path in paths
         ]
     if args.constant is not None:
+        # first: --compare is the other system, whose figures are subtracted
         systems.insert(0, constant_texts(args.constant, args.data, args.split, references))
     return references, systems
 
@@ -512,31 +506,24 @@ def _read_systems(
 def _is_submission_alone(args: argparse.Namespace) -> bool:
     """Return True if captions are only written for COCO's server, without references."""
     others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
-    given = [name for name in (*others, "reference_scores") if getattr(args, name)]
-    return bool(args.submission) and args.preset in ("coco", "m_rnn") and not given
+    has_others = any(getattr(args, name) for name in (*others, "reference_scores"))
+    return bool(args.submission) and args.preset in ("coco", "m_rnn") and not has_others
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """Return the content of a results file for COCO's server.
-
-    Raises:
-        UserError: if an image has several captions, or an id is unknown to COCO.
-    """
+    """Return the content of a results file for COCO's server."""
     if system.repeated:
         named = ", ".join(system.repeated[: score_output.NAMED])
         raise UserError(
             f"--submission: an image must have one caption, but {system.path} has several of "
             f"{len(system.repeated)}: {named}."
         )
+    # the server has references of images that this data folder or file has not
     return coco_results({**system.texts, **system.without_references})
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Rows over tokens and over sentences; without ``--reference-scores`` they say so.
-
-    Raises:
-        UserError: if the scores cannot be read, or have lines that the split does not have.
-    """
+    """Return the rows over tokens and over sentences; without scores, their note says so."""
     if args.reference_scores is None:
         return perplexity_rows(None)
     texts = read_log_probabilities(args.reference_scores)
@@ -545,7 +532,8 @@ def _perplexities(args: argparse.Namespace) -> list[Row]:
     num_tokens = {line: text.num_tokens for line, text in texts.items()}
     expected = check_scores_for(args.reference_scores, num_tokens, args.data, args.split)
     if expected is None:
-        expected = len(read_visual_ids(str(Path(args.data) / f"{args.split}.visual_ids")))
+        # no binarised text to compare with, but each line of the split has a visual id
+        expected = len(score_inputs.read_split_ids(args.data, args.split))
     if max(texts) >= expected:
         raise UserError(
             f"{args.reference_scores}: line {max(texts)} must be one of the {expected} lines of "
@@ -554,23 +542,20 @@ def _perplexities(args: argparse.Namespace) -> list[Row]:
     return perplexity_rows(texts, expected)
 
 
-def _card_of(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
-    def existing(name: str) -> Optional[str]:
-        path = None if args.data is None else Path(args.data, name)
-        return str(path) if path is not None and path.is_file() else None
-
+def _make_card(args: argparse.Namespace, metrics: list[str]) -> dict[str, object]:
     files: dict[str, Optional[str]] = {
         "hypotheses": args.hypotheses,
         "compared": args.compare,
         "reference_scores": args.reference_scores,
-        "dictionary": existing("dict.txt") or existing("dict.desc.txt"),
+        "dictionary": existing_file(args.data, "dict.txt")
+        or existing_file(args.data, "dict.desc.txt"),
     }
     if args.hypotheses is not None or args.constant is not None:
         name = score_inputs.reference_name(args.split, args.references_of)
-        files["references"] = args.references or existing(name)
-        files["unknowns"] = score_inputs.split_file(args, "unknowns")
+        files["references"] = args.references or existing_file(args.data, name)
+        files["unknowns"] = _get_split_file(args, "unknowns")
         if "novel_ngrams" in metrics:
-            files["transcripts"] = score_inputs.split_file(args, "transcripts")
+            files["transcripts"] = _get_split_file(args, "transcripts")
     if {"novelty", "copying"} & {*metrics}:
         files["training_text"] = _training_path(args)
     return result_card(

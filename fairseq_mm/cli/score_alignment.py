@@ -1,7 +1,7 @@
 """Check that fairseq-generate's output belongs to the data folder and split it is scored with.
 
-Line numbers alone say nothing: another folder has lines of the same numbers. The ``T-`` lines
-(``S-`` lines, where there are no targets) are the text that was generated for.
+Line numbers cannot show it, because every folder has the same numbers. The ``T-`` lines (``S-``
+lines if there are no targets) can: they are the folder's text, as fairseq-generate printed it.
 """
 
 import html
@@ -24,16 +24,16 @@ Decode = Callable[[str, int], str]
 def check_generated_for(
     path: str, output: Optional[GeneratedOutput], data: str, split: str
 ) -> Optional[str]:
-    """Compare the texts that fairseq-generate printed of a split with the data folder.
+    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with the data folder.
 
     Args:
-        path: File of the output.
-        output: Its content; None if the file has another layout.
-        data: Data folder.
+        path: Path of the output, for messages.
+        output: Parsed output; None if the file has another layout.
+        data: Path of the data folder.
         split: Name of the split.
 
     Returns:
-        Why the texts could not be compared, or None.
+        Reason why the texts could not be compared, or None.
 
     Raises:
         UserError: If a line is not the folder's text.
@@ -49,10 +49,10 @@ def check_generated_for(
     if folder_text is None:
         side = "" if output.targets else "source "
         return f"not compared with {data}: it has no binarised {side}text of the split {split}"
-    beyond = max(printed)
-    if beyond >= len(folder_text):
+    last = max(printed)
+    if last >= len(folder_text):
         raise UserError(
-            f"{path}: line {beyond} must be one of the {len(folder_text)} lines of "
+            f"{path}: line {last} must be one of the {len(folder_text)} lines of "
             f"{folder_text.path} (counted from 0); it was generated from another split or data "
             "folder."
         )
@@ -60,11 +60,12 @@ def check_generated_for(
     if not decoders:
         return (
             f"not compared with {folder_text.path}: --bpe or --tokenizer has changed the words of "
-            f"the {_kind_of(output)}- lines"
+            f"the {_prefix(output)}- lines"
         )
     differing = [
         number
         for number, (_, text) in sorted(printed.items())
+        # a killed run may end inside a line: the text of its last line may be missing
         if (text or number != output.cut_short)
         and not any(
             _is_beginning(text, decode(folder_text.tokens(number), number)) for decode in decoders
@@ -79,12 +80,12 @@ def check_generated_for(
 def check_scores_for(
     path: str, num_tokens: Mapping[int, int], data: str, split: str
 ) -> Optional[int]:
-    """Check that scores of references are of a split's lines.
+    """Check that scores of references belong to the lines of a split.
 
     Args:
-        path: Output of ``fairseq-generate --score-reference``.
+        path: Path of the output of ``fairseq-generate --score-reference``.
         num_tokens: Line of the split -> number of scores, one for each token.
-        data: Data folder.
+        data: Path of the data folder.
         split: Name of the split.
 
     Returns:
@@ -100,6 +101,7 @@ def check_scores_for(
         return None
     with open(path, encoding="utf-8") as file:
         output = parse_generated(path, file.read())
+    # None, not False, if the output has no log: then only the texts can tell
     if output.scores_references is False:
         raise UserError(
             f"{path}: its log says that the texts were generated; perplexity needs "
@@ -109,7 +111,7 @@ def check_scores_for(
     longest = max(num_tokens.values())
     for number, count in sorted(num_tokens.items()):
         size = int(folder_text.lines.sizes[number]) if number < len(folder_text) else count
-        # texts that were cut are as long as the longest of the run
+        # a shorter text was cut at the run's maximum length, and is then as long as the longest
         if count > size or (count < size and count < longest):
             raise UserError(
                 f"{path}: P-{number} has {count} scores, but line {number} (counted from 0) of "
@@ -124,7 +126,8 @@ def check_generated_for_lines(
 ) -> None:
     """Check that no ``T-`` line is another line of a plain file of references.
 
-    The references may be tokenised otherwise, so a text that no line has is no mistake.
+    A ``T-`` line that equals no reference is accepted, because the references may be tokenized
+    differently.
 
     Raises:
         UserError: If a ``T-`` line is the text of another line.
@@ -152,22 +155,20 @@ def _refuse(
     number = differing[0]
     file_line, text = printed[number]
     raise UserError(
-        f"{path}:{file_line}: {_kind_of(output)}-{number} is {text[:_SHOWN]!r}, but line {number} "
+        f"{path}:{file_line}: {_prefix(output)}-{number} is {text[:_SHOWN]!r}, but line {number} "
         f"(counted from 0) of {folder_path} is {expected[:_SHOWN]!r} ({len(differing)} of "
         f"{len(printed)} such lines differ): it was generated from another data folder or split."
     )
 
 
-def _kind_of(output: GeneratedOutput) -> str:
+def _prefix(output: GeneratedOutput) -> str:
     return "T" if output.targets else "S"
 
 
 def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]:
-    """Return the ways in which the run may have decoded tokens.
-
-    fairseq-generate decodes targets as it decodes hypotheses, and prints these before (``H-``) and
-    after (``D-``).
-    """
+    """Return the functions with which the run may have decoded tokens."""
+    # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
+    # H- before decoding, D- after it
     numbers = [
         number
         for number in output.hypotheses.keys() & output.detokenised.keys()
@@ -187,15 +188,16 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 
 def _is_beginning(text: str, line: str) -> bool:
-    """Return whether a text is a line, or its beginning, if long texts were cut."""
+    """Return True if a text equals a line or its beginning, as after truncation."""
     letters = letters_of(text)
     if letters or not letters_of(line):
         return letters_of(line).startswith(letters)
-    # an empty string begins every line, so texts without letters are compared by their signs
+    # every line begins with an empty string, so texts without letters are compared as they are
     return text.strip() != "" and line.lstrip().startswith(text.strip())
 
 
 def letters_of(text: str) -> str:
-    """Return letters and digits, lower-cased: subwords and tokenizers do not change them."""
+    """Return the letters and digits in lower case, which subwords and tokenizers keep."""
+    # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
     return "".join(filter(str.isalnum, normal))

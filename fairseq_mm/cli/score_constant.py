@@ -28,7 +28,7 @@ def constant_texts(
     Args:
         text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
         data: Data folder, or None.
-        split: Name of the split, whose lines are the items if there are no references.
+        split: Split whose lines are the items if there are no references.
         references: References of the items, or None for stories of prompts.
 
     Raises:
@@ -37,7 +37,7 @@ def constant_texts(
     """
     if text == MOST_FREQUENT:
         text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
-    elif os.path.exists(text):
+    elif os.path.exists(text):  # --constant FILE: HYPOTHESES was meant
         raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
     elif not text.strip():
         raise UserError(f"--constant: must have words, but is {text!r}.")
@@ -47,15 +47,7 @@ def constant_texts(
         items = list(references.texts)
     else:
         items = list(map(str, range(len(_open_text("--constant", data, split)))))
-    return JoinedTexts(
-        path=f"every text is {text!r}",
-        layout="constant",
-        texts=dict.fromkeys(items, text),
-        missing=[],
-        repeated=[],
-        without_references={},
-        unused=0,
-    )
+    return JoinedTexts(f"every text is {text!r}", "constant", dict.fromkeys(items, text))
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:
@@ -66,11 +58,11 @@ def _check_sentences(text: str, data: str, split: str) -> None:
     if stories is None or len(stories) == 0 or SEPARATOR not in stories.dictionary.indices:
         return
     expected = len(split_sentences(stories.decode(stories.tokens(0), 0)))
-    found = len(split_sentences(text))
-    if found != expected:
+    count = len(split_sentences(text))
+    if count != expected:
         raise UserError(
             f"--constant: a visual story must have {expected} sentences, separated by {SEPARATOR}, "
-            f"but TEXT has {found}."
+            f"but TEXT has {count}."
         )
 
 
@@ -86,16 +78,11 @@ def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
 
 
 def _most_frequent_text(text: "SplitText") -> str:
-    """Return the most frequent line; of visual stories, the most frequent sentence of each place.
-
-    The first one in the split is taken among equally frequent ones.
-
-    Raises:
-        UserError: If the split has no line.
-    """
+    """Return the most frequent line; for visual stories, the most frequent sentence per place."""
     if len(text) == 0:
         raise UserError(f"{text.path}: must have training texts, but is empty.")
     has_sentences = SEPARATOR in text.dictionary.indices
+    # whole stories hardly repeat, their first or last sentences do
     counts: list[Counter[str]] = []
     for line in range(len(text)):
         readable = text.decode(text.tokens(line), line)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -46,15 +46,15 @@ def add_gain_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """ROUGE of one system.
+    """ROUGE of one system; None where the command line or the file does not say.
 
     Args:
         name: Key of :data:`OPTIONS`.
         source: File, or figures of the command line.
         figures: Figures between 0 and 1, one for each of :data:`METRICS`.
-        signatures: Signatures of the figures without versions, if they are known.
-        by_item: Figures by item id, if they are known.
-        num_items: Number of items, if it is known.
+        signatures: Signatures of the figures, without versions of packages.
+        by_item: Figures by item id.
+        num_items: Number of items.
     """
 
     name: str
@@ -64,46 +64,39 @@ class SystemScores:
     by_item: Optional[dict[str, Figures]] = None
     num_items: Optional[int] = None
 
-    def matrix(self) -> np.ndarray:
-        """Return ``[items, metrics]``, or ``[metrics]`` if the scores by item are unknown."""
-        return np.array(self.figures if self.by_item is None else list(self.by_item.values()))
-
-
-class GainReport(NamedTuple):
-    """Scores of the three systems, the gain, and the result for ``--json``."""
-
-    systems: list[SystemScores]
-    gain: VideoGain
-    result: dict[str, Any]
-
 
 def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
-    """Return whether a gain is asked for.
-
-    Args:
-        args: Parsed arguments.
-        metrics: Metrics of HYPOTHESES.
+    """Return True if the options ask for a gain of a system with ``metrics``.
 
     Raises:
         UserError: If an option is missing, or has no meaning beside another.
     """
-    given = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
-    if not given:
+    options = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
+    if not options:
         return False
     for name in ("text-only", "baseline"):
-        if name not in given:
-            raise UserError(f"--{given[0]}: needs --{name}.")
-    if "system" in given:
+        if name not in options:
+            raise UserError(f"--{options[0]}: needs --{name}.")
+    if "system" in options:
         others = ("hypotheses", "constant", "reference_scores", "compare", "per_item", "submission")
-        for option in others:
-            if getattr(args, option) is not None:
-                name = "HYPOTHESES" if option == "hypotheses" else flag(option)
-                raise UserError(f"{name}: has no meaning with --system.")
+        check_absent(args, others, "--system")
     elif args.hypotheses is None:
         raise UserError("--text-only: needs HYPOTHESES or --system.")
     elif "rouge" not in metrics:
         raise UserError(f"--text-only: needs --preset how2, which computes {', '.join(METRICS)}.")
     return True
+
+
+def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
+    """Refuse options that have no meaning with ``other``.
+
+    Raises:
+        UserError: If one of them is given.
+    """
+    for option in options:
+        if getattr(args, option) is not None:
+            name = "HYPOTHESES" if option == "hypotheses" else flag(option)
+            raise UserError(f"{name}: has no meaning with {other}.")
 
 
 def run_gain(args: argparse.Namespace) -> None:
@@ -113,10 +106,10 @@ def run_gain(args: argparse.Namespace) -> None:
         if value is not None and value < 0:
             raise UserError(f"--{option}: must be 0 or more, but is {value}.")
     arguments.check_writable("--json", args.json)
-    report = compute_gain(_read_system("system", args.system), args, samples=args.bootstrap)
-    print_gain(report)
+    result = compute_gain(_read_system("system", args.system), args, samples=args.bootstrap)
+    print_gain(result)
     if args.json:
-        write_file(args.json, json.dumps(report.result, indent=2, ensure_ascii=False) + "\n")
+        write_file(args.json, json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
 def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> SystemScores:
@@ -128,12 +121,12 @@ def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> Sy
 
 def compute_gain(
     system: SystemScores, args: argparse.Namespace, *, samples: Optional[int]
-) -> GainReport:
-    """Compute the gain of a system over ``--baseline``, and the share of the video.
+) -> dict[str, Any]:
+    """Compute the gain of a system over ``--baseline``, and the share of the video, for ``--json``.
 
     Args:
         system: Scores of the system.
-        args: Parsed arguments with ``text_only``, ``baseline`` and ``seed``.
+        args: Arguments with ``text_only``, ``baseline`` and ``seed``.
         samples: Number of bootstrap samples; None for the default, 0 for no interval.
 
     Raises:
@@ -141,6 +134,7 @@ def compute_gain(
     """
     others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
     systems, num_items = _restrict_to_common_items([system, *others])
+    # the baseline's figures are often a paper's, without scores by item: they count as exact
     is_resampled = all(system.by_item is not None for system in systems[:2])
     if samples and not is_resampled:
         raise UserError(
@@ -151,14 +145,18 @@ def compute_gain(
     samples = SAMPLES if samples is None else samples
     result = _make_result(systems, gain, num_items)
     if gain.share is not None and is_resampled and samples:
-        matrices = [system.matrix() for system in systems]
+        # [items, metrics], or [metrics] for a baseline without scores by item
+        matrices = [
+            np.array(system.figures if system.by_item is None else list(system.by_item.values()))
+            for system in systems
+        ]
         result["interval"] = share_interval(*matrices, samples=samples, seed=args.seed)
         result["bootstrap"] = {
             "samples": samples,
             "seed": args.seed,
             "baseline": "exact" if systems[2].by_item is None else "resampled",
         }
-    return GainReport(systems, gain, result)
+    return result
 
 
 def _read_system(name: str, value: str) -> SystemScores:
@@ -172,6 +170,7 @@ def _read_system(name: str, value: str) -> SystemScores:
             f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, but is "
             f"{value!r}."
         )
+    # papers print per cent, --json holds shares; no ROUGE of interest is below one per cent
     scale = 1 if max(typed) <= 1 else 100
     return SystemScores(name, value, tuple(figure / scale for figure in typed))
 
@@ -184,6 +183,7 @@ def _read_file(name: str, path: str) -> SystemScores:
     lines = [(number, line) for number, line in read_lines(Path(path)) if line.strip()]
     if not lines:
         raise UserError(f"--{name} {path}: must have scores, but is empty.")
+    # --json writes one indented object, --per-item one object a line: only one parses as a whole
     try:
         content = parse_json("\n".join(line for _, line in lines))
     except ValueError:
@@ -217,6 +217,7 @@ def _get_figures(values: Mapping[str, Any], where: str) -> Figures:
 def _read_result(name: str, path: str, scores: Sequence[Any]) -> SystemScores:
     rows = {row["metric"]: row for row in scores if isinstance(row, dict) and "metric" in row}
     figures = _get_figures({name: row.get("value") for name, row in rows.items()}, path)
+    # other versions and resampling leave figures comparable; other tokens or beta do not
     signatures = tuple(
         "|".join(
             part
@@ -235,9 +236,9 @@ def _mean(by_item: Mapping[str, Figures]) -> Figures:
 def _restrict_to_common_items(
     systems: Sequence[SystemScores],
 ) -> tuple[list[SystemScores], Optional[int]]:
-    """Recompute the scores over the items that all files have; return the number of these items.
+    """Recompute the scores over the items that all files have, and count them.
 
-    The number is None if no file has scores by item.
+    The count is None if no file has scores by item.
     """
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:
@@ -253,13 +254,13 @@ def _restrict_to_common_items(
     if not common:
         named = " and ".join(system.source for system in systems if system.by_item is not None)
         raise UserError(f"{named}: have no item in common.")
-    narrowed = []
+    restricted = []
     for system in systems:
         if system.by_item is not None:
             by_item = {key: system.by_item[key] for key in common}
             system = replace(system, figures=_mean(by_item), by_item=by_item, num_items=len(common))
-        narrowed.append(system)
-    return narrowed, len(common)
+        restricted.append(system)
+    return restricted, len(common)
 
 
 def _make_result(
@@ -308,15 +309,14 @@ def _write_message(gain: VideoGain) -> str:
     return f"The video brings {share} of the gain over the baseline."
 
 
-def print_gain(report: GainReport) -> None:
+def print_gain(result: Mapping[str, Any]) -> None:
     """Print the table of scores and gains, and the share of the video in words."""
-    systems, gain, result = report
-    rows = [(system.name, system.figures) for system in systems]
-    rows += [("gain over baseline", gain.gains), ("gain from video", gain.video_gains)]
+    rows = {**result["systems"], "gain over baseline": result["gain"]}
+    rows["gain from video"] = result["gain_from_video"]
     print(f"{'':<20}" + "".join(f"{name:>9}" for name in METRICS))
-    for name, figures in rows:
-        print(f"{name:<20}" + "".join(f"{100 * figure:>9.2f}" for figure in figures))
-    shares = ["-" if share is None else f"{100 * share:.1f} %" for share in gain.shares]
+    for name, figures in rows.items():
+        print(f"{name:<20}" + "".join(f"{100 * figures[metric]:>9.2f}" for metric in METRICS))
+    shares = ["-" if x is None else f"{100 * x:.1f} %" for x in result["shares"].values()]
     print(f"{'share of video':<20}" + "".join(f"{share:>9}" for share in shares))
     print(f"\n{result['message']}")
     if "items" in result:

@@ -1,14 +1,13 @@
-"""Inputs of ``fairseq-mm score``: references, texts joined with references, and further files of a
-data folder: transcripts, words of indexed OOV tokens, training texts.
+"""Inputs of ``fairseq-mm score``: references, texts joined with references, and files of a data
+folder: transcripts, words of indexed OOV tokens, training texts.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from fairseq_mm.cli.score_alignment import check_generated_for, check_generated_for_lines
 from fairseq_mm.data.indexed_oov import restore_oov_words
@@ -29,10 +28,10 @@ class References:
     Args:
         path: Path of the file.
         texts: Item id -> references.
-        visual_ids: Id of each line of the split, if a data folder is given.
-        data: Data folder, if given.
-        split: Name of the split, if a data folder is given.
-        lines: Lines of a plain file of references.
+        visual_ids: Id of each line of the split; None without a data folder.
+        data: Data folder, or None.
+        split: Name of the split; None without a data folder.
+        lines: Lines of a plain file of references; None for other layouts.
         aliases: Other name of an item (file name in a COCO annotation file) -> id.
         oov_words: Item id -> words that its indexed OOV tokens denote, if there are any.
     """
@@ -46,8 +45,9 @@ class References:
     aliases: dict[str, str] = field(default_factory=dict)
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
-    def id_of(self, key: str) -> Optional[str]:
-        """Id of the item that ``key`` names, itself or as a path that ends with it, or None."""
+    def find_id(self, key: str) -> Optional[str]:
+        """Return the id of an item from its id, its path or its alias; None if it is unknown."""
+        # fairseq-mm caption writes paths; a data folder's ids are often names of files
         name = PurePosixPath(key).name
         for known in (key, name):
             if known in self.texts:
@@ -75,16 +75,17 @@ class JoinedTexts:
     path: str
     layout: str
     texts: dict[str, str]
-    missing: list[str]
-    repeated: list[str]
-    without_references: dict[str, str]
-    unused: int
+    missing: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    without_references: dict[str, str] = field(default_factory=dict)
+    unused: int = 0
     cut_short: list[str] = field(default_factory=list)
     equal_to_targets: list[str] = field(default_factory=list)
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
-        found = {
+        """Return the ids that have each problem, by a description of the problem."""
+        problems = {
             "references without a text": self.missing,
             "items with several texts (the first is scored)": self.repeated,
             "texts without references (not scored)": list(self.without_references),
@@ -93,11 +94,11 @@ class JoinedTexts:
             "output of --score-reference, for --reference-scores)": self.equal_to_targets,
         }
         if self.not_compared is not None:
-            found[f"texts that were {self.not_compared}"] = list(self.texts)
-        return {what: ids for what, ids in found.items() if ids}
+            problems[f"texts that were {self.not_compared}"] = list(self.texts)
+        return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Describe the input, for the table and the JSON result."""
+        """Return the fields of the JSON result."""
         return {
             "path": self.path,
             "layout": self.layout,
@@ -129,21 +130,20 @@ def _read_coco_annotations(path: str) -> References:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a file of references has a text a line, instead of a JSON object."""
+    """Return True if a file of references has a text, not a JSON object, on each line."""
     if path.endswith(".jsonl"):
         return False
     try:
         with open(path, encoding="utf-8") as file:
             first = next((line for line in file if line.strip()), "{")
     except (OSError, UnicodeDecodeError):
-        return False
+        return False  # the reader of JSONL reports it with the path
     return not first.lstrip().startswith("{")
 
 
 def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
-    """Read one reference per line, for the split's line or for the item with this number, counted
-    from 0 like fairseq-generate's.
-    """
+    """Read one reference per line; without ``visual_ids``, items are numbered from 0."""
+    # not splitlines, which also breaks at U+2028 and others, where fairseq does not
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -160,22 +160,23 @@ def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
     return references
 
 
-def _visual_ids(data: str, split: str) -> list[str]:
+def read_split_ids(data: str, split: str) -> list[str]:
+    """Read the id of each line of a split."""
     return read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
 
 
 def reference_name(split: str, references_of: str) -> str:
-    """Name of the file in a data folder; ``references_of`` is ``item`` or ``album``."""
+    """Return the name of a data folder's file of references, of an ``item`` or an ``album``."""
     return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
 
 
 def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Read the references, and with a data folder the ids of its lines and indexed OOV tokens.
+    """Read references, and the visual ids and indexed OOV tokens of a data folder.
 
     Raises:
-        UserError: if neither a data folder nor a file is given, a file is missing or has another
+        UserError: If neither a data folder nor a file is given, a file is missing or has another
             format, or there are no references.
     """
     if references is None and data is None:
@@ -185,57 +186,58 @@ def read_score_references(
     if data is not None and references_of == "item" and not os.path.exists(path):
         from fairseq_mm.data.binarised_split import read_binarised_references
 
+        # a missing --references is an error below, not a reason to read other references
         binarised = None if references else read_binarised_references(data, split)
     if binarised is not None:
         print(binarised.note, file=sys.stderr)
-        found = References(binarised.path, binarised.texts)
+        result = References(binarised.path, binarised.texts)
     elif path.endswith(".json"):
-        found = _read_coco_annotations(path)
+        result = _read_coco_annotations(path)
     elif _is_plain(path):
-        found = _read_plain(path, None if data is None else _visual_ids(data, split))
+        result = _read_plain(path, None if data is None else read_split_ids(data, split))
     else:
-        found = References(path, read_references(path))
-    if not found.texts:
+        result = References(path, read_references(path))
+    if not result.texts:
         raise UserError(f"{path}: must have references, but has none.")
     if data is not None:
-        found.data, found.split = data, split
-        found.visual_ids = _visual_ids(data, split) if binarised is None else binarised.visual_ids
-        found.oov_words = oov_words_by_video(data, split, found.visual_ids)
-    return found
+        result.data, result.split = data, split
+        # a folder of fairseq-preprocess may lack visual_ids; its lines are then the items
+        ids = read_split_ids(data, split) if binarised is None else binarised.visual_ids
+        result.visual_ids, result.oov_words = ids, oov_words_by_video(data, split, ids)
+    return result
 
 
-def split_file(args: argparse.Namespace, name: str) -> Optional[str]:
-    """Return ``DATA/SPLIT.NAME.jsonl``, or None if it does not exist."""
-    return _existing(args.data, args.split, name)
-
-
-def _existing(data: Optional[str], split: str, name: str) -> Optional[str]:
-    path = None if data is None else Path(data) / f"{split}.{name}.jsonl"
+def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
+    """Return the path of a file of a data folder; None if there is no folder or no file."""
+    path = None if data is None else Path(data, *names)
     return str(path) if path is not None and path.is_file() else None
 
 
-def read_training_texts(path: str) -> list[str]:
-    """Lines of a text file.
-
-    Raises:
-        UserError: if the file cannot be read or has no line.
-    """
+def _read_lines(path: str, kind: str) -> list[str]:
     check_prepared_file(path)
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        return Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as training text: {error}") from None
-    lines = [line for line in lines if line.strip()]
+        raise UserError(f"{path}: cannot be read as {kind}: {error}") from None
+
+
+def read_training_texts(path: str) -> list[str]:
+    """Return the lines of a text file that are not empty.
+
+    Raises:
+        UserError: If the file cannot be read or has no such line.
+    """
+    lines = [line for line in _read_lines(path, "training text") if line.strip()]
     if not lines:
         raise UserError(f"{path}: must have training texts, but is empty.")
     return lines
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
-    """Reads a system's texts and joins them with the references by id.
+    """Read a system's texts and join them with the references by id.
 
     Raises:
-        UserError: if the file is in no known layout, or none of its ids has references.
+        UserError: If the file is in no known layout, or none of its ids has references.
     """
     item_ids: Sequence[str] = list(references.texts)
     read = read_hypotheses(
@@ -246,17 +248,17 @@ def join_texts(path: str, references: References) -> JoinedTexts:
         not_compared = check_generated_for(path, read.output, references.data, references.split)
     if references.lines is not None:
         check_generated_for_lines(path, read.output, references.path, references.lines)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     unknown: dict[str, str] = {}
     for key, text in read.texts.items():
-        item_id = references.id_of(key)
+        item_id = references.find_id(key)
         if item_id is None:
             unknown[key] = text
-        elif item_id in found:  # paths that end alike
+        elif item_id in texts:  # paths that end alike
             read.repeated.append(item_id)
         else:
-            found[item_id] = restored(text, references.oov_words.get(item_id))
-    if not found:
+            texts[item_id] = restored(text, references.oov_words.get(item_id))
+    if not texts:
         raise UserError(
             f"{path}: none of its {len(read.texts)} ids (such as {next(iter(unknown))!r}) is among "
             f"the {len(item_ids)} ids of {references.path} (such as {item_ids[0]!r})."
@@ -264,8 +266,9 @@ def join_texts(path: str, references: References) -> JoinedTexts:
     return JoinedTexts(
         path=path,
         layout=read.layout,
-        texts={key: found[key] for key in item_ids if key in found},
-        missing=[key for key in item_ids if key not in found],
+        # resampling pairs two systems by position: both must be in the order of the references
+        texts={key: texts[key] for key in item_ids if key in texts},
+        missing=[key for key in item_ids if key not in texts],
         repeated=read.repeated,
         without_references=unknown,
         unused=read.unused,
@@ -275,8 +278,9 @@ def join_texts(path: str, references: References) -> JoinedTexts:
     )
 
 
+# not a list: fairseq-generate's output of a part of a split has numbers beyond its own length
 class _LineNumbers(Sequence[str]):
-    """Ids of fairseq-generate's lines: their numbers."""
+    """Endless sequence whose element i is ``str(i)``."""
 
     def __len__(self) -> int:
         return sys.maxsize
@@ -289,7 +293,7 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
     """Read a system's texts; their ids are the ids of the file, or line numbers.
 
     Args:
-        path: File of the texts.
+        path: Path of the texts.
         data: Data folder that fairseq-generate's output is compared with, or None.
         split: Name of the folder's split.
 
@@ -305,44 +309,51 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
         raise UserError(f"{path}: cannot be read as text: {error}") from None
     if first.lstrip().startswith("{") and '"hypothesis"' not in first:
         texts = {story.id: story.tokens for story in read_stories(path)}
-        return JoinedTexts(path, "stories", texts, [], [], {}, 0)
-    numbers = [str(i) for i in range(num_lines)]
-    found = read_hypotheses(
+        return JoinedTexts(path, "stories", texts)
+    read = read_hypotheses(
         path,
-        item_ids=numbers,
+        # the count of a plain file's lines must be the count of items
+        item_ids=[str(i) for i in range(num_lines)],
         visual_ids=_LineNumbers(),
         split=None if data is None else split,
     )
     return JoinedTexts(
-        *(path, found.layout, found.texts, [], found.repeated, {}, found.unused),
-        cut_short=found.cut_short,
-        equal_to_targets=found.equal_to_targets,
-        not_compared=None if data is None else check_generated_for(path, found.output, data, split),
+        path,
+        read.layout,
+        read.texts,
+        repeated=read.repeated,
+        unused=read.unused,
+        cut_short=read.cut_short,
+        equal_to_targets=read.equal_to_targets,
+        not_compared=None if data is None else check_generated_for(path, read.output, data, split),
     )
 
 
 def read_alone(path: str) -> JoinedTexts:
-    """A system's texts by the ids of their file: JSONL, COCO results, or an id and a tab a line.
+    """Read texts with the ids of their file: JSONL, COCO results, or ``id<TAB>text`` lines.
 
     Raises:
-        UserError: if the file is in no such layout.
+        UserError: If the file has another layout.
     """
-    found = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
-    return JoinedTexts(path, found.layout, found.texts, [], found.repeated, {}, found.unused)
+    read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
+    return JoinedTexts(path, read.layout, read.texts, repeated=read.repeated, unused=read.unused)
 
 
 def copied_runs(
     systems: Sequence[Sequence[list[str]]], training: str
 ) -> tuple[list[list[CopiedRun]], int]:
-    """For each story of each system what it copies, and the number of words of the training text.
+    """Find the longest run of words that each story of each system copies.
+
+    Returns:
+        Runs by system and story, and the number of words of the training text.
 
     Raises:
-        UserError: if the training text cannot be read, or is empty.
+        UserError: If the training text cannot be read, or is empty.
     """
     from tqdm import tqdm
 
     size = os.path.getsize(training) if os.path.isfile(training) else None
-    # most characters are one byte
+    # the search counts characters, the size is in bytes: most characters are one byte
     with tqdm(
         total=size, unit="B", unit_scale=True, desc="training text", leave=False, disable=None
     ) as bar:
@@ -355,13 +366,8 @@ def copied_runs(
 
 
 def _read_transcripts(path: str) -> dict[str, str]:
-    check_prepared_file(path)
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text: {error}") from None
     texts: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_read_lines(path, "text"), 1):
         if not line.strip():
             continue
         try:
@@ -381,38 +387,33 @@ def _read_transcripts(path: str) -> dict[str, str]:
 def read_sources(
     data: Optional[str], split: str, ids: Sequence[str], tokenize: Callable[[str], list[str]]
 ) -> Optional[list[Optional[list[str]]]]:
-    """Tokens of the transcripts of some videos.
-
-    Args:
-        data: the data folder, or None.
-        split: its split.
-        ids: the videos.
-        tokenize: text -> words.
+    """Read and tokenize the transcripts of the videos ``ids``.
 
     Returns:
-        For each video its transcript, None for a video without one, or where it reads
-        "transcript not available"; None where the folder has no transcripts at all.
+        Tokens of each video's transcript, None for a video without one or with the text
+        "transcript not available". None if the folder has no file of transcripts.
 
     Raises:
-        UserError: if a line of the file is no transcript.
+        UserError: If a line of the file is no transcript.
     """
-    path = _existing(data, split, "transcripts")
+    path = existing_file(data, f"{split}.transcripts.jsonl")
     if path is None:
         return None
-    texts = _read_transcripts(path)
-    found = (texts.get(key, "") for key in ids)
-    return [None if is_not_available(text) else tokenize(text) or None for text in found]
+    by_id = _read_transcripts(path)
+    texts = (by_id.get(key, "") for key in ids)
+    # an empty transcript has no n-grams: all of a summary's would count as novel
+    return [None if is_not_available(text) else tokenize(text) or None for text in texts]
 
 
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Words that each video's indexed OOV tokens stand for; empty where the folder has none.
+    """Return the words that each video's indexed OOV tokens denote; empty if there is no file.
 
     Raises:
-        UserError: if a line of the file is no list of words, or there are not as many as examples.
+        UserError: If a line of the file is no list of words, or the split has more or fewer lines.
     """
-    path = _existing(data, split, "unknowns")
+    path = existing_file(data, f"{split}.unknowns.jsonl")
     if path is None:
         return {}
     oov_words = read_oov_words(path)
@@ -425,5 +426,5 @@ def oov_words_by_video(
 
 
 def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
-    """The text with words in the place of indexed OOV tokens; as it is where it has none."""
+    """Replace the indexed OOV tokens of a text by their words."""
     return text if oov_words is None or "<unk-" not in text else restore_oov_words(text, oov_words)

@@ -1,4 +1,4 @@
-"""What ``fairseq-mm score`` says: table, comparison, problems, scores of items."""
+"""Output of ``fairseq-mm score``: table, comparison of two systems, problems, scores of items."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ NAMED = 5  # ids in a message
 def item_entries(
     ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """A record of each item: its text and its scores."""
+    """Return one record per item with its text and its scores."""
     return [
         {
             "id": key,
@@ -26,7 +26,7 @@ def item_entries(
 
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """JSON lines ordered by id, as numbers where all are."""
+    """Return JSON lines ordered by id; ids are compared as numbers if all of them are numbers."""
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
     return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered)
@@ -35,7 +35,7 @@ def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
 def compare(
     rows: Sequence[Row], others: Sequence[Row], *, samples: int, seed: int
 ) -> list[dict[str, object]]:
-    """Both systems' figures over the same items, and whether resampling keeps the order."""
+    """Return both systems' figures over the same items, with interval and p of the difference."""
     compared = []
     for row, other in zip(rows, others):
         if row.value is None or other.value is None:
@@ -46,6 +46,7 @@ def compare(
             "difference": row.value - other.value,
         }
         if row.sums is not None and other.sums is not None and row.statistic is not None:
+            # one seed draws the same items for both systems: a paired bootstrap
             differences = resampled(row.sums, row.statistic, samples=samples, seed=seed)
             differences -= resampled(other.sums, row.statistic, samples=samples, seed=seed)
             entry["interval"] = interval(differences)
@@ -54,8 +55,8 @@ def compare(
     return compared
 
 
-def entry_of(row: Row, *, samples: int, seed: int) -> dict[str, object]:
-    """A row for the JSON result; with ``samples`` its 95% interval."""
+def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
+    """Return a row of the JSON result, with its 95% interval if ``samples`` is above 0."""
     entry: dict[str, object] = {
         "metric": row.name,
         "value": row.value,
@@ -81,46 +82,34 @@ def _format_interval(entry: dict[str, Any]) -> str:
 
 
 def _print_columns(lines: list[list[str]]) -> None:
-    """Columns as wide as needed, empty ones left out."""
-    kept = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
-    widths = [max(len(line[i]) for line in lines) for i in kept]
+    """Print columns as wide as needed, without columns that are empty below the header."""
+    columns = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
+    widths = [max(len(line[i]) for line in lines) for i in columns]
     for line in lines:
-        print("  ".join(line[i].ljust(width) for i, width in zip(kept, widths)).rstrip())
+        print("  ".join(line[i].ljust(width) for i, width in zip(columns, widths)).rstrip())
 
 
 def print_problems(path: str, problems: dict[str, list[str]]) -> None:
-    """Texts that are missing, repeated or without references, to stderr.
-
-    Args:
-        path: the file of hypotheses.
-        problems: see :meth:`JoinedTexts.problems`.
-    """
+    """Print the result of :meth:`JoinedTexts.problems` to stderr."""
     for what, ids in problems.items():
         named = ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
         print(f"{path}: {len(ids)} {what}: {named}", file=sys.stderr)
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """Table to stdout, what is wrong with the hypotheses to stderr."""
+    """Print the table to stdout and problems of the hypotheses to stderr."""
     for system in result.get("texts", ()):
         if system["layout"] == "constant":
+            # the most frequent text was not on the command line
             print(system["path"], file=sys.stderr)
         print_problems(system["path"], system["problems"])
     lines = [["metric", "value", "95% interval", "scored", "signature", "note"]]
     for entry in result["scores"]:
-        scored = f"{entry['scored']}"
-        if "expected" in entry:
-            scored += f"/{entry['expected']}"
-        lines.append(
-            [
-                entry["metric"],
-                format_figure(entry["metric"], entry["value"]),
-                _format_interval(entry),
-                scored,
-                entry["signature"],
-                entry.get("note", ""),
-            ]
-        )
+        name = entry["metric"]
+        total = f"/{entry['expected']}" if "expected" in entry else ""
+        cells = [name, format_figure(name, entry["value"]), _format_interval(entry)]
+        cells += [f"{entry['scored']}{total}", entry["signature"], entry.get("note", "")]
+        lines.append(cells)
     _print_columns(lines)
     if "visual_stories" in result:
         print(f"\n{result['visual_stories']['summary']}")
@@ -131,13 +120,7 @@ def print_result(result: dict[str, Any]) -> None:
     lines = [["metric", "A", "B", "A - B", "95% interval", "p"]]
     for entry in result["comparison"]:
         name = entry["metric"]
-        lines.append(
-            [
-                name,
-                *(format_figure(name, value) for value in entry["values"]),
-                format_figure(name, entry["difference"]),
-                _format_interval(entry),
-                f"{entry['p']:.3f}" if "p" in entry else "",
-            ]
-        )
+        figures = [format_figure(name, x) for x in (*entry["values"], entry["difference"])]
+        p = f"{entry['p']:.3f}" if "p" in entry else ""
+        lines.append([name, *figures, _format_interval(entry), p])
     _print_columns(lines)

@@ -1,5 +1,5 @@
-"""``fairseq-mm score --preset vist``: sentences of visual stories, what of a split was scored, and
-the layout that the Visual Storytelling Challenge takes stories in."""
+"""``fairseq-mm score --preset vist``: sentences of visual stories, coverage of a split, and the
+results file of the Visual Storytelling Challenge."""
 
 import json
 import os
@@ -13,7 +13,8 @@ from fairseq_mm.data.split_text import read_albums, read_story_words, story_text
 from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
 
-# sequences -> what the official test part is then
+# number of sequences -> name of the official test part; figures over one part say nothing about
+# figures over the other
 OFFICIAL_TEST_PARTS = {
     1938: "the official evaluation's template",
     2019: "the whole official test part",
@@ -24,52 +25,52 @@ Tokenizer = Callable[[str], list[str]]
 
 
 def without_separators(text: str) -> str:
-    """The story's words alone; other texts stay as they are."""
+    """Return a story without its sentence separators; other texts are unchanged."""
     if SEPARATOR not in text:
-        return text
+        return text  # with its spaces, which split and join would normalize
     return " ".join(word for word in text.split() if word != SEPARATOR)
 
 
-def sentences_of(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[list[list[str]]]]:
-    """Tokens of each story's sentences; None where no story says where a sentence ends."""
+def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[list[list[str]]]]:
+    """Return the tokens of each story's sentences; None if no story has a sentence separator."""
     if not any(SEPARATOR in text.split() for text in texts):
         return None
     return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]
 
 
-def written_sentences(
+def read_written_sentences(
     data: Optional[str], split: str, tokenize: Tokenizer
 ) -> Optional[list[list[list[str]]]]:
-    """The same of the split's own stories, to compare with; None where there are none."""
+    """Return the sentences of the split's own stories, for comparison; None if there are none."""
     if data is None or not story_text_path(data, split).is_file():
         return None
-    return sentences_of([" ".join(words) for words in read_story_words(data, split)], tokenize)
+    return split_stories([" ".join(words) for words in read_story_words(data, split)], tokenize)
 
 
-def about_split(
+def describe_split(
     references: References, ids: Sequence[str], data: Optional[str], generated: Optional[str]
 ) -> dict[str, object]:
-    """What of a split was scored: its image sequences, and its images with features.
+    """Count the sequences of a split that were scored, and its images with features.
 
     Args:
-        references: of all sequences.
-        ids: the sequences scored.
-        data: the data folder, or None.
-        generated: output of fairseq-generate, whose log names the feature stores; or another file,
-            or None.
+        references: References of all sequences.
+        ids: Sequences that were scored.
+        data: Data folder, or None.
+        generated: File of the stories, whose head may name the feature stores, or None.
 
     Raises:
-        UserError: if a feature store cannot be read.
+        UserError: If a feature store cannot be read.
     """
     expected = len(references.texts)
     part = OFFICIAL_TEST_PARTS.get(expected)
-    found: dict[str, object] = {"sequences": len(ids), "sequences_expected": expected}
+    counts: dict[str, object] = {"sequences": len(ids), "sequences_expected": expected}
     summary = f"sequences: {len(ids):,} of {expected:,}"
     if part is not None:
-        found["part"] = part
+        counts["part"] = part
         summary += f" ({part})"
+    # an id is a line of visual_ids: the ids of five images, separated by tabs
     images = {image for key in references.texts for image in key.split("\t")}
-    found["images"] = len(images)
+    counts["images"] = len(images)
     summary += f"; images: {len(images):,}"
     stores = _stores(data, generated)
     if data is not None and stores:
@@ -77,14 +78,15 @@ def about_split(
 
         features = open_features(stores)
         missing = images & read_missing_images(data)
+        # neither in a store nor listed as missing: the stores are not the folder's
         unknown = sorted(p for p in images - missing if p not in features)
         with_features = len(images) - len(missing) - len(unknown)
-        lacking = missing.union(unknown)
-        found["images_with_features"] = with_features
-        found["images_missing"] = len(missing)
-        found["images_unknown"] = len(unknown)
-        found["sequences_with_missing_images"] = sum(
-            not lacking.isdisjoint(key.split("\t")) for key in references.texts
+        without_features = missing.union(unknown)
+        counts["images_with_features"] = with_features
+        counts["images_missing"] = len(missing)
+        counts["images_unknown"] = len(unknown)
+        counts["sequences_with_missing_images"] = sum(
+            not without_features.isdisjoint(key.split("\t")) for key in references.texts
         )
         summary += f", {with_features:,} with features, {len(missing):,} in missing_images.txt"
         if unknown:
@@ -92,12 +94,12 @@ def about_split(
             summary += f", {len(unknown):,} in neither ({named})"
     else:
         summary += ", no feature store to look for them in"
-    found["summary"] = summary
-    return found
+    counts["summary"] = summary
+    return counts
 
 
 def _stores(data: Optional[str], generated: str) -> list[str]:
-    """Feature stores that are there: those that stories were generated from, or the folder's."""
+    """Return the stores that stories were generated from, or the folder's; empty if missing."""
     from fairseq_mm.metrics.result_card import decoding_settings
 
     try:
@@ -111,16 +113,16 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
     return paths if all(map(os.path.isfile, paths)) else []
 
 
-def submission(data: str, split: str, texts: Mapping[str, str]) -> str:
-    """Stories in the layout of the challenge (the file that EvalVIST takes as ``-testFile``).
+def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
+    """Return stories in the layout of the challenge (EvalVIST's ``-testFile``).
 
     Args:
-        data: the data folder, which knows the sequences' albums.
-        split: its split.
-        texts: line of visual_ids -> story.
+        data: Data folder, which has the albums of the sequences.
+        split: Name of the split.
+        texts: Line of visual_ids -> story.
 
     Raises:
-        UserError: if the albums are not known.
+        UserError: If the folder's albums are not as many as its sequences.
     """
     visual_ids = read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
     albums = read_albums(data, split)
@@ -130,16 +132,16 @@ def submission(data: str, split: str, texts: Mapping[str, str]) -> str:
             f"{Path(data) / f'{split}.visual_ids'} has {len(visual_ids)}: they must agree line by "
             "line."
         )
-    album_of: dict[str, str] = {}
+    albums_by_id: dict[str, str] = {}
     for key, album in zip(visual_ids, albums):
-        album_of.setdefault(key, album)
+        albums_by_id.setdefault(key, album)
     stories = [
         {
             "album_id": album,
             "photo_sequence": key.split("\t"),
             "story_text_normalized": without_separators(texts[key]),
         }
-        for key, album in album_of.items()
+        for key, album in albums_by_id.items()
         if key in texts
     ]
     content = {

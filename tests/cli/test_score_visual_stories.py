@@ -7,7 +7,7 @@ from toy_data import write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.cli.score_inputs import References
-from fairseq_mm.cli.score_visual_stories import about_split
+from fairseq_mm.cli.score_visual_stories import describe_split
 
 SEQUENCES = ["\t".join(f"{album}{i}" for i in range(5)) for album in "abc"]
 ALBUMS = ["1", "1", "2"]
@@ -187,7 +187,7 @@ def test_card_says_what_was_scored_and_which_images_have_features(score, tmp_pat
 )
 def test_official_test_parts_are_named(count, part):
     references = References("r.jsonl", {f"{i}": ["a"] for i in range(count)})
-    found = about_split(references, ["0"], None, "nowhere")
+    found = describe_split(references, ["0"], None, "nowhere")
     assert found["part"] == part
     assert f"sequences: 1 of {count:,} ({part}); images: {count:,}, no feature" in found["summary"]
 
