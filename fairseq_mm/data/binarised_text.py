@@ -24,12 +24,8 @@ _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:
-    """Load and check a dictionary.
-
-    Raises:
-        UserError: If the file is missing, has no word, differs from the file that ``prepare`` has
-            written, or a line is not ``word count``.
-    """
+    """Load and check a dictionary. Raise UserError if the file is missing, has no word, differs
+    from the file that ``prepare`` has written, or a line is not ``word count``."""
     check_prepared_file(path)
     try:
         dictionary = Dictionary.load(path)
@@ -129,11 +125,8 @@ def load_text_pair(
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
-    """Check that files, given with their numbers of lines, have equally many lines.
-
-    Raises:
-        UserError: If two counts differ; the message names both files and counts.
-    """
+    """Check that files, given with their numbers of lines, have equally many lines. Raise UserError
+    if two counts differ; the message names both files and counts."""
     (first, expected), *others = named_counts.items()
     for name, count in others:
         if count != expected:
@@ -165,11 +158,8 @@ def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionar
 
 
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """Check that each line has a word; ``sizes`` has the tokens per line, ``</s>`` included.
-
-    Raises:
-        UserError: If a line has no word.
-    """
+    """Check that each line has a word; ``sizes`` has the tokens per line, ``</s>`` included. Raise
+    UserError if a line has no word."""
     empty = np.flatnonzero(sizes <= 1)  # </s> is the only token
     if len(empty):
         raise UserError(

@@ -340,11 +340,8 @@ def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSour
 
 
 def read_ids(path: str) -> list[str]:
-    """Read the lines of a text file.
-
-    Raises:
-        UserError: If the file is missing or not UTF-8, or a line is empty.
-    """
+    """Read the lines of a text file. Raise UserError if the file is missing or not UTF-8, or a line
+    is empty."""
     lines = [line for _, line in read_lines(path)]
     while lines and not lines[-1].strip():
         lines.pop()

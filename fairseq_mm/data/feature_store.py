@@ -37,20 +37,18 @@ from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file, warn_of_other_stores
 from fairseq_mm.errors import UserError
 
+Progress = Callable[[Iterable[str]], Iterable[str]]
+
 # attributes that must agree wherever features of two extractors could be mixed
 EXTRACTOR_ATTRIBUTES = (
-    "extractor",
-    "weights",
-    "layer",
-    "grid",
-    "preprocessing",
-    "frame_rate",
-    "stride",
+    *("extractor", "weights", "layer", "grid", "preprocessing"),
+    *("frame_rate", "stride"),  # of videos only
 )
 # attributes of a part of a list: "2/3", and a digest of all ids of the list
 SHARD_ATTRIBUTES = ("shard", "shard_of")
 # rows are checked and copied in pieces of about this size
 PIECE_BYTES = 1 << 25
+# difflib compares a missing key with each id, which takes too long for millions of ids
 MAX_SEARCHED_FOR_HINT = 50_000
 # An open file's size and time are compared again only after this time: comparing at every read
 # would take about as long as the read.
@@ -105,7 +103,7 @@ class FeatureStore:
         self.has_checksum = layout.has_checksum
         self.content_checksum = layout.content_checksum
         self._offsets = layout.offsets
-        self._num_rows = layout.num_rows
+        self._num_rows = int(layout.offsets[-1])
         self._rows_offset = layout.rows_offset
         self._row_bytes = self.dim * self.dtype.itemsize
         self._size_and_time = layout.size_and_time
@@ -159,15 +157,12 @@ class FeatureStore:
         i = self._position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
         if not self.rows_finite and not is_finite(rows):
-            raise UserError(_not_finite(self.path, key))
+            raise UserError(not_finite_message(self.path, key))
         return rows
 
     def get_source(self, key: str) -> Optional[Source]:
         """Return the record of the file from which an item was made, or None if there is none.
-
-        Raises:
-            UserError: If there is no such item, or the records are damaged.
-        """
+        Raise UserError if there is no such item, or the records are damaged."""
         return self._read_sources()[self._position(key)]
 
     def count_sources(self) -> int:
@@ -185,8 +180,7 @@ class FeatureStore:
     def check_finite(self, *, reread: bool = False) -> None:
         """Check every row, unless that has been done already; with ``reread`` check in any case.
 
-        Raises:
-            UserError: Naming the first item with a NaN or an infinite value.
+        Raise UserError that names the first item with a NaN or an infinite value.
         """
         if self.rows_finite and not reread:
             return
@@ -196,10 +190,10 @@ class FeatureStore:
             if not is_finite(rows):
                 row = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
                 i = int(np.searchsorted(self._offsets, row, side="right")) - 1
-                raise UserError(_not_finite(self.path, self.ids[i]))
+                raise UserError(not_finite_message(self.path, self.ids[i]))
         self.rows_finite = True
 
-    def check_content(self, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
+    def check_content(self, progress: Progress = iter) -> str:
         """Compare ids and rows with the checksum from the time of writing, if the store has one.
 
         Returns:
@@ -220,6 +214,7 @@ class FeatureStore:
 
     def close(self) -> None:
         """Close the file; a later read opens it again."""
+        # a handle that was inherited through fork belongs to the parent
         if self._file is not None and self._file_pid == os.getpid():
             self._file.close()
         if self._closer is not None:
@@ -239,9 +234,8 @@ class FeatureStore:
         return self._build_index() if self._index is None else self._index
 
     def _position(self, key: str) -> int:
-        index = self._index if self._index is not None else self._get_index()
         try:
-            return index[key]
+            return self._get_index()[key]
         except KeyError:
             raise UserError(missing_key_message(key, self.ids, [self.path])) from None
 
@@ -255,7 +249,7 @@ class FeatureStore:
         """Return all rows ``[total rows, D]``, which stay in memory, also after a fork."""
         if self._rows is None:
             rows = self._read_file(0, self._num_rows)
-            self.close()
+            self.close()  # it sets _rows to None
             self._rows = rows
         return self._rows
 
@@ -270,7 +264,12 @@ class FeatureStore:
                         self._compare_open_file(self._file.id.get_vfd_handle())
                 return rows
             if self._descriptor is None:
-                self._open_descriptor()
+                # forked processes may share the descriptor: preadv has no file position
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                # closes the descriptor when the store is garbage-collected without `close`
+                self._closer = weakref.finalize(self, os.close, descriptor)
+                self._compare_open_file(descriptor)
+                self._descriptor = descriptor
             offset = self._rows_offset + start * self._row_bytes
             # reads into the array: bytes from os.pread would have to be copied to be writable
             count = os.preadv(self._descriptor, (rows,), offset)  # type: ignore[arg-type]
@@ -278,7 +277,7 @@ class FeatureStore:
                 self._read_rest(rows, count, offset)
             # compared after the read: before it, another program could still change the file
             if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
-                self._compare_open_file(self._descriptor)  # type: ignore[arg-type]
+                self._compare_open_file(self._descriptor)
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{self.path}: rows {start} to {end} unreadable: {reason}") from None
@@ -295,15 +294,8 @@ class FeatureStore:
         if rest:
             raise UserError(f"{self.path}: was cut short while in use. Start again with the whole.")
 
-    def _open_descriptor(self) -> None:
-        # forked processes may share the descriptor: preadv has no file position
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        # closes the descriptor when the store is garbage-collected without `close`
-        self._closer = weakref.finalize(self, os.close, descriptor)
-        self._compare_open_file(descriptor)
-        self._descriptor = descriptor
-
     def _compare_open_file(self, descriptor: int) -> None:
+        # not only the path: a program may overwrite the store in place while it is open
         stat = os.fstat(descriptor)
         if (stat.st_size, stat.st_mtime_ns) != self._size_and_time:
             self.close()
@@ -330,14 +322,8 @@ class FeatureStores:
     """Union of several feature stores, with the interface of one.
 
     ``read`` returns the dtype of the widest store. ``attributes`` has the attributes on which all
-    stores agree; stores that name different extractors are refused.
-
-    Args:
-        stores: Opened stores with equal dimensions and no common id.
-        ignore_extractors: Allow features of different extractors.
-
-    Raises:
-        UserError: Naming both files, if two stores do not fit together.
+    stores agree. Raise UserError if two stores have different dimensions, a common id or, without
+    ``ignore_extractors``, different extractors.
     """
 
     def __init__(self, stores: Sequence[FeatureStore], *, ignore_extractors: bool = False) -> None:
@@ -366,6 +352,7 @@ class FeatureStores:
 
     @property
     def ids(self) -> list[str]:
+        # a list of millions of ids must not be copied at each access
         if len(self.stores) == 1:
             return self.stores[0].ids
         return [key for store in self.stores for key in store.ids]
@@ -392,16 +379,13 @@ class FeatureStores:
         return self._find_store(key).read(key).astype(self.dtype, copy=False)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of an item's file, see :meth:`FeatureStore.get_source`."""
         return self._find_store(key).get_source(key)
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Check every store, see :meth:`FeatureStore.check_finite`."""
         for store in self.stores:
             store.check_finite(reread=reread)
 
     def close(self) -> None:
-        """Close all files; a later read opens them again."""
         for store in self.stores:
             store.close()
 
@@ -416,19 +400,15 @@ class FeatureStores:
 def open_features(
     paths: Sequence[Union[str, os.PathLike]], *, preload: bool = False
 ) -> FeatureStores:
-    """Open one or several feature stores as one.
-
-    Raises:
-        UserError: If a store cannot be read, or two stores share an id or differ in dim or
-            extractor.
-    """
+    """Open one or several feature stores as one. Raise UserError if a store cannot be read, or two
+    stores share an id or differ in dim or extractor."""
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
 
 
 def open_folder_features(
     folder: str, paths: Optional[str] = None, *, preload: bool = False
 ) -> FeatureStores:
-    """Open the feature stores of a data folder, or those that ``--features`` names instead.
+    """Open the feature stores of a data folder, or the stores that ``--features`` names.
 
     Args:
         folder: Data folder with ``features.h5`` or a list of stores.
@@ -445,8 +425,10 @@ def open_folder_features(
         places = listed_stores(folder) or [(os.path.join(folder, "features.h5"), "")]
         stores = [FeatureStore(path, preload=preload, prefix=prefix) for path, prefix in places]
         features = FeatureStores(stores)
+    # all at once: otherwise a NaN would end the training in whichever epoch reads it
     features.check_finite()
     for store in features.stores:
+        # only a program that rewrote the store has cut off the checksum of its metadata
         if not store.has_checksum:
             store.check_content()
     warn_of_other_stores(folder, features.stores, are_of_folder=not paths)
@@ -457,9 +439,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
     """Return the stores of a data folder as pairs of path and key prefix.
 
     This is ``features.h5`` if it exists, else the entries of ``features.json``, else nothing.
-
-    Raises:
-        UserError: If ``features.json`` is not a list of stores.
+    Raise UserError if ``features.json`` is not a list of stores.
     """
     own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
@@ -523,10 +503,10 @@ def _closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
     for candidate in ids:
         if bare(candidate) == wanted:
             return candidate
-    # difflib compares the key with each id, which takes too long for millions of ids
     matches = difflib.get_close_matches(key, ids[:MAX_SEARCHED_FOR_HINT], n=1)
     return matches[0] if matches else None
 
 
-def _not_finite(path: str, key: str) -> str:
+def not_finite_message(path: str, key: str) -> str:
+    """Return one line about an item that no network can read."""
     return f"{path}: the features of {key!r} have NaN or infinite values."

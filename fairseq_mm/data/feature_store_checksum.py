@@ -28,13 +28,10 @@ _PIECE = 1 << 20
 
 
 def check_metadata(path: str) -> bool:
-    """Compare the metadata of a store with their checksum.
+    """Compare the metadata of a store with their checksum. Raise UserError if they differ.
 
     Returns:
-        Whether the store has a checksum; stores of earlier versions have none.
-
-    Raises:
-        UserError: If the metadata do not match, or the file cannot be read.
+        False if the store has no checksum, as stores of earlier versions.
     """
     try:
         with open(path, "rb") as file:
@@ -57,11 +54,8 @@ def check_metadata(path: str) -> bool:
 
 
 def add_checksum(path: str) -> None:
-    """Append the checksum of its metadata to a store that is known to be undamaged.
-
-    Raises:
-        UserError: If the rows lie in chunks, or the file cannot be written.
-    """
+    """Append the checksum of its metadata to a store that is known to be undamaged. Raise UserError
+    if the rows lie in chunks, or the file cannot be written."""
     with h5py.File(path, "r", locking=False) as file:
         features = file["features"]
         first, length = features.id.get_offset(), features.nbytes
@@ -73,11 +67,13 @@ def add_checksum(path: str) -> None:
     try:
         with open(path, "r+b") as file:
             end = file.seek(0, os.SEEK_END)
+            # libhdf5 allocates no place for a dataset without rows
             first = end if first is None else first
             digest = _digest(file, first, first + length, end)
             file.seek(end)
             file.write(_TRAILER.pack(_MARK, first, first + length, digest))
             file.flush()
+            # the writer moves the store into place next, which must not reach the disk before it
             os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
@@ -98,10 +94,9 @@ def checksum_text(total: int) -> str:
 def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
     """Return the hexadecimal checksum of the ids, dtype and rows of a store without key prefix.
 
-    It is the sum, modulo 2^256, of the items' SHA-256. The order of the items, the attributes and
-    the layout of the file do not change it: shards merged in any order have the checksum of one
-    run.
+    The order of the items, the attributes and the layout of the file do not change it.
     """
+    # a sum, so that shards merged in any order have the checksum of one run
     return checksum_text(
         sum(
             item_checksum(key, store.dim, store.dtype.name, store.read(key).tobytes())

@@ -5,8 +5,8 @@ All functions stream the items, continue after an interruption, and do not chang
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-from typing import Callable, Optional, Union
+from collections.abc import Sequence
+from typing import Optional, Union
 
 import numpy as np
 
@@ -15,13 +15,12 @@ from fairseq_mm.data.feature_store import (
     SHARD_ATTRIBUTES,
     FeatureStore,
     FeatureStores,
+    Progress,
 )
 from fairseq_mm.data.feature_store_checksum import check_metadata
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
 from fairseq_mm.data.separate_process import in_separate_process
 from fairseq_mm.errors import UserError
-
-Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
 def merge_stores(
@@ -35,21 +34,23 @@ def merge_stores(
 ) -> int:
     """Write the items of several stores to one store, in the order of ``paths``.
 
+    The stores must have equal dimensions and no common id. The new store has float32 if one of the
+    stores has. A finished store with the same content is kept.
+
     Args:
-        paths: Paths of stores with equal dimensions and no common id.
-        out: Path of the new store; its dtype is float32 if one of the stores has float32.
+        paths: Paths of the stores to merge.
+        out: Path of the new store.
         ignore_extractors: Merge features of different extractors; attributes that differ are not
             written to the new store.
-        ignore_missing_parts: Merge only some of the parts that ``extract --shard`` has made of a
-            list.
+        ignore_missing_parts: Merge although parts are missing that ``extract --shard`` made.
         overwrite: Replace a finished store.
         progress: Wraps the iteration over the ids.
 
     Returns:
-        Number of items in the new store. A finished store with the same content is kept.
+        Number of items in the new store.
 
     Raises:
-        UserError: If the stores do not fit together, only some of them name their extractor, a part
+        UserError: If the stores do not fit together, only some stores name their extractor, a part
             is missing, or ``out`` exists with other content.
     """
     stores = [_open(path) for path in paths]
@@ -104,8 +105,8 @@ def convert_store(
 
 
 def _open(path: Union[str, os.PathLike]) -> FeatureStore:
-    """Open a store; one without a metadata checksum is first read in another process."""
     path = os.fspath(path)
+    # damaged metadata can crash libhdf5 or keep it busy for ever: try in a process that may die
     if os.path.isfile(path) and not check_metadata(path):
         in_separate_process(path, lambda: len(FeatureStore(path)))
     return FeatureStore(path)
@@ -175,9 +176,11 @@ def _copy(
     for store in source.stores:
         if os.path.exists(out) and os.path.samefile(store.path, out):
             raise UserError(f"{os.fspath(out)}: is an input, and must be another file.")
+    # the writer records the time of its own start
     attributes = {k: v for k, v in source.attributes.items() if k != "created"}
     if pool is not None:
         attributes.update(grid=0, pool=pool)
+    # a union or a selection is no longer the part that these attributes name
     if len(source.stores) > 1 or list(keys) != source.ids:
         attributes = {k: v for k, v in attributes.items() if k not in SHARD_ATTRIBUTES}
     with FeatureStoreWriter(
@@ -187,8 +190,10 @@ def _copy(
         for key in progress(keys):
             rows = source.read(key)
             if pool == "mean":
+                # without a dtype numpy rounds the mean of float16 to float16; `out` may be float32
                 rows = rows.mean(axis=0, keepdims=True, dtype=np.float32)
             if key in writer.done:
+                # the partial store may be of another version of the input
                 writer.check_same(key, rows)
             else:
                 writer.append(key, rows, source.get_source(key))

@@ -28,22 +28,15 @@ _IEEE_TYPES = (
 
 @dataclasses.dataclass
 class StoreLayout:
-    """Layout of a feature store.
+    """Checked metadata of a feature store; :class:`.FeatureStore` describes the other fields.
 
-    Args:
-        ids: The keys.
+    Attributes:
         offsets: ``[items + 1]`` int64; item i is rows ``offsets[i]:offsets[i + 1]``.
-        dim: D, the feature dimension.
-        dtype: float16 or float32, in this machine's byte order.
-        attributes: Who made the features and how.
         rows_finite: True if every row was checked when it was written, and no other program has
             changed the file since, which would have cut off the checksum.
         rows_offset: Byte of the file at which the rows begin; None if libhdf5 must read them,
             because they lie in chunks or have the other byte order.
-        size_and_time: Size of the file and time of its last change.
-        has_checksum: True if the metadata match the checksum in the file.
-        content_checksum: Checksum of ids and rows from the time of writing; empty in stores of
-            earlier versions.
+        size_and_time: Size of the file in bytes and time of its last change in nanoseconds.
     """
 
     ids: list[str]
@@ -57,17 +50,11 @@ class StoreLayout:
     has_checksum: bool
     content_checksum: str
 
-    @property
-    def num_rows(self) -> int:
-        return int(self.offsets[-1])
-
 
 def read_layout(path: str) -> StoreLayout:
     """Open a feature store and check that its members fit together.
 
-    Raises:
-        UserError: If the file is missing or damaged, is no feature store, has a newer format, or
-            its members do not fit together.
+    Raise UserError if they do not, or the file is missing, damaged, no feature store or newer.
     """
     # taken before opening, so that a file that is replaced meanwhile is noticed at the first read
     stat = size_and_time(path)
@@ -77,6 +64,7 @@ def read_layout(path: str) -> StoreLayout:
             return _parse_layout(path, file, stat, has_checksum)
         except UserError:
             raise
+        # h5py raises all of these on damaged metadata, whichever member is read first
         except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
             reason = str(error) or type(error).__name__  # h5py raises some errors without a text
             raise UserError(f"{path}: HDF5 file is damaged or cut short: {reason}") from None
@@ -91,9 +79,9 @@ def _parse_layout(
             f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
             f"{list(features.shape)} of {_describe_type(features)}."
         )
+    # before any member is read: h5py allocates the size that the file declares
     for name, member in zip(MEMBERS, (features, offsets, ids)):
         check_storage(path, name, member, stat[0])
-    dtype = features.dtype.newbyteorder("=")
     num_rows, dim = features.shape
     if ids.ndim != 1 or h5py.check_string_dtype(ids.dtype) is None:
         raise UserError(f"{path}: `ids` must be a list of strings, but is {ids.dtype}.")
@@ -107,12 +95,13 @@ def _parse_layout(
         ids=keys,
         offsets=_checked_offsets(path, offsets, len(keys), num_rows),
         dim=dim,
-        dtype=dtype,
+        dtype=features.dtype.newbyteorder("="),
         attributes={
             name: _plain_value(value)
             for name, value in file.attrs.items()
             if name not in FILE_ATTRIBUTES
         },
+        # without the checksum another program may have changed rows, but kept the attribute
         rows_finite=has_checksum and bool(file.attrs.get("rows_finite", False)),
         rows_offset=offset if features.dtype.isnative else None,
         size_and_time=stat,
@@ -122,6 +111,7 @@ def _parse_layout(
 
 
 def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
+    # `name in file` follows links, and would open the files to which external links point
     absent = [name for name in MEMBERS if not file.id.links.exists(name.encode())]
     version = file.attrs.get("format_version")
     if version is None or absent:
@@ -139,11 +129,8 @@ def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
 
 
 def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
-    """Return a dataset that the file itself holds, without opening any other file.
-
-    Raises:
-        UserError: If the name is a link to another place, or no dataset.
-    """
+    """Return a dataset that the file itself holds, without opening any other file. Raise UserError
+    if the name is a link to another place, or no dataset."""
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise UserError(
             f"{path}: `{name}` must lie in the file itself, but is {_describe_link(file, name)}."
@@ -154,6 +141,7 @@ def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
         raise UserError(f"{path}: `{name}` must be a dataset, but is {kind}.")
     if member.shape is None:
         raise UserError(f"{path}: `{name}` must be a dataset with values, but has none.")
+    # the values lie elsewhere: the reader would take other bytes of this file for them
     if member.is_virtual or member.external:
         kind = "a virtual dataset of other datasets" if member.is_virtual else "in other files"
         raise UserError(f"{path}: `{name}` must lie in the file itself, but is {kind}.")
@@ -171,11 +159,8 @@ def _describe_link(file: h5py.File, name: str) -> str:
 
 
 def _is_ieee(dataset: h5py.Dataset) -> bool:
-    """Check that the file stores its numbers in the layout of the dtype.
-
-    h5py reads floating point numbers of other layouts, such as bfloat16, into a dtype that can hold
-    them, which says nothing about the bytes of the file.
-    """
+    # not the dtype: h5py shows numbers of other layouts, such as bfloat16, in a dtype that holds
+    # them, although the reader would take the bytes of the file for IEEE numbers
     stored = dataset.id.get_type()
     return any(map(stored.equal, _IEEE_TYPES))
 
@@ -189,19 +174,19 @@ def _describe_type(dataset: h5py.Dataset) -> str:
 
 
 def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
-    """Check that a file of ``size`` bytes can hold the values that a dataset declares.
-
-    Raises:
-        UserError: If it cannot.
-    """
+    """Check that a file of ``size`` bytes can hold the values that a dataset declares. Raise
+    UserError if it cannot."""
     declared = dataset.size * dataset.dtype.itemsize
-    held = min(dataset.id.get_storage_size(), size)
+    # the storage size is metadata, too, and may be more than the whole file
+    limit = min(dataset.id.get_storage_size(), size)
     if dataset.chunks is not None:
-        whole = math.prod(-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks))
-        is_whole = dataset.id.get_num_chunks() == whole
-        held = held * MAX_COMPRESSION if is_whole else 0
+        num_chunks = math.prod(-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks))
+        # libhdf5 reads a chunk that is missing as zeros, without an error
+        is_whole = dataset.id.get_num_chunks() == num_chunks
+        limit = limit * MAX_COMPRESSION if is_whole else 0
+        # libhdf5 allocates a whole chunk, even if the dataset covers only a part of it
         declared = max(declared, math.prod(dataset.chunks) * dataset.dtype.itemsize)
-    if dataset.size and declared > held:
+    if dataset.size and declared > limit:
         raise UserError(
             f"{path}: `{name}` declares {declared:,} bytes, but the file of {size:,} bytes does "
             "not hold them: it is damaged or cut short."
@@ -230,11 +215,8 @@ def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) ->
 
 
 def open_hdf5(path: str) -> h5py.File:
-    """Open an HDF5 file for reading, without a lock.
-
-    Raises:
-        UserError: If the file is missing, damaged or not HDF5.
-    """
+    """Open an HDF5 file for reading, without a lock. Raise UserError if the file is missing,
+    damaged or not HDF5."""
     if os.path.exists(path) and not os.path.isfile(path):  # libhdf5 would wait for a pipe's writer
         raise UserError(f"{path}: is a folder, a device or a pipe, and no feature store.")
     try:
@@ -243,6 +225,7 @@ def open_hdf5(path: str) -> h5py.File:
     except FileNotFoundError:
         raise UserError(f"{path}: feature store not found.") from None
     except OSError as error:
+        # h5py raises OSError for every cause; the three have different remedies
         if not os.access(path, os.R_OK):
             raise UserError(f"{path}: feature store cannot be opened: {error}") from None
         if not h5py.is_hdf5(path):
@@ -251,7 +234,7 @@ def open_hdf5(path: str) -> h5py.File:
 
 
 def size_and_time(path: str) -> tuple[int, int]:
-    """Return the size in bytes and the time of the last change in nanoseconds."""
+    """Return a file's size in bytes and the time of its last change in nanoseconds."""
     try:
         stat = os.stat(path)
     except FileNotFoundError:

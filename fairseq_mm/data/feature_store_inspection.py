@@ -1,22 +1,16 @@
 """Inspection of untrusted feature stores for ``fairseq-mm store info`` and ``store verify``."""
 
 import os
-from collections.abc import Iterable
-from typing import Any, Callable
+from typing import Any
 
-from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store import FeatureStore, Progress
 from fairseq_mm.data.feature_store_checksum import add_checksum
 from fairseq_mm.data.separate_process import in_separate_process
 
-Progress = Callable[[Iterable[str]], Iterable[str]]
-
 
 def describe_store(path: str) -> dict[str, Any]:
-    """Return facts about a store by name.
-
-    Raises:
-        UserError: If the file is damaged or no feature store.
-    """
+    """Return facts about a store by name. Raise UserError if the file is damaged or no feature
+    store."""
 
     def describe() -> dict[str, Any]:
         store = FeatureStore(path)
@@ -40,26 +34,19 @@ def describe_store(path: str) -> dict[str, Any]:
 
 
 def rows_by_id(path: str) -> list[tuple[str, int]]:
-    """Return the ids of a store, each with its number of rows.
-
-    Raises:
-        UserError: If the file is damaged or no feature store.
-    """
+    """Return the ids of a store, each with its number of rows. Raise UserError if the file is
+    damaged or no feature store."""
 
     def list_rows() -> list[tuple[str, int]]:
         store = FeatureStore(path)
         return [(key, store.count_rows(key)) for key in store.ids]
 
+    # the result is JSON, which has lists in the place of tuples
     return in_separate_process(path, list_rows)
 
 
 def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) -> dict[str, Any]:
-    """Read and check a whole store.
-
-    Args:
-        path: Path of the store.
-        progress: Wraps the iteration over the ids.
-        repair: Add the checksum of the metadata, if the store has none.
+    """Read and check a whole store; with ``repair`` add the checksum of its metadata if missing.
 
     Returns:
         ``checksum`` of the content; ``items``; ``has_checksum`` and ``has_content_checksum``:

@@ -30,7 +30,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Optional, Union
 
 import h5py
@@ -38,12 +37,8 @@ import numpy as np
 
 import fairseq_mm
 from fairseq_mm.data.feature_sources import DIGEST_BYTES, Source, SourceTable
-from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite
-from fairseq_mm.data.feature_store_checksum import (
-    add_checksum,
-    checksum_text,
-    item_checksum,
-)
+from fairseq_mm.data.feature_store import PIECE_BYTES, is_finite, not_finite_message
+from fairseq_mm.data.feature_store_checksum import add_checksum, checksum_text, item_checksum
 from fairseq_mm.data.feature_store_file import FILE_ATTRIBUTES, FORMAT, FORMAT_VERSION
 from fairseq_mm.data.folder_lock import locked_folder
 from fairseq_mm.data.input_files import read_json
@@ -51,7 +46,7 @@ from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# HDF5 keeps attributes up to 64 KiB
+# HDF5 keeps attributes up to 64 KiB, their header included
 MAX_ATTRIBUTE_BYTES = 60_000
 
 
@@ -112,6 +107,7 @@ class FeatureStoreWriter:
             self.close()
             raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
         except BaseException:
+            # also Ctrl-C: no context is entered yet that would release the lock
             self.close()
             raise
 
@@ -121,10 +117,11 @@ class FeatureStoreWriter:
         self._files.enter_context(locked_folder(self.partial_path))
         if os.path.exists(self._file("finished")) and not os.path.exists(self._file("store")):
             # the last writer was killed after it had moved the store into place
-            self._remove_partial(keep_lock=True)
+            _remove_partial(self.partial_path, keep_lock=True)
         if os.path.exists(self.path) and not overwrite:
             if not os.path.exists(self._file("header.json")):
-                self._remove_partial()
+                # locking has made this folder
+                _remove_partial(self.partial_path)
             raise UserError(f"{self.path}: exists already. Delete it, or replace it: --overwrite")
         for leftover in ("store", "finished", *(() if resume else ("header.json", "journal"))):
             with contextlib.suppress(FileNotFoundError):
@@ -154,9 +151,8 @@ class FeatureStoreWriter:
         journal = self._file("journal")
         if not os.path.exists(path) or not os.path.exists(journal) or not os.path.getsize(journal):
             # without items there is nothing that the new header could contradict
-            header["created"] = datetime.datetime.now(datetime.timezone.utc).isoformat(
-                "T", "seconds"
-            )
+            now = datetime.datetime.now(datetime.timezone.utc)
+            header["created"] = now.isoformat("T", "seconds")
             _write_atomically(path, json.dumps(header, indent=1))
         try:
             begun = read_json(path)
@@ -175,6 +171,7 @@ class FeatureStoreWriter:
 
     def _resume(self) -> None:
         """Read the journal, and cut incomplete items off the ends of the journal and the rows."""
+        # all rows are read again: the file system may write a line to disk before its rows
         journal_bytes = rows_bytes = 0
         row_bytes = self.dim * self.dtype.itemsize
         with open(self._file("journal"), "rb") as journal, open(self._file("rows"), "rb") as rows:
@@ -211,16 +208,14 @@ class FeatureStoreWriter:
         return self._sources[self._get_position(key)]
 
     def _get_position(self, key: str) -> int:
+        # built at the first question: a new run asks none, and may have millions of items
         if len(self._positions) != len(self._ids):
             self._positions = {known: i for i, known in enumerate(self._ids)}
         return self._positions[key]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
-        """Check that the partial folder belongs to the same work.
-
-        Raises:
-            UserError: If the partial folder has an id that is not among ``keys``.
-        """
+        """Check that the partial folder belongs to the same work. Raise UserError if the partial
+        folder has an id that is not among ``keys``."""
         others = self.done.difference(keys)
         if others:
             raise UserError(
@@ -229,11 +224,8 @@ class FeatureStoreWriter:
             )
 
     def check_same(self, key: str, rows: np.ndarray) -> None:
-        """Check that an item of the partial folder has these rows.
-
-        Raises:
-            UserError: If its rows differ: the work was begun with another input of the same ids.
-        """
+        """Check that an item of the partial folder has these rows. Raise UserError if its rows
+        differ: the work was begun with another input of the same ids."""
         stored = self._converted(key, rows)
         i = self._get_position(key)
         if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
@@ -267,6 +259,7 @@ class FeatureStoreWriter:
             fields += [str(source.size), str(source.time), source.digest.hex()]
         line = ("\t".join(fields) + "\n").encode()
         try:
+            # in this order: a line without its rows would claim an item that does not exist
             _write_all(self._rows, content)
             _write_all(self._journal, line)
         except BaseException as error:
@@ -285,36 +278,32 @@ class FeatureStoreWriter:
                 f"{self.path}: features of {key!r} must be [rows, {self.dim}] with one row or "
                 f"more, but are {list(np.shape(rows))}."
             )
+        # numpy warns of values that become infinite; the message below names the item
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(array, dtype=self.dtype)
-        if not is_finite(stored):
-            raise UserError(self._why_not_finite(key, array))
-        return stored
-
-    def _why_not_finite(self, key: str, rows: np.ndarray) -> str:
-        if np.isfinite(rows).all():
-            largest = float(np.abs(rows.astype(np.float64)).max())
-            remedy = " Store them as float32." if self.dtype == np.float16 else ""
-            return (
-                f"{self.path}: features of {key!r} reach {largest:.3g}, too large for "
-                f"{self.dtype}.{remedy}"
-            )
-        return f"{self.path}: the features of {key!r} have NaN or infinite values."
+        if is_finite(stored):
+            return stored
+        if not np.isfinite(array).all():
+            raise UserError(not_finite_message(self.path, key))
+        largest = float(np.abs(array.astype(np.float64)).max())
+        remedy = " Store them as float32." if self.dtype == np.float16 else ""
+        raise UserError(
+            f"{self.path}: features of {key!r} reach {largest:.3g}, too large for "
+            f"{self.dtype}.{remedy}"
+        )
 
     def finish(self) -> None:
-        """Write the store from the partial folder, move it into place and remove the folder.
-
-        Raises:
-            UserError: If the disk is full.
-        """
+        """Write the store from the partial folder, move it into place and remove the folder. Raise
+        UserError if the disk is full."""
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
         try:
             self._write_store(self._file("store"))
+            # after a kill, this mark without a store says that the store is in place already
             _write_atomically(self._file("finished"), "")
             os.replace(self._file("store"), self.path)
             self._is_open = False
-            self._remove_partial()
+            _remove_partial(self.partial_path)
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"{self.path}: cannot write: {reason}.") from None
@@ -348,33 +337,25 @@ class FeatureStoreWriter:
                     features[start : start + count] = piece.reshape(count, self.dim)
         add_checksum(path)
 
-    def _remove_partial(self, *, keep_lock: bool = False) -> None:
-        _remove_partial(self.partial_path, keep_lock=keep_lock)
-
     def discard(self) -> None:
         """Remove the appended items; after a failed write they stay for the next writer."""
         if self._is_open:
             self._is_open = False
-            self._remove_partial()
+            _remove_partial(self.partial_path)
         self.close()
 
     def close(self) -> None:
         """Release the partial folder, which stays if it has any item."""
         if self._is_open and not self.done:
             with contextlib.suppress(OSError):
-                self._remove_partial()
+                _remove_partial(self.partial_path)
         self._is_open = False
         self._files.close()
 
     def __enter__(self) -> "FeatureStoreWriter":
         return self
 
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -385,6 +366,7 @@ def remove_leftover(path: Union[str, os.PathLike]) -> None:
     """
     folder = os.fspath(path) + ".partial"
     with contextlib.suppress(UserError, OSError):
+        # asked before locking, which creates a folder that does not exist
         if _is_leftover(folder):
             with locked_folder(folder):
                 if _is_leftover(folder):
@@ -453,12 +435,10 @@ def _checked_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
 
 
 class _RememberedErrors(io.FileIO):
-    """File for h5py that raises the first failed write only when it is closed.
+    """File for h5py that raises the first failed write only when it is closed."""
 
-    libhdf5 ends the process with a segmentation fault if a write fails, because the disk is full or
-    the file exceeds the largest size that the system allows.
-    """
-
+    # libhdf5 ends the process with a segmentation fault if a write fails, because the disk is full
+    # or the file exceeds the largest size that the system allows
     def __init__(self, path: str) -> None:
         super().__init__(path, "w+")
         self._error: Optional[OSError] = None
@@ -486,6 +466,7 @@ class _RememberedErrors(io.FileIO):
 
 
 def _write_all(handle: int, content: bytes) -> None:
+    # os.write may write a part only: Linux writes at most 2 GiB at once
     view = memoryview(content)
     while view:
         view = view[os.write(handle, view) :]

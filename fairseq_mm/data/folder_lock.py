@@ -23,9 +23,8 @@ _held: set[tuple[int, str]] = set()
 def locked_folder(folder: str) -> Iterator[None]:
     """Hold the lock of a folder; create the folder if it does not exist.
 
-    Raises:
-        UserError: If another process, or this one, holds the lock.
-        OSError: If the folder cannot be created or locked.
+    Raise UserError if another process, or this one, holds the lock, and OSError if the folder
+    cannot be created or locked.
     """
     owner = (os.getpid(), os.path.realpath(folder))
     refusal = f"{folder}: another process is writing to it."
@@ -46,6 +45,7 @@ def locked_folder(folder: str) -> Iterator[None]:
             os.close(handle)
             raise UserError(refusal) from None
         os.close(handle)
+    # the handle stays open: closing any handle of the file ends a POSIX lock
     _held.add(owner)
     try:
         yield
@@ -56,16 +56,12 @@ def locked_folder(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder that remains: the file ``lock`` is removed at the end.
-
-    Raises:
-        UserError: If another process, or this one, holds the lock.
-        OSError: If the folder cannot be created or locked.
-    """
+    """Hold the lock of a folder as :func:`locked_folder`; remove the file ``lock`` at the end."""
     with locked_folder(folder):
         try:
             yield
         finally:
+            # while it is still locked: afterwards it could be the lock of the next writer
             with contextlib.suppress(OSError):
                 os.remove(os.path.join(folder, "lock"))
 
@@ -74,6 +70,7 @@ def _lock(handle: int, folder: str) -> None:
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        # some network file systems have no locks; refusing to write there would help nobody
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
         logger.warning(

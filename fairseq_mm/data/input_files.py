@@ -16,24 +16,26 @@ from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 
+# without a bound, readline would load a file without line breaks, such as /dev/zero, into memory
 MAX_LINE_BYTES = 1 << 26
-# of a file that is parsed at once: its Python objects take several times as much memory
+# limit for a file that is parsed at once: its Python objects take several times as much memory
 MAX_FILE_BYTES = 1 << 29
+# an empty list has two bytes in a file but 64 in memory, so MAX_FILE_BYTES alone is no bound
 MAX_CONTAINERS = 10_000_000
+# json.dumps and other functions that recurse over the value fail at about 1,000 levels
 MAX_DEPTH = 100
 # every integer of at most 308 digits can be converted to a finite float
 MAX_DIGITS = 308
 
+# Notepad and Excel begin UTF-8 files with this mark; it would become a part of the first id
 _BOM = b"\xef\xbb\xbf"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_id(key: str, where: str, *, what: str = "an image") -> str:
-    """Return ``key`` if ``visual_ids`` and other lists of ids can hold it.
-
-    Raises:
-        UserError: If it is empty, or has a tab, a zero byte, a line break, or space around it.
-    """
+    """Return ``key`` if ``visual_ids`` and other lists of ids can hold it. Raise UserError if it is
+    empty, or has a tab, a zero byte, a line break, or space around it."""
+    # h5py cannot store a zero byte in a string; splitlines also knows \x0b, \x85 and U+2028
     if key != key.strip() or key.splitlines() != [key] or "\t" in key or "\0" in key:
         raise UserError(
             f"{where}: {what}'s id must be text without tabs, line breaks or space around it, "
@@ -43,15 +45,10 @@ def check_id(key: str, where: str, *, what: str = "an image") -> str:
 
 
 def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
-    """Return the checked ``id`` of a JSON line, or None if it has none.
+    """Return the checked ``id`` of a JSON line, or None if the line has no id.
 
-    Args:
-        entry: Object of the line.
-        where: ``path:line``.
-        what: Noun of the item that the id names, such as "a video".
-
-    Raises:
-        UserError: If the id is no text, or see :func:`check_id`.
+    ``where`` (``path:line``) and ``what`` (noun of the item, such as "a video") are for messages.
+    Raise UserError if the id is no text, or see :func:`check_id`.
     """
     key = entry.get("id")
     if key is None:
@@ -62,11 +59,8 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
 
 
 def refuse_device(path: Any) -> None:
-    """Refuse a device or a pipe, for which a reader would wait without end.
-
-    Raises:
-        UserError: If the path is a device or a pipe.
-    """
+    """Refuse a device or a pipe, for which a reader would wait without end. Raise UserError if the
+    path is a device or a pipe."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(f"{os.fspath(path)}: is a device or a pipe, but must be a file.")
 
@@ -76,15 +70,11 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield line numbers from 1 and lines without line breaks; drop a byte order mark.
 
-    Args:
-        path: Path of the file.
-        encoding: Encoding of its text.
-        what: Clause that explains a missing file: "it names the image of each line".
-
-    Raises:
-        UserError: If the file cannot be read, or a line is not in ``encoding`` or too long.
+    ``what`` is a clause for the message on a missing file: "it names the image of each line".
+    Raise UserError if the file cannot be read, or a line is not in ``encoding`` or too long.
     """
     try:
+        # not in text mode, which decodes ahead in blocks: an error would not belong to a line
         with open(path, "rb") as file:
             for number, line in enumerate(bounded_lines(file, path), 1):
                 if number == 1 and line.startswith(_BOM):
@@ -102,11 +92,8 @@ def read_lines(
 
 
 def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
-    """Yield the lines, with their line breaks, of a file that may be endless or compressed.
-
-    Raises:
-        UserError: If a line is longer than ``MAX_LINE_BYTES``.
-    """
+    """Yield the lines, with their line breaks, of a file that may be endless or compressed. Raise
+    UserError if a line is longer than ``MAX_LINE_BYTES``."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -119,11 +106,8 @@ def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
 
 
 def read_bytes(path: Any) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        UserError: If it cannot be read, or has more than ``MAX_FILE_BYTES``.
-    """
+    """Read a whole file. Raise UserError if it cannot be read, or has more than
+    ``MAX_FILE_BYTES``."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -136,11 +120,7 @@ def read_bytes(path: Any) -> bytes:
 
 
 def compute_sha256(path: Any) -> str:
-    """Return the SHA-256 of a file, in hexadecimal.
-
-    Raises:
-        UserError: If the file cannot be read.
-    """
+    """Return the SHA-256 of a file, in hexadecimal. Raise UserError if the file cannot be read."""
     try:
         return file_digest(path)
     except OSError as error:
@@ -149,10 +129,7 @@ def compute_sha256(path: Any) -> str:
 
 def file_digest(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read once per process.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
+    Raise OSError if the file cannot be read."""
     status = os.stat(path)
     # replacing a file changes its inode, rewriting it changes its times
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
@@ -169,20 +146,12 @@ def _hash_version(path: str, version: tuple[int, ...]) -> str:
 
 
 def read_json(path: Any) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: If the file cannot be read or is no JSON.
-    """
+    """Read a JSON file. Raise UserError if the file cannot be read or is no JSON."""
     return parse_json(decoded(read_bytes(path), str(path)), str(path))
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Decode UTF-8 text and drop its byte order mark.
-
-    Raises:
-        UserError: If the text is not UTF-8.
-    """
+    """Decode UTF-8 text and drop its byte order mark. Raise UserError if the text is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -190,11 +159,7 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ``path:line`` and the object of each line of a JSONL file; skip blank lines.
-
-    Raises:
-        UserError: See :func:`read_lines` and :func:`parse_object`.
-    """
+    """Yield ``path:line`` and the object of each line of a JSONL file; skip blank lines."""
     for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"
@@ -204,16 +169,15 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def parse_json(text: str, where: str = "") -> Any:
     """Parse JSON text within the bounds of this module.
 
-    Raises:
-        UserError: If ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, has an integer of
-            more than ``MAX_DIGITS`` digits, or a lone surrogate.
+    Raise UserError if ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, has an integer of
+    more than ``MAX_DIGITS`` digits, or a lone surrogate.
     """
     where = where and f"{where}: "
     try:
         # brackets inside strings are counted too: this is a cheap upper bound
         containers = text.count("[") + text.count("{")
         if containers > MAX_CONTAINERS:
-            raise _JsonError(f"more than {MAX_CONTAINERS} lists and objects")
+            raise ValueError(f"more than {MAX_CONTAINERS} lists and objects")
         value = _DECODER.decode(text)
         if containers > MAX_DEPTH:
             _check_depth(value)
@@ -221,6 +185,7 @@ def parse_json(text: str, where: str = "") -> Any:
         raise UserError(f"{where}not JSON (brackets in brackets too deep).") from None
     except ValueError as error:
         raise UserError(f"{where}not JSON ({error}).") from None
+    # json.loads accepts a lone surrogate, which would end a command when it is printed or written
     if _SURROGATE.search(text):
         try:
             # a pair of escaped surrogates is a character; only a lone one cannot be encoded
@@ -231,24 +196,17 @@ def parse_json(text: str, where: str = "") -> Any:
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        UserError: See :func:`parse_json`; also if the text is no JSON object.
-    """
+    """Parse a JSON object. Raise UserError as :func:`parse_json`, also for other JSON values."""
     entry = parse_json(line, where)
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")
     return entry
 
 
-class _JsonError(ValueError):
-    """Bound that a text exceeds although it may be valid JSON."""
-
-
 def _parse_int(digits: str) -> int:
+    # int() takes quadratic time, and refuses more than 4,300 digits in words of its own
     if len(digits) > MAX_DIGITS:
-        raise _JsonError(f"an integer of {len(digits)} digits")
+        raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
 
 
@@ -267,4 +225,5 @@ def _check_depth(value: Any) -> None:
     raise RecursionError
 
 
+# made once: json.loads builds a decoder at each call that has options
 _DECODER = json.JSONDecoder(parse_int=_parse_int)

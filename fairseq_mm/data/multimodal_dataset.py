@@ -244,11 +244,8 @@ class MultimodalDataset(FairseqDataset):
 
 
 def encode_words(dictionary: Dictionary, words: str) -> Tensor:
-    """Return the indices ``[t]`` of words separated by white space, without ``</s>``.
-
-    Raises:
-        UserError: If a word is not in the dictionary.
-    """
+    """Return the indices ``[t]`` of words separated by white space, without ``</s>``. Raise
+    UserError if a word is not in the dictionary."""
     indices = []
     for word in words.split():
         index = dictionary.index(word)

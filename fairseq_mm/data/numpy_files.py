@@ -19,19 +19,13 @@ DAMAGE = (
     ValueError, OSError, EOFError, LookupError, TypeError, AttributeError, SyntaxError,
     MemoryError, OverflowError, RuntimeError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-# of an array in an archive, which is read whole: a few compressed bytes can become any number
+# an array of an archive is read whole, and a few compressed bytes can become any number of bytes
 MAX_MEMBER_BYTES = 1 << 32
-
-# error numbers of file systems that cannot reserve space
-_CANNOT_RESERVE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
     """Open an ``.npy`` file (mapped, since it may be larger than the memory) or an ``.npz`` file.
-
-    Raises:
-        UserError: If it is damaged, or holds Python objects.
-    """
+    Raise UserError if it is damaged, or holds Python objects."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except DAMAGE as error:
@@ -39,31 +33,23 @@ def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
 
 
 def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap:
-    """Create an ``.npy`` file of zeros, mapped for writing.
-
-    Its space is reserved at once: writing to a mapped file on a full disk would kill the process.
-
-    Raises:
-        UserError: If the disk has not enough space.
-    """
+    """Create an ``.npy`` file of zeros, mapped for writing. Raise UserError if the disk is full."""
     array = np.lib.format.open_memmap(str(path), mode="w+", dtype=dtype, shape=shape)
     if hasattr(os, "posix_fallocate"):
         try:
             with open(path, "r+b") as file:
+                # numpy makes a sparse file: a later write to it on a full disk would end in SIGBUS
                 os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
         except OSError as error:
-            if error.errno in _CANNOT_RESERVE:
-                return array
-            raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
+            # file systems that cannot reserve space: the array works as long as the disk has room
+            if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
     return array
 
 
 def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:
-    """Read one array of an ``.npz`` file; without ``name`` it must be the only one.
-
-    Raises:
-        UserError: If there is no array of that name, it is damaged, or holds Python objects.
-    """
+    """Read one array of an ``.npz`` file; without ``name`` it must be the only one. Raise UserError
+    if there is no array of that name, it is damaged, or holds Python objects."""
     names = list(archive.files)
     if name is None and len(names) == 1:
         name = names[0]
@@ -81,19 +67,22 @@ def _check_member(archive: np.lib.npyio.NpzFile, name: str) -> None:
     """Compare the size that an array's header declares with the file, before numpy allocates it."""
     zip_file = archive.zip
     assert zip_file is not None  # only the caller closes the archive
+    # numpy lists `x.npy` as `x`, but keeps the names of members without this suffix
     member = name if name in zip_file.namelist() else f"{name}.npy"
-    held = zip_file.getinfo(member).file_size
+    size = zip_file.getinfo(member).file_size
     with zip_file.open(member) as stream:
         shape, _, dtype = _read_header(stream)
     declared = math.prod(shape) * dtype.itemsize
-    if declared > min(held, MAX_MEMBER_BYTES) and not dtype.hasobject:
-        raise ValueError(f"{name} declares {declared:,} bytes, and has {held:,}")
+    # objects are pickled, so their size says nothing; numpy refuses them later
+    if declared > min(size, MAX_MEMBER_BYTES) and not dtype.hasobject:
+        raise ValueError(f"{name} declares {declared:,} bytes, and has {size:,}")
 
 
 def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     major, _ = np.lib.format.read_magic(stream)
     if major == 1:
         return np.lib.format.read_array_header_1_0(stream)
+    # version 3 differs from 2 only in the encoding of field names, which plain arrays do not have
     return np.lib.format.read_array_header_2_0(stream)
 
 
@@ -111,8 +100,7 @@ def _why_not_loaded(path: Path, error: Exception) -> str:
 class StreamedArray:
     """Array in an ``.npz`` file that is read item by item, since it cannot be mapped.
 
-    Raises:
-        UserError: If it is damaged, has fewer than two axes or holds Python objects.
+    Raise UserError if the array is damaged, has fewer than two axes or holds Python objects.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -132,20 +120,17 @@ class StreamedArray:
                 f"{list(self.shape)} in {'Fortran' if fortran_order else 'C'} order."
             )
         self._item_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
-        held = self._archive.getinfo(f"{name}.npy").file_size
-        if self.shape[0] * self._item_bytes > held or self._item_bytes > MAX_MEMBER_BYTES:
+        size = self._archive.getinfo(f"{name}.npy").file_size
+        if self.shape[0] * self._item_bytes > size or self._item_bytes > MAX_MEMBER_BYTES:
             raise UserError(
-                f"{self.where}: declares {list(self.shape)} of {self.dtype}, but has {held:,} "
+                f"{self.where}: declares {list(self.shape)} of {self.dtype}, but has {size:,} "
                 "bytes: it is damaged."
             )
         self._next = 0
 
     def read(self, i: int) -> np.ndarray:
-        """Read item ``i``; cheap if ``i`` grows from call to call.
-
-        Raises:
-            UserError: If the archive is damaged.
-        """
+        """Read item ``i``; cheap if ``i`` grows from call to call. Raise UserError if the archive
+        is damaged."""
         try:
             # seeking backward in a compressed stream decompresses it again from its beginning
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)

@@ -16,16 +16,15 @@ from fairseq_mm.errors import UserError
 def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Iterator[TextIO]:
     """Open a UTF-8 text file that is moved into place at the end, and removed after an error.
 
-    A device or a pipe (``/dev/null``, ``/dev/stdout``) is written directly, since moving a file
-    there would replace it. A symbolic link stays, and the file to which it points is replaced.
-
-    Raises:
-        UserError: If it cannot be written.
+    A device or a pipe (``/dev/null``, ``/dev/stdout``) is written directly. A symbolic link stays,
+    and the file to which it points is replaced. Raise UserError if the file cannot be written.
     """
     path = os.fspath(path)
     try:
+        # os.replace would put a regular file in the place of a device or a pipe
         is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-        # if /dev/stdout is a regular file, the shell has opened it for this process
+        # /dev/stdout can be a regular file, which the shell opened for this process with > or >>:
+        # it is appended to, since truncating it would lose what was printed before
         if is_special or os.path.abspath(path).startswith(("/dev/", "/proc/")):
             with open(path, "a", encoding="utf-8", errors=errors) as file:
                 yield file
@@ -46,8 +45,8 @@ def partial_path(target: str) -> Iterator[str]:
     """Yield a temporary path next to ``target`` for an incomplete file or folder; remove it at the
     end.
 
-    First, temporary files of killed writers of the same target are removed: those of processes of
-    this machine that no longer run, and those of any machine that were not written for a day.
+    First, remove temporary files that killed writers of ``target`` have left: if the writer ran on
+    this machine and has ended, or if the file was not written for a day.
     """
     # the name of the machine: process ids are unique only there, and folders may be shared (NFS)
     host = re.sub(r"[^\w-]", "-", platform.node())
@@ -55,9 +54,12 @@ def partial_path(target: str) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):
             match = entry.startswith(f"{name}.") and _PARTIAL.fullmatch(entry[len(name) :])
-            if match:
+            # another run may remove the same file first
+            with contextlib.suppress(OSError):
                 path = os.path.join(folder, entry)
-                _remove_leftover(path, int(match["pid"]), match["host"] == host)
+                is_gone = match and match["host"] == host and not _is_running(int(match["pid"]))
+                if is_gone or (match and time.time() - os.path.getmtime(path) > _DAY):
+                    _remove(path)
     partial = f"{target}.{host}.{os.getpid()}.partial"
     try:
         yield partial
@@ -67,19 +69,13 @@ def partial_path(target: str) -> Iterator[str]:
 
 # versions before 0.2 wrote no machine name
 _PARTIAL = re.compile(r"\.(?:(?P<host>[\w-]*)\.)?(?P<pid>[0-9]{1,9})\.partial")
+# age at which a file counts as left behind: whether a process of another machine runs is unknown
 _DAY = 24 * 60 * 60
-
-
-def _remove_leftover(path: str, process: int, is_of_this_machine: bool) -> None:
-    with contextlib.suppress(OSError):
-        is_gone = is_of_this_machine and not _is_running(process)
-        if is_gone or time.time() - os.path.getmtime(path) > _DAY:
-            _remove(path)
 
 
 def _is_running(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 is never delivered
     except ProcessLookupError:
         return False
     except OSError:  # the process belongs to another user
@@ -96,10 +92,6 @@ def _remove(path: str) -> None:
 
 
 def write_file(path: Union[str, os.PathLike], text: str) -> None:
-    """Write a file completely or not at all.
-
-    Raises:
-        UserError: If it cannot be written.
-    """
+    """Write a file completely or not at all. Raise UserError if it cannot be written."""
     with output_file(path) as file:
         file.write(text)

@@ -60,11 +60,7 @@ class TagLines:
 
 
 def read_tags(path: str) -> list[str]:
-    """Read the lines of a file of tags.
-
-    Raises:
-        UserError: If the file is missing or not UTF-8.
-    """
+    """Read the lines of a file of tags. Raise UserError if the file is missing or not UTF-8."""
     check_prepared_file(path)
     what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
     return [line for _, line in read_lines(path, what=what)]
@@ -108,11 +104,8 @@ def load_pos_sequences(
 def check_alignment(
     path: str, num_tags: np.ndarray, text_path: str, num_tokens: np.ndarray
 ) -> None:
-    """Check that each line has one tag for each token, ``</s>`` not counted.
-
-    Raises:
-        UserError: If the numbers of a line differ.
-    """
+    """Check that each line has one tag for each token, ``</s>`` not counted. Raise UserError if the
+    numbers of a line differ."""
     different = np.flatnonzero(num_tags != num_tokens)
     if len(different):
         line = int(different[0])
@@ -137,10 +130,7 @@ def count_pos_sequences(
 
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
     """Sample sequences in proportion to ``counts``, whose order does not matter, with replacement.
-
-    Raises:
-        UserError: If there are no sequences.
-    """
+    Raise UserError if there are no sequences."""
     if not counts:
         raise UserError("there are no part-of-speech sequences of that length to draw from.")
     # sorted, because the order of the counts depends on the order of the lines
@@ -163,11 +153,8 @@ class FolderPosSequences:
 
     @cached_property
     def dictionary(self) -> Dictionary:
-        """Dictionary of the tags, read at the first access.
-
-        Raises:
-            UserError: If the folder has no tags.
-        """
+        """Dictionary of the tags, read at the first access. Raise UserError if the folder has no
+        tags."""
         if self._words is not None:
             return build_dictionary(self._words)
         return load_tag_dictionary(self.folder)

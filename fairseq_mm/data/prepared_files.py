@@ -212,11 +212,8 @@ def repair_command(folder: AnyPath) -> str:
 
 
 def check_prepared_file(path: AnyPath) -> None:
-    """Compare a file with its digest before it is read; a file without digest is accepted.
-
-    Raises:
-        UserError: If the file is not the one that ``prepare`` has written.
-    """
+    """Compare a file with its digest before it is read; a file without digest is accepted. Raise
+    UserError if the file is not the one that ``prepare`` has written."""
     if not _is_checking:
         return
     folder, name = os.path.split(os.fspath(path))

@@ -4,6 +4,7 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import traceback
 from multiprocessing.connection import Connection
@@ -11,23 +12,20 @@ from typing import Any, Callable, NoReturn
 
 from fairseq_mm.errors import UserError
 
-# seconds for a file of any size, and bytes per second that the slowest disk reads
+# seconds for a file of any size: damaged metadata can keep libhdf5 in an endless loop
 PATIENCE = 8.0
+# bytes per second of the slowest disk or network that a whole file is verified on
 _SLOWEST = 5e6
-# in addition to the memory at the start; files that are mapped for reading do not count
+# bytes in addition to the memory at the start; files that are mapped for reading do not count
 MEMORY = 2 << 30
 
 
 def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
-    """Return the result of ``function`` from a separate process, which libhdf5 may crash.
+    """Return the result of ``function``, which must be JSON, from a separate process.
 
-    Args:
-        path: Path of the file to read: its size determines the time limit.
-        function: Function of this process; its result must be JSON.
-
-    Raises:
-        UserError: The error of ``function``; or if it crashes, takes too long or too much memory,
-            or no process can be started.
+    The size of the file ``path``, which the function reads, determines the time limit. Raise the
+    UserError of the function; also if the function crashes, takes too long or too much memory, or
+    no process can be started.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     receiver, sender = multiprocessing.Pipe(duplex=False)
@@ -40,6 +38,7 @@ def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
         ) from None
     if child == 0:
         _answer_and_exit(sender, path, function)
+    # otherwise the pipe would not end when the child crashes, and poll would wait until the limit
     sender.close()
     seconds = PATIENCE + size / _SLOWEST
     status = None
@@ -67,27 +66,25 @@ def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
 
 def _answer_and_exit(sender: Connection, path: str, function: Callable[[], Any]) -> NoReturn:
     try:
-        sender.send_bytes(json.dumps(_answer(path, function)).encode())
+        faulthandler.disable()  # no dump of the stack: the parent reports a crash in one line
+        _limit_memory()
+        try:
+            answer = {"result": function()}
+        except UserError as error:
+            answer = {"error": str(error)}
+        except MemoryError:
+            answer = {"error": f"{path}: HDF5 file is damaged: reading it took {MEMORY >> 20} MiB."}
+        # JSON, not a pickle: a process that a hostile file has taken over could send any pickle
+        sender.send_bytes(json.dumps(answer).encode())
     except BaseException:
         traceback.print_exc()
-        os._exit(1)  # without the exit functions and `finally` blocks of the parent
+        os._exit(1)
+    # not sys.exit, which would run exit functions and `finally` blocks that belong to the parent
     os._exit(0)
 
 
-def _answer(path: str, function: Callable[[], Any]) -> dict[str, Any]:
-    faulthandler.disable()  # no dump of the stack: the parent reports a crash in one line
-    _limit_memory()
-    try:
-        return {"result": function()}
-    except UserError as error:
-        return {"error": str(error)}
-    except MemoryError:
-        return {"error": f"{path}: HDF5 file is damaged: reading it took {MEMORY >> 20} MiB."}
-
-
 def _limit_memory() -> None:
-    import resource
-
+    # a crash is expected: it must not fill the disk with core files
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         # the sixth number of statm: pages of data and stack, which RLIMIT_DATA counts

@@ -40,11 +40,8 @@ def _check_has_split(path: Union[str, os.PathLike]) -> None:
 
 
 def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
-    """Read a file of visual ids, one line per example.
-
-    Raises:
-        UserError: If the file is missing, not UTF-8, or has an empty line or key.
-    """
+    """Read a file of visual ids, one line per example. Raise UserError if the file is missing, not
+    UTF-8, or has an empty line or key."""
     refuse_device(path)
     check_prepared_file(path)
     _check_has_split(path)
@@ -67,11 +64,8 @@ def first_lines(visual_ids: list[str]) -> np.ndarray:
 
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
-    """Read the references of each item, in the order of the file.
-
-    Raises:
-        UserError: If the file is missing, or a line has another format or repeats an id.
-    """
+    """Read the references of each item, in the order of the file. Raise UserError if the file is
+    missing, or a line has another format or repeats an id."""
     refuse_device(path)
     check_prepared_file(path)
     _check_has_split(path)
@@ -119,11 +113,8 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
 
 
 def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
-    """Read the words for the indexed OOV tokens of each line of a split.
-
-    Raises:
-        UserError: If the file is missing, or a line is no JSON list of words.
-    """
+    """Read the words for the indexed OOV tokens of each line of a split. Raise UserError if the
+    file is missing, or a line is no JSON list of words."""
     refuse_device(path)
     check_prepared_file(path)
     oov_words = []
@@ -140,11 +131,8 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
 
 
 def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
-    """Read the ids of images without features; the file is optional.
-
-    Raises:
-        UserError: If the file cannot be read, or has an empty line.
-    """
+    """Read the ids of images without features; the file is optional. Raise UserError if the file
+    cannot be read, or has an empty line."""
     path = Path(folder) / MISSING_IMAGES
     refuse_device(path)
     check_prepared_file(path)

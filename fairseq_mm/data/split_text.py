@@ -68,20 +68,14 @@ def story_text_path(data: Folder, split: str) -> Path:
 
 
 def read_side(data: Folder, split: str, side: str) -> list[list[str]]:
-    """Read the words of each line of :func:`side_path`.
-
-    Raises:
-        UserError: If the file cannot be read or is empty.
-    """
+    """Read the words of each line of :func:`side_path`. Raise UserError if the file cannot be read
+    or is empty."""
     return _read_words(side_path(data, split, side), "`fairseq-mm prepare prompts` writes it")
 
 
 def read_story_words(data: Folder, split: str) -> list[list[str]]:
-    """Read the words of each visual story, sentence separators included.
-
-    Raises:
-        UserError: If the file cannot be read or is empty.
-    """
+    """Read the words of each visual story, sentence separators included. Raise UserError if the
+    file cannot be read or is empty."""
     what = "it holds the stories, one a line; `fairseq-mm prepare` writes it"
     return _read_words(story_text_path(data, split), what)
 
@@ -99,11 +93,8 @@ def read_story_split(data: Folder, split: str) -> StorySplit:
 
 
 def read_albums(data: Folder, split: str) -> list[str]:
-    """Read the album id of each story from ``<split>.stories.jsonl``.
-
-    Raises:
-        UserError: If the file cannot be read, or a line names no album.
-    """
+    """Read the album id of each story from ``<split>.stories.jsonl``. Raise UserError if the file
+    cannot be read, or a line names no album."""
     path = Path(data) / f"{split}.stories.jsonl"
     check_prepared_file(path)
     albums = []
@@ -119,12 +110,8 @@ def read_albums(data: Folder, split: str) -> list[str]:
 
 
 def read_visual_story_split(data: Folder, split: str) -> VisualStorySplit:
-    """Read the visual stories of a split with their images and albums.
-
-    Raises:
-        UserError: If a file cannot be read, the line counts differ, or a story does not have five
-            sentences and images.
-    """
+    """Read the visual stories of a split with their images and albums. Raise UserError if a file
+    cannot be read, the line counts differ, or a story does not have five sentences and images."""
     stories = read_story_words(data, split)
     visual_path = Path(data) / f"{split}.visual_ids"
     visual_ids = read_visual_ids(visual_path)

@@ -152,11 +152,7 @@ class Subwords:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
-        """Build subwords from a state of ``to_state``.
-
-        Raises:
-            UserError: If it is no such state.
-        """
+        """Build subwords from a state of ``to_state``. Raise UserError if it is no such state."""
         try:
             files = {
                 name: base64.b64decode(content, validate=True)
@@ -184,11 +180,8 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Load the subwords of a data folder; ``none`` if it has no ``subwords.json``.
-
-        Raises:
-            UserError: If a file is missing or damaged.
-        """
+        """Load the subwords of a data folder; ``none`` if it has no ``subwords.json``. Raise
+        UserError if a file is missing or damaged."""
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         check_prepared_file(path)
         if not os.path.exists(path):
@@ -240,11 +233,8 @@ class Subwords:
         return cls(kind, files=files, indexed_oov=number, where=where)
 
     def save(self, folder: Union[str, os.PathLike]) -> None:
-        """Write ``subwords.json`` and the files to a folder.
-
-        Raises:
-            UserError: If they cannot be written.
-        """
+        """Write ``subwords.json`` and the files to a folder. Raise UserError if they cannot be
+        written."""
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():
             path = Path(folder) / name

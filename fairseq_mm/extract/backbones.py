@@ -178,10 +178,7 @@ def _list_models(module: ModuleType) -> list[str]:
 
 def get_weights_entry(model: str, name: str) -> Any:
     """Return torchvision's description of the weights ``name`` (``DEFAULT``, ``IMAGENET1K_V1``).
-
-    Raises:
-        UserError: if the model has no such weights.
-    """
+    Raise UserError if the model has no such weights."""
     functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
     hint = inspect.signature(functions[model]).parameters["weights"].annotation
     enum = next(kind for kind in typing.get_args(hint) if kind is not type(None))
@@ -332,11 +329,8 @@ def _load_weights(
 
 
 def default_layer(model: str, grid: bool) -> str:
-    """Return the layer that the table at the head of this file has for a model.
-
-    Raises:
-        UserError: if the table does not know the model.
-    """
+    """Return the layer that the table at the head of this file has for a model. Raise UserError if
+    the table does not know the model."""
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):
             return layers[1] if grid else layers[0]

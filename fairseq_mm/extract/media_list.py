@@ -94,11 +94,7 @@ class MediaFile(NamedTuple):
         return self.size if self.member else status.st_size, status.st_mtime_ns
 
     def open(self) -> BinaryIO:
-        """Open the content for reading.
-
-        Raises:
-            OSError: if the file cannot be read.
-        """
+        """Open the content for reading. Raise OSError if the file cannot be read."""
         if not self.member:
             return _open_file(self.path)
         member = tarfile.TarInfo(self.member)

@@ -49,11 +49,8 @@ FAMILIES = (
 
 
 def find_family(model: str) -> Family:
-    """Return the family of a model.
-
-    Raises:
-        UserError: if no family has the model, with similar names.
-    """
+    """Return the family of a model. Raise UserError if no family has the model, with similar
+    names."""
     for family in FAMILIES:
         if family.has(model):
             return family

@@ -115,11 +115,7 @@ class Preprocessing:
 
     @classmethod
     def from_json(cls: "type[AnyPreprocessing]", text: str) -> "AnyPreprocessing":
-        """Read the output of ``to_json``.
-
-        Raises:
-            UserError: if ``text`` has another format.
-        """
+        """Read the output of ``to_json``. Raise UserError if ``text`` has another format."""
         try:
             values = parse_object(text, "JSON")
             values["mean"], values["std"] = tuple(values["mean"]), tuple(values["std"])

@@ -193,11 +193,8 @@ def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Check that a run that is continued has the same items, with the same content.
-
-    Raises:
-        UserError: if an item of the store is not given, or has changed.
-    """
+    """Check that a run that is continued has the same items, with the same content. Raise UserError
+    if an item of the store is not given, or has changed."""
     stray = sorted(writer.done - {item.key for item in items})
     if stray:
         raise UserError(

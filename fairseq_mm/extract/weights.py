@@ -73,11 +73,8 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """Read a file of named tensors.
-
-    Raises:
-        UserError: if the file is missing, or has other content.
-    """
+    """Read a file of named tensors. Raise UserError if the file is missing, or has other
+    content."""
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     try:
