@@ -44,7 +44,7 @@ TEXT_TABLE = FieldTable(
 
 
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
-    """Build the example of an image; ``key`` is its key in the feature store."""
+    """Return the example of an image; ``key`` is its key in the feature store."""
     return Example({"captions": captions}, where, key, [key])
 
 
@@ -52,6 +52,7 @@ class CaptionWriter(FolderWriter):
     """Writer of ``text/<split>.txt`` with one caption per line."""
 
     table = TABLE
+    # a joined folder lists its stores: `prepare --overwrite` must remove this file too
     extra_files = frozenset({STORE_LIST})
     counts = ("images", "captions", "words", "empty_captions_skipped")
     left_out: ClassVar[Optional[str]] = "images without a caption"
@@ -60,6 +61,7 @@ class CaptionWriter(FolderWriter):
         captions = example.texts["captions"]
         tokens = self.tokenize_field(example, "captions")
         non_empty = [caption for caption, words in zip(captions, tokens) if words]
+        # references and tokens must stay line by line, so that an empty caption leaves both
         tokens = list(filter(None, tokens))
         counts["empty_captions_skipped"] += len(captions) - len(non_empty)
         if not non_empty and not self.skip_empty:

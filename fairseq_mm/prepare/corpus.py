@@ -22,9 +22,9 @@ class Field(NamedTuple):
 
     Attributes:
         name: Name in JSON lines.
-        many: True if the field is a list of texts instead of one text.
+        many: True for a list of texts, False for one text.
         length: Length of the list; None for any length.
-        may_be_file: True if the field may name a file of subtitles that has the text.
+        may_be_file: True if the field may name a subtitle file that has the text.
         remedy: Further advice for an empty text.
     """
 
@@ -36,22 +36,18 @@ class Field(NamedTuple):
 
 
 class FieldTable(NamedTuple):
-    """Fields of a task's examples, and the nouns for them.
+    """Fields of a task's examples, and the nouns for them in messages.
 
     Attributes:
         kind: Kind of data, as in ``prepare.json``.
-        noun: Noun for an example.
-        nouns: Its plural.
         groups: Plural noun of the units that are sampled into a split as a whole.
         texts: Text fields.
         visual: Field of the images or of the video; None if there is none.
         uniform: Optional fields that either every line has or none.
-        id_is_key: True if an example's ``id`` is the key of its image or video in the feature
-            store.
+        id_is_key: True if ``id`` is the key of the image or video in the feature store.
         repeated: Advice for two examples with the same id.
-        streamed: True if examples are read anew at each iteration, since the text of a large data
-            set does not fit into memory.
-        may_be_plain: True if files that end with .txt are accepted, with one text per line.
+        streamed: True if examples are read anew at each iteration.
+        may_be_plain: True if .txt files with one text per line are accepted.
     """
 
     kind: str
@@ -76,12 +72,11 @@ class Example:
     """One example before tokenization.
 
     Args:
-        texts: Text field -> its texts: the captions of an image, the sentences of a visual story,
-            one prompt.
+        texts: Text field -> texts: captions of an image, sentences of a story, one prompt.
         where: ``path:line``, or the closest known place, for messages.
         id: Id of the image, video or story; None for a pair without id.
         visual: Keys of its images or of its video in the feature store, in order.
-        group: Group that stays in one split: an album, a prompt; by default ``id``.
+        group: Group that stays in one split, such as an album or a prompt (default: ``id``).
         places: Text field -> its place, if it differs from ``where``.
     """
 
@@ -93,11 +88,9 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return the sort key of the example's group for sampling.
-
-        It depends only on seed and group: the sample does not depend on the order of the file or
-        the version of Python, and changes little when examples are added.
-        """
+        """Return the sort key of the example's group for sampling."""
+        # A digest of seed and group, since hash() differs between processes: the sample then
+        # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
         return hashlib.sha256(f"{seed}\0{group}".encode()).hexdigest()
 
@@ -131,15 +124,14 @@ class Corpus:
         files: Files that were read.
         options: Options of reading, for ``prepare.json``.
         published: Split -> number of examples that the division should have.
-        further_references: Split -> visual stories that are left out as examples, but still serve
-            as references of their album.
+        further_references: Split -> visual stories that are no examples, but still serve as
+            references of their album.
         missing: Image or video -> reason why it cannot be used.
-        counts: Split -> counts of what was left out while reading.
+        counts: Split -> counts of examples that were left out while reading.
         exceptions: Description of an exception -> ids concerned.
         notes: One-line remarks for the user.
         vocabulary_deviations: Function from the options of the preparation and the number of types
-            of each dictionary to a line for each dictionary without the published size; None if no
-            size is published.
+            of each dictionary to a line for each dictionary without the published size.
         write_features: Function that writes the release's own features into the data folder (first
             argument), or into the partial folder (second argument), whose files are moved when all
             are complete; returns a line for the user.
@@ -164,6 +156,7 @@ class Corpus:
 
     def deviations(self) -> list[str]:
         """Return a line for each split without the published number of examples."""
+        # stories without images are no examples here, but the published number counts them
         counts = {
             split: len(examples) + len(self.further_references.get(split, []))
             for split, examples in self.splits.items()
@@ -175,11 +168,16 @@ class Corpus:
             if split in counts and counts[split] != expected
         ]
 
+    def add_exception(self, what: str, ids: list[str]) -> None:
+        """Add ids to the exceptions, unless there are none."""
+        if ids:
+            self.exceptions[what] = ids
+
     def check_ids(self, remedy: str = "") -> None:
-        """Check that no id occurs twice; ``remedy`` ends the message.
+        """Check that no id occurs twice, in one split or in two; ``remedy`` ends the message.
 
         Raises:
-            UserError: If an id occurs twice, in one split or in two.
+            UserError: If an id occurs twice.
         """
         seen: dict[str, str] = {}
         for examples in self.splits.values():
@@ -187,9 +185,7 @@ class Corpus:
                 check_once(example, seen, self.table, remedy)
 
     def draw(self, split: str, size: int, *, seed: int) -> None:
-        """Sample groups of training examples and move them to a split.
-
-        Groups are images with all their captions, or prompts and albums with all their stories.
+        """Sample groups of training examples, such as albums with all their stories, into a split.
 
         Args:
             split: valid or test.
@@ -213,6 +209,7 @@ class Corpus:
                 f"--{split}-size must be between 1 and {max(0, len(sizes) - 1)} (of {len(sizes)} "
                 f"training {self.table.groups} one must be left), but is {size} instead."
             )
+        # the first keys in order, so that a larger sample with the same seed contains a smaller one
         drawn = set(sorted(sizes)[:size])
         moved = sum(sizes[key] for key in drawn)
 
@@ -220,10 +217,12 @@ class Corpus:
             def read() -> Iterator[Example]:
                 return (example for example in train if (example.draw_key(seed) in drawn) == inside)
 
+            # a streamed split is filtered at each iteration, since it does not fit into memory
             return Streamed(read, length) if isinstance(train, Streamed) else list(read())
 
         left = part(False, len(train) - moved)
         self.splits = in_order({**self.splits, split: part(True, moved), "train": left})
+        # otherwise deviations() would report the moved examples as missing from train
         if "train" in self.published:
             self.published = {**self.published, "train": self.published["train"] - moved}
         self.division += f", {size} {split} {self.table.groups} drawn with seed {seed}"
@@ -246,9 +245,8 @@ class Corpus:
 
         Args:
             missing: Image or video -> reason why it cannot be used.
-            policy: ``drop`` leaves these examples out; their stories remain references of their
-                album. ``keep`` keeps visual stories without these images, if any image is left.
-                ``refuse`` refuses them.
+            policy: ``drop`` leaves the examples out, but keeps their stories as references of their
+                album; ``keep`` keeps stories that have another image; ``refuse`` refuses all.
 
         Raises:
             UserError: If the policy is to refuse, or nothing of a split would be left.
@@ -275,6 +273,8 @@ class Corpus:
                 f"({missing[absent[0]]})"
             )
             usable = [example for example in examples if needed(present(example))]
+            # A split that lacks all its images is no loss of single files, but a mismatch of names,
+            # which even --missing drop must not hide.
             if not usable:
                 raise UserError(
                     f"{first}, and so it is with all {split} {table.nouns}; do features or files "
@@ -293,13 +293,11 @@ class Corpus:
             exceptions = {f"{split} {table.visual_noun}s missing": list(dict.fromkeys(absent))}
             if not table.id_is_key:
                 self.further_references.setdefault(split, []).extend(left_out)
-                for what, those in (
-                    ("left out, images missing", left_out),
-                    ("kept with images masked", masked),
-                ):
-                    ids = [str(example.id) for example in those]
-                    exceptions[f"{split} {table.nouns} {what}"] = ids
-            self.exceptions.update((what, ids) for what, ids in exceptions.items() if ids)
+                names = f"{split} {table.nouns}"
+                exceptions[f"{names} left out, images missing"] = [str(e.id) for e in left_out]
+                exceptions[f"{names} kept with images masked"] = [str(e.id) for e in masked]
+            for what, ids in exceptions.items():
+                self.add_exception(what, ids)
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:

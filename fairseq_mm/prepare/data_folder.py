@@ -36,7 +36,10 @@ def run_preprocess(arguments: list[str]) -> None:
     from fairseq import options
     from fairseq_cli import preprocess
 
+    # in this process: a new one would import PyTorch and fairseq again, which takes seconds
     args = options.get_preprocessing_parser().parse_args(arguments)
+    # main() adds a FileHandler for preprocess.log and keeps it open; a second call would log to
+    # both files
     handlers = list(preprocess.logger.handlers)
     level = preprocess.logger.level
     preprocess.logger.setLevel(logging.WARNING)
@@ -54,7 +57,8 @@ def run_preprocess(arguments: list[str]) -> None:
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
     """Refuse paths that fairseq-preprocess cannot read, and data that may not be replaced."""
-    if "," in os.path.abspath(output):  # it splits --validpref and --testpref at commas
+    # fairseq-preprocess splits --validpref and --testpref at commas
+    if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
     existing = sorted(name for name in {*files, REPORT} if (output / name).exists())
     if existing and not overwrite:
@@ -73,7 +77,8 @@ def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) 
         )
 
 
-# (process, thread, folder) of the writers: functions that a writer calls may lock its folder again
+# (process, thread, folder) of the writers: functions that a writer calls may lock its folder again,
+# but after a fork the child must not count as the writer that its parent is
 _writers: set[tuple[int, int, str]] = set()
 
 
@@ -115,14 +120,8 @@ def finish_killed_run(
 ) -> Optional[dict[str, Any]]:
     """Move the files of a killed run of this kind into place, if it had prepared all of them.
 
-    Args:
-        output: Data folder.
-        files: Paths of all prepared files inside it.
-        kind: Kind of data.
-        arguments: Arguments of this run, as JSON.
-
-    Returns:
-        Report of the killed run if it had the same arguments, else None.
+    ``files`` are the paths of all prepared files inside ``output``. Returns the report of the
+    killed run if it had the same ``arguments`` (as JSON), else None.
 
     Raises:
         UserError: If another process writes to ``output``, it cannot be written, or its partial
@@ -133,6 +132,7 @@ def finish_killed_run(
     with locked_output(output):
         names = {name for name in _files_in(partial) if not _TEMPORARY.fullmatch(name)}
         foreign = sorted(names - files - {REPORT, _MOVING, _ARGUMENTS})
+        # the partial folder will be deleted: a user's file in it would be lost
         if foreign:
             raise UserError(f"{partial}: holds {foreign[0]}; remove or rename that folder.")
         try:
@@ -155,15 +155,11 @@ def partial_folder(
     overwrite: bool = False,
     arguments: Optional[dict[str, Any]] = None,
 ) -> Iterator[Path]:
-    """Yield a folder in ``output`` whose files move to ``output`` at the end, or vanish after an
-    error.
+    """Yield a folder in ``output`` whose files move there at the end, or vanish after an error.
 
-    Args:
-        output: Data folder, which is locked meanwhile. Other files in it stay.
-        files: Paths of all prepared files inside it.
-        kind: Kind of data.
-        overwrite: Whether prepared data of this kind may be replaced.
-        arguments: Arguments of the run, by which :func:`finish_killed_run` recognises it.
+    Meanwhile ``output`` is locked. ``files`` are the paths of all prepared files inside it; other
+    files stay. ``overwrite`` allows to replace prepared data of this kind. By ``arguments`` (as
+    JSON), :func:`finish_killed_run` recognises the run.
 
     Raises:
         UserError: If another process writes to ``output``, it cannot be written, it has prepared
@@ -185,7 +181,8 @@ def partial_folder(
         except OSError as error:
             raise UserError(f"--output {output}: cannot be written ({error}).") from error
         finally:
-            if not (partial / _MOVING).exists():  # otherwise the next run continues moving
+            # once files have moved, the next run continues: old and new files must not mix
+            if not (partial / _MOVING).exists():
                 shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -206,7 +203,7 @@ def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> boo
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
             return False
-    except (UserError, KeyError, TypeError):  # the run was killed while it wrote the report
+    except (UserError, KeyError, TypeError):  # killed within the report, which is written last
         return False
     logger.warning(f"{output}: moved into place what a killed run had prepared")
     _move_over(partial, output, files)
@@ -220,21 +217,17 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
     # is complete. After a kill here, another call continues: no new file is removed once the first
     # one has moved.
     if not (partial / _MOVING).exists():
-        _remove_prepared(output, files)
+        for name in [REPORT, *sorted(files)]:
+            (output / name).unlink(missing_ok=True)
+        for folder in {(output / name).parent for name in files} - {output}:
+            with contextlib.suppress(OSError):  # it may hold the user's files
+                folder.rmdir()
         os.replace(partial / REPORT, partial / _MOVING)
     for name in _files_in(partial):
         if name not in (_MOVING, _ARGUMENTS):
             (output / name).parent.mkdir(exist_ok=True)
             os.replace(partial / name, output / name)
     os.replace(partial / _MOVING, output / REPORT)
-
-
-def _remove_prepared(output: Path, files: Set[str]) -> None:
-    for name in [REPORT, *sorted(files)]:
-        (output / name).unlink(missing_ok=True)
-    for folder in {(output / name).parent for name in files} - {output}:
-        with contextlib.suppress(OSError):  # it may hold the user's files
-            folder.rmdir()
 
 
 def write_report(

@@ -57,11 +57,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> Corpus:
-    """Join folders of captions to a corpus.
+    """Join data folders of captions to a corpus.
 
-    Args:
-        folders: Data folders of images with captions, made by ``fairseq-mm prepare``.
-        splits_of: Folder among them whose valid and test splits are selected; by default the first.
+    ``splits_of`` is the folder among them whose valid and test splits are selected; by default the
+    first.
     """
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved):
@@ -71,24 +70,19 @@ def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> C
     chosen = folders[0] if splits_of is None else splits_of
     if chosen.resolve() not in resolved:
         raise UserError(f"--splits-of {chosen}: must be one of {', '.join(map(str, folders))}.")
+    # the joined text is written as it is: two tokenizations would mix in one dictionary
     settings = _load_tokenizer_options(folders)
     stores = _list_stores_by_folder(folders)
     splits = {folder: {s: _read_split(folder, s) for s in SPLITS} for folder in folders}
-    corpus = Corpus(
-        TABLE,
-        "joined",
-        f"train of all, valid and test of {chosen}",
-        {},
-        [str(folder) for folder in folders],
-        options=settings,
-    )
+    division = f"train of all, valid and test of {chosen}"
+    corpus = Corpus(TABLE, "joined", division, {}, list(map(str, folders)), options=settings)
     selected = {
         folder: {s: part for s, part in parts.items() if s == "train" or folder == chosen}
         for folder, parts in splits.items()
     }
     _prefix_repeated_ids(selected, corpus, stores)
     for split in SPLITS:
-        examples = [one for parts in selected.values() for one in parts.get(split) or []]
+        examples = [image for parts in selected.values() for image in parts.get(split) or []]
         if examples:
             corpus.splits[split] = examples
     if stores:
@@ -139,7 +133,7 @@ def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str
 
 
 def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
-    """Read the images of a split with their captions and tokens; None if there is no such split."""
+    """Read the images of a split; None if there is no such split."""
     text, ids_path = folder / "text" / f"{split}.txt", folder / f"{split}.visual_ids"
     if not text.exists() and split != "train":
         return None
@@ -149,7 +143,7 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
     ids, references = read_visual_ids(ids_path), read_references(references_path)
     check_prepared_file(text)
     lines = [line for _, line in read_lines(text)]
-    from fairseq_mm.data.binarised_text import check_line_counts
+    from fairseq_mm.data.binarised_text import check_line_counts  # imports fairseq and PyTorch
 
     check_line_counts({str(text): len(lines), str(ids_path): len(ids)})
     tokens: dict[str, list[str]] = {}
@@ -176,8 +170,9 @@ def _prefix_repeated_ids(
     """Prefix all ids with the names of their folders, if an id occurs in two folders."""
     ids: dict[Path, set[str]] = {}
     for folder, splits in selected.items():
-        ids[folder] = {str(one.id) for examples in splits.values() for one in examples or []}
+        ids[folder] = {str(image.id) for images in splits.values() for image in images or []}
         for path, prefix in stores.get(folder, []):
+            # a store may have more images than the splits, and its ids must not collide either
             ids[folder].update(FeatureStore(path, prefix=prefix).ids)
     seen: set[str] = set()
     twice: set[str] = set()
@@ -192,6 +187,7 @@ def _prefix_repeated_ids(
             f"{', '.join(map(str, selected))}: the id {min(twice)!r} stands in two of them, and "
             "two have one name, which cannot tell them apart; rename a folder."
         )
+    # every id and not only the repeated ones, so that an id shows where its image is from
     for folder, name in zip(selected, names):
         for examples in selected[folder].values():
             for example in examples or []:
@@ -207,6 +203,7 @@ def _prefix_repeated_ids(
 
 def _write_stores(output: Path, partial: Path, stores: dict[Path, list[tuple[str, str]]]) -> str:
     entries = [
+        # relative, so that the folders can be moved together
         {"store": os.path.relpath(path, output), "prefix": prefix}
         for listed in stores.values()
         for path, prefix in listed

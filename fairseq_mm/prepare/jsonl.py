@@ -44,6 +44,7 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         for path in files:
             if path.exists() and not path.is_file():
                 raise UserError(f"{path}: must be a file, as it is read twice, but is none.")
+        # a pass of its own: it checks every line before anything is written, and gives the lengths
         sizes = Counter(split for split, _ in _Reader(table, keys).examples(paths))
 
         def read(split: str) -> Iterator[Example]:
@@ -115,7 +116,7 @@ class _Reader:
             texts[name] = list(value) if many else [value]
         key, album = read_id(entry, where, what=_article(table.noun)), entry.get("album")
         if table.visual is None:
-            # several examples may have the same first text, such as a prompt: they are one group
+            # stories of the same prompt are one group, so that no prompt is in two splits
             first = " ".join(texts[table.texts[0].name])
             return Example(texts, where, key, group=" ".join(first.split()))
         visual = entry[table.visual.name]
@@ -123,6 +124,7 @@ class _Reader:
             key = self._visual_key(visual, where) if key is None else key
             return Example(texts, where, key, [key])
         visual = [self._visual_key(path, where) for path in visual]
+        # the number over all files, since line numbers repeat from file to file
         key = str(self.number) if key is None else key
         return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
 
@@ -135,10 +137,10 @@ class _Reader:
             )
 
     def _visual_key(self, path: str, where: str) -> str:
-        """Return the key of an image or a video; refuse two paths with the same key."""
         key = check_id(
             make_visual_key(path, self.keys), where, what=_article(self.table.visual_noun)
         )
+        # two files of one name in two folders would silently share the features of one of them
         other, elsewhere = self.path_by_key.setdefault(key, (path, where))
         if other != path:
             raise UserError(
@@ -149,7 +151,7 @@ class _Reader:
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
-    """Parse the fields of a line, and check the types of the known ones."""
+    """Parse a line, and check the types of the known fields."""
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]
     for field in required:

@@ -37,12 +37,9 @@ class PromptWriter(FolderWriter):
     """Writer of ``text/<split>.wp_source`` and ``.wp_target``.
 
     Args:
-        tokenize: Function from text to words.
-        vocabularies: Vocabularies of prompts and stories.
         story_words: Number of words to which stories are cut; 0 keeps them whole.
         split_symbols: Write fairseq's control symbols in the text as three words, as in the
             release, instead of refusing them.
-        options: Options of :class:`FolderWriter`.
     """
 
     table = TABLE
@@ -52,17 +49,13 @@ class PromptWriter(FolderWriter):
     }
     endings = ("ids",)
     extra_files = frozenset(
-        [f"{folder}/dict.txt" for folder in LANGUAGE_MODELS]
-        + [
-            f"{folder}/{s}.{end}"
-            for folder in LANGUAGE_MODELS
-            for s in SPLITS
-            for end in ("bin", "idx")
-        ]
+        f"{folder}/{name}"
+        for folder in LANGUAGE_MODELS
+        for name in ("dict.txt", *(f"{split}.{end}" for split in SPLITS for end in ("bin", "idx")))
     )
     counts = (
         "pairs",
-        "prompts",  # distinct ones
+        "prompts",
         "prompt_words",
         "story_words",
         "stories_cut",
@@ -130,7 +123,8 @@ class PromptWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Count distinct prompts, and those that also occur in train."""
+        """Count distinct prompts, and prompts that also occur in train."""
+        # only at the end of the split: a prompt has several stories, in any order
         counts["prompts"], counts["symbols_split"] = len(self._prompts), self._symbols
         if split == "train":
             self._training_prompts = self._prompts
@@ -167,12 +161,10 @@ class PromptWriter(FolderWriter):
         return several
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Make the folders of language models from the pairs, which fairseq binarises equally.
-
-        The files are copied and not linked: running fairseq-preprocess again in one of the folders
-        would otherwise change the file of the pairs.
-        """
+        """Make the folders of language models from the pairs, which fairseq binarises equally."""
         for name, side in LANGUAGE_MODELS.items():
+            # Copied and not linked: running fairseq-preprocess again in one of the folders would
+            # otherwise change the file of the pairs.
             (folder / name).mkdir()
             shutil.copyfile(folder / f"dict.{side}.txt", folder / name / "dict.txt")
             for split in splits:

@@ -38,18 +38,12 @@ def fields_at(where: str) -> Iterator[None]:
         raise UserError(f"{where}: field is missing or malformed ({error}).") from None
 
 
-def read_karpathy(
-    path: Path, *, name: str, published: dict[str, int], key: str = "filename"
-) -> Corpus:
+def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus:
     """Read one of Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``.
 
     Each of its ``images`` has ``filename``, ``split`` and ``sentences`` (``raw`` and ``tokens``).
-
-    Args:
-        path: Path of the division file.
-        name: Data set that it must hold, as in its field ``dataset``.
-        published: Split -> expected number of images.
-        key: Field that becomes the id.
+    ``name`` is the expected value of its field ``dataset``, ``published`` the expected number of
+    images by split; file names become ids.
 
     Raises:
         UserError: Naming the file and the image's number, if it holds another data set or an
@@ -57,12 +51,14 @@ def read_karpathy(
     """
     content: Any = read_json(path)
     entries = list(list_entries(content, path, "images"))
+    # the two division files have one layout: the wrong one would be read without complaint
     if content.get("dataset", name) != name:
         raise UserError(f"{path}: must hold {name}, but holds {content['dataset']} instead.")
     images: dict[str, list[Example]] = {}
     for where, entry in entries:
         with fields_at(where):
-            split, image_id = str(entry["split"]), entry[key]
+            split, image_id = str(entry["split"]), entry["filename"]
+            # `raw` and not `tokens`, which lack punctuation: the tokenizer is the user's choice
             captions = [sentence["raw"].strip() for sentence in entry["sentences"]]
         if split not in _KARPATHY_SPLITS:
             raise UserError(
@@ -79,11 +75,7 @@ def read_karpathy(
 
 
 def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
-    """Read ids of images, one per line.
-
-    Args:
-        path: Path of the list.
-        parse_id: Function from a line to an id, if they differ.
+    """Read ids of images, one per line; ``parse_id`` turns a line into an id, if they differ.
 
     Raises:
         UserError: If an image occurs twice.
@@ -124,13 +116,10 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
 def select_splits(
     corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fill ``corpus.splits`` by lists of images, and note exceptions.
+    """Fill ``corpus.splits`` by lists of images (split -> ids), and note exceptions.
 
-    Args:
-        corpus: Corpus that gets the examples, and as exceptions the listed images without captions,
-            the images with captions that are in no list, and ids that are no image names.
-        captions: Id -> example.
-        lists: Split -> ids.
+    Exceptions are listed images without captions, images with captions that are in no list, and
+    ids that are no image names. ``captions`` are the examples by id.
 
     Raises:
         UserError: If no image of a list has captions, or an image is in two lists.
@@ -150,5 +139,6 @@ def select_splits(
         "captions without a split": [key for key in captions if key not in listed],
         "not an image's name": [key for key in captions if not _IMAGE_NAME.fullmatch(key)],
     }
-    corpus.exceptions.update({what: sorted(ids) for what, ids in exceptions.items() if ids})
+    for what, ids in exceptions.items():
+        corpus.add_exception(what, sorted(ids))
     corpus.check_ids()

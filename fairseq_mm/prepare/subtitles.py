@@ -23,10 +23,10 @@ _TIMING = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|$)")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*>|<\d+:\d[\d:.]*>")
 _OVERRIDE = re.compile(r"\{\\[^{}]*\}")  # {\an8}
 _ESCAPED_BREAK = re.compile(r"\\[Nnh]")
-# byte order marks and direction marks inside a text
+# byte order marks and direction marks inside a text would become parts of its words
 _INVISIBLE = re.compile("[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _BLOCKS = ("NOTE", "STYLE", "REGION")  # blocks of WebVTT whose lines are not spoken
-# number of words that two neighbouring cues may share by chance
+# two neighbouring cues may share up to two words by chance: "and then", "you know"
 _CHANCE = 2
 
 _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
@@ -68,12 +68,13 @@ def subtitles_to_text(text: str) -> Optional[str]:
         return None
     cues = [cue for cue in cues if cue]
     repeated = [_repeated_words(before, cue) for before, cue in zip(cues, cues[1:])]
+    # a file in which people sometimes repeat themselves has few such cues
     num_repeating = sum(count > 0 for count in repeated)
     if num_repeating < 2 or 2 * num_repeating < len(repeated):
         repeated = [0] * len(repeated)
     words = []
     for cue, count in zip(cues, [0, *repeated]):
-        words += _joined(cue)[count:]
+        words += [word for line in cue for word in line][count:]
     return " ".join(words)
 
 
@@ -112,16 +113,12 @@ def _split_words(line: str) -> list[str]:
     return _INVISIBLE.sub("", line).split()
 
 
-def _joined(cue: list[list[str]]) -> list[str]:
-    return [word for line in cue for word in line]
-
-
 def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
     """Count the words at the beginning of a cue that repeat the end of the cue before.
 
     They must be whole lines of either cue, or more words than two cues share by chance.
     """
-    tail, head = _joined(before), _joined(cue)
+    tail, head = ([word for line in lines for word in line] for lines in (before, cue))
     whole = {sum(map(len, before[i:])) for i in range(len(before))}
     whole |= {sum(map(len, cue[: i + 1])) for i in range(len(cue))}
     for count in range(min(len(tail), len(head)), 0, -1):

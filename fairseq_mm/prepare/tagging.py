@@ -25,15 +25,12 @@ _SPACY_MODEL = "en_core_web_sm"
 def tag_folder(
     folder: Path, *, tagger: Optional[str] = None, model: Optional[str] = None
 ) -> Iterator[str]:
-    """Tag the text of a data folder.
+    """Tag the text of a folder made by ``prepare captions``; yield a line for each file written.
 
     Args:
-        folder: Folder made by ``fairseq-mm prepare captions``.
+        folder: Data folder.
         tagger: ``nltk``, ``spacy`` or ``rules``; by default NLTK or spaCy, whichever is installed.
         model: Model of spaCy.
-
-    Returns:
-        One line for each file, as soon as it is written.
 
     Raises:
         UserError: If there is no text, another process writes to the folder, or the tagger or its
@@ -56,6 +53,7 @@ def _tag_splits(
 ) -> Iterator[str]:
     texts = {}
     for path in splits:
+        # all texts before the first file is written: a damaged one must not leave half of the tags
         check_prepared_file(path)
         texts[path.stem] = [line for _, line in read_lines(path)]
     for split, lines in texts.items():
@@ -63,6 +61,7 @@ def _tag_splits(
         counts: Counter[str] = Counter()
         # the rules learn verbs from train, so that all splits are tagged consistently
         tagged = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
+        # the old digest goes first: after a kill, an unrecorded file is no error, a wrong digest is
         record_file(folder, path.name, None)
         with output_file(path) as file:
             for tags in tqdm(tagged, desc=split, total=len(lines), unit=" lines", disable=None):
@@ -76,11 +75,7 @@ def _tag_splits(
 
 
 def installed_tagger() -> str:
-    """Return the first of NLTK and spaCy that is installed.
-
-    Raises:
-        UserError: If neither is installed.
-    """
+    """Return the first of NLTK and spaCy that is installed; refuse if there is none."""
     for name in ("nltk", "spacy"):
         if importlib.util.find_spec(name) is not None:
             return name
@@ -93,16 +88,13 @@ def installed_tagger() -> str:
 def tag_lines(
     lines: Sequence[str], tagger: str, *, model: Optional[str] = None, known: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Tag the tokens of lines.
+    """Yield the universal tags of each line's tokens, separated by spaces.
 
     Args:
         lines: Tokens separated by spaces.
         tagger: One of ``TAGGERS``.
         model: Model of spaCy; by default ``en_core_web_sm``.
         known: Texts from which ``rules`` learns verbs.
-
-    Returns:
-        For each line the universal tags of its tokens, separated by spaces.
 
     Raises:
         UserError: If the tagger or its model is not installed.
@@ -137,6 +129,7 @@ def _nltk_tagger() -> Callable[[list[str]], list[str]]:
 def _spacy_tagger(model: str) -> Callable[[list[str]], list[str]]:
     spacy = import_extra("spacy", extra="tag", purpose="--tagger spacy")
     try:
+        # tags need neither the parser nor the recognition of entities
         pipeline = spacy.load(model, exclude=["parser", "ner"])
     except OSError as error:
         reason = str(error).splitlines()[0]

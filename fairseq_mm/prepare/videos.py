@@ -45,7 +45,7 @@ TABLE = FieldTable(
     visual=Field("video"),
     id_is_key=True,
 )
-# lengths to which the paper truncates texts, </s> included
+# Yu et al. 2021 truncate texts to these lengths, </s> included
 MAX_TOKENS = {SOURCE: 512, TARGET: 64}
 _FIELDS = {SOURCE: "transcript", TARGET: "summary"}
 _PLURALS = {SOURCE: "transcripts", TARGET: "summaries"}
@@ -59,7 +59,6 @@ class VideoWriter(FolderWriter):
         tokenize: Function from text to the text that ``subwords`` encode.
         vocabulary: Common vocabulary of transcripts and summaries.
         subwords: Subwords, with their number of indexed OOV tokens.
-        options: Options of :class:`FolderWriter`.
     """
 
     table = TABLE
@@ -91,6 +90,7 @@ class VideoWriter(FolderWriter):
         )
         self.subwords = subwords
         self.vocabulary = vocabulary
+        # one symbol more than --indexed-oov, to notice a dictionary that has too many
         symbols = list(map(oov_token, range(subwords.indexed_oov + 1)))
         own_symbols = [symbol for symbol in symbols if symbol in (vocabulary.words or ())]
         if own_symbols and own_symbols != symbols[:-1]:
@@ -152,10 +152,7 @@ class VideoWriter(FolderWriter):
             counts[split].update(self._index_oov(folder, split, known))
 
     def _write_dictionary(self, folder: Path) -> set[str]:
-        """Write a dictionary that ends with the indexed OOV tokens, and return its words.
-
-        They come from the given dictionary, or from train as fairseq-preprocess selects them.
-        """
+        """Write a dictionary that ends with the indexed OOV tokens, and return its words."""
         from fairseq.data import Dictionary
 
         from fairseq_mm.data.binarised_text import load_dictionary
@@ -165,6 +162,7 @@ class VideoWriter(FolderWriter):
         if vocabulary.dictionary is not None:
             words = load_dictionary(str(vocabulary.dictionary))
         else:
+            # the selection of fairseq-preprocess, which could not add the OOV tokens to its own
             words = Dictionary()
             frequencies: Counter[str] = Counter()
             for side in self.sides:
@@ -173,7 +171,8 @@ class VideoWriter(FolderWriter):
                     for line in file:
                         frequencies.update(line.split())
             for symbol in ("<unk>", *symbols):
-                frequencies.pop(symbol, None)  # symbols in the text are no words
+                # a text that has such a symbol already must not put it among the words
+                frequencies.pop(symbol, None)
             for word, count in frequencies.items():
                 words.add_symbol(word, n=count)
             # `nwords` of fairseq counts the special symbols
@@ -188,6 +187,7 @@ class VideoWriter(FolderWriter):
         """Rewrite a split's text with indexed OOV tokens, and write the list of their words."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
+        # not splitlines(), which also splits at \x0b, \x85 and the like within a line
         texts = [path.read_text(encoding="utf-8").split("\n")[:-1] for path in paths]
         with ExitStack() as files:
             source, target, listed = (
@@ -196,6 +196,7 @@ class VideoWriter(FolderWriter):
             )
             for transcript, summary in zip(*texts):
                 number = self.subwords.indexed_oov
+                # numbers are shared: the summary can name an unknown word of its transcript
                 words, oov_words = index_oov_words(transcript.split(), known, number)
                 summary_words = index_with(summary.split(), known, oov_words)
                 symbols = {oov_token(k) for k in range(len(oov_words))}
@@ -208,6 +209,8 @@ class VideoWriter(FolderWriter):
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         total, unknown = (counts[name] for name in self.sides[side])
+        # with the dictionary of other subwords nearly every token is unknown, and a model would
+        # learn nothing
         if self.vocabulary.dictionary is not None and 2 * unknown > total:
             raise UserError(
                 f"--dictionary {self.vocabulary.dictionary}: {unknown:,} of {total:,} tokens of "

@@ -67,7 +67,8 @@ class VisualStoryWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Write the references: all stories, also those that are left out as examples."""
+        """Write the references: all stories, also stories that are no examples."""
+        # only now is it known which stories share an image sequence or an album
         examples, self._examples = self._examples, []
         album_by_sequence: dict[str, str] = {}
         for example in examples:
@@ -90,6 +91,7 @@ class VisualStoryWriter(FolderWriter):
                 for key, album in album_by_sequence.items()
             ),
         )
+        # a dict and not a set: the order in missing_images.txt must not differ between runs
         images = dict.fromkeys(image for example in examples for image in example.visual)
         self._masked.update((image, None) for image in images if image in corpus.missing)
         counts["albums"] = len({example.group for example in examples})

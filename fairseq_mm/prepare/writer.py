@@ -47,7 +47,6 @@ class Vocabulary:
 
     Args:
         text: Noun of the text, for messages.
-        default: Default of ``threshold``.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
         max_words: Maximum number of words, the most frequent ones; None for all.
         dictionary: Path of a given ``dict.txt``.
@@ -72,6 +71,7 @@ class Vocabulary:
                 raise UserError(f"{self.dictionary} fixes the words; leave {flag} out with it.")
             if value is not None and value < 1:
                 raise UserError(f"{flag} must be at least 1, but is {value} instead.")
+        # set only now: a default must not count as an option that conflicts with a dictionary
         if self.threshold is None:
             self.threshold = self.default
         self.words = None if self.dictionary is None else read_dictionary_words(self.dictionary)
@@ -96,7 +96,8 @@ class Vocabulary:
         if dictionary is not None:
             return [f"--{side}dict", str(dictionary)]
         arguments = [f"--threshold{side}", str(self.threshold)]
-        if self.max_words:  # fairseq counts its four control symbols too
+        if self.max_words:
+            # --nwords counts fairseq's four control symbols too
             arguments += [f"--nwords{side}", str(self.max_words + 4)]
         return arguments
 
@@ -105,7 +106,6 @@ class FolderWriter:
     """Writer of a corpus as a data folder; subclasses turn an example into lines.
 
     Args:
-        tokenize: Function from text to tokens.
         vocabularies: File name of a dictionary -> its options; a single one is common to both
             sides.
         settings: Settings of the tokenizer, for ``prepare.json``.
@@ -154,11 +154,10 @@ class FolderWriter:
         self.workers = workers
 
     def begin(self) -> None:
-        """Prepare for a corpus: forget what an earlier one has left."""
+        """Prepare for a corpus: clear the state of an earlier one."""
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Return the lines of an example by side or ending, and add to ``counts``; None skips
-        it."""
+        """Return the lines of an example by side or ending, and add to ``counts``; None skips."""
         raise NotImplementedError
 
     def finish_split(
@@ -183,35 +182,33 @@ class FolderWriter:
 
     def describe(self, counts: dict[str, int]) -> str:
         """Format the counts of a split that are not 0."""
-        unknown = dict(self.sides.values())
+        unknown_name = dict(self.sides.values())
         parts = []
         for name, number in counts.items():
-            if number == 0 or name in unknown.values():
+            if number == 0 or name in unknown_name.values():
                 continue
-            share = (
-                f" ({counts[unknown[name]] / number:.2%} unknown)"
-                if unknown.get(name) in counts
-                else ""
-            )
-            parts.append(f"{number:,} {name.replace('_', ' ')}{share}")
+            part = f"{number:,} {name.replace('_', ' ')}"
+            if unknown_name.get(name) in counts:
+                part += f" ({counts[unknown_name[name]] / number:.2%} unknown)"
+            parts.append(part)
         return ", ".join(parts)
 
     @classmethod
     def dictionary_files(cls) -> list[str]:
-        """Return the names of the dictionaries that fairseq-preprocess writes."""
         return ["dict.txt"] if len(cls.sides) == 1 else [f"dict.{side}.txt" for side in cls.sides]
 
     @classmethod
     def files(cls) -> frozenset[str]:
         """Return the paths, inside the data folder, of all files that the writer may make."""
-        pair, sides = "-".join(cls.sides), tuple(cls.sides)
-        binarised = [""] if len(sides) == 1 else [f".{pair}.{side}" for side in sides]
-        made = [
-            *cls.dictionary_files(),
-            *(f"{s}{name}.{end}" for s in SPLITS for name in binarised for end in ("bin", "idx")),
-        ]
-        made += [f"text/{split}.{side}" for split in SPLITS for side in sides]
-        made += [f"{split}.{ending}" for split in SPLITS for ending in cls.endings]
+        # fairseq-preprocess names the files of a pair train.src-tgt.src.bin, with --only-source
+        # train.bin
+        pair = "-".join(cls.sides)
+        binarised = [""] if len(cls.sides) == 1 else [f".{pair}.{side}" for side in cls.sides]
+        made = cls.dictionary_files()
+        for split in SPLITS:
+            made += [f"{split}{name}.{end}" for name in binarised for end in ("bin", "idx")]
+            made += [f"text/{split}.{side}" for side in cls.sides]
+            made += [f"{split}.{ending}" for ending in cls.endings]
         return frozenset(made) | cls.extra_files
 
     def write(
@@ -258,6 +255,7 @@ class FolderWriter:
                 for split in corpus.splits
             }
             self.finish_text(partial, corpus, counts)
+            # the commands name the final folder, where the user can run them again
             commands = [
                 shlex.join(["fairseq-preprocess", *arguments])
                 for arguments in self.preprocess_arguments(output, list(counts))
@@ -279,6 +277,7 @@ class FolderWriter:
                 **self.remarks(corpus),
                 **({"commands": commands} if len(commands) > 1 else {"command": commands[0]}),
             }
+            # digests come last, in write_report: they cover the binarised files too
             if binarize:
                 self._binarize(partial, corpus, report, strict)
                 self.finish_folder(partial, list(counts))
@@ -334,14 +333,11 @@ class FolderWriter:
         return counts
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
-        """Tokenize each text of a field; an empty text has no tokens if it may be skipped.
-
-        Raises:
-            UserError: If a text has no word and may not be skipped, or holds a control symbol.
-        """
+        """Tokenize each text of a field; refuse control symbols, and empty texts unless skipped."""
         several = []
         for number, text in enumerate(example.texts[name], 1):
             tokens = self.tokenize(text)
+            # fairseq would read the word </s> in a text as the end of the line, <pad> as padding
             symbol = reserved_token(tokens) or next(
                 filter(self.required.__contains__, tokens), None
             )
@@ -360,9 +356,9 @@ class FolderWriter:
                     f"{name if field.many and self.table.id_is_key else self.table.nouns} out"
                     f"{field.remedy}."
                 )
-            mark = "the separator of sentences" if symbol in self.required else (
-                "fairseq's control symbol"
-            )  # fmt: skip
+            mark = "fairseq's control symbol"
+            if symbol in self.required:
+                mark = "the separator of sentences"
             raise UserError(
                 f"{where}: {what} holds {mark} {symbol}, which would be read as such"
                 f"{self.symbol_remedy(symbol)}."
@@ -382,12 +378,7 @@ class FolderWriter:
         return self.vocabularies[name].dictionary
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return the arguments for each call of ``fairseq-preprocess``.
-
-        Without ``--padding-factor 1``, fairseq would pad a dictionary to a multiple of 8 with words
-        that do not exist. A softmax would give them probability, which increases perplexity, and
-        pretrained embeddings would not fit.
-        """
+        """Return the arguments for each call of ``fairseq-preprocess``."""
         sides = list(self.sides)
         ending = f".{sides[0]}" if len(sides) == 1 else ""
         arguments = ["--only-source"]
@@ -399,12 +390,15 @@ class FolderWriter:
         arguments += ["--destdir", str(folder)]
         for short, (name, vocabulary) in zip(("src", "tgt"), self.vocabularies.items()):
             arguments += vocabulary.arguments(short, self.dictionary_in(folder, name))
+        # By default fairseq pads a dictionary to a multiple of 8 with words that do not exist. A
+        # softmax would give them probability, and pretrained embeddings would not fit.
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
         """Run fairseq-preprocess, and report the sizes of the dictionaries."""
         counts = report["counts"]
         words = sum(one[name] for one in counts.values() for name, _ in self.sides.values())
+        # so that a run of several minutes does not look as if it hung
         if words > _WORDS_A_MINUTE:
             minutes = round(words / _WORDS_A_MINUTE)
             logger.info(f"binarising {words:,} words, about {minutes} minutes of one core's time")
@@ -420,8 +414,9 @@ class FolderWriter:
                     f"{vocabulary.text}; give a smaller --{vocabulary.prefix}threshold."
                 )
         report["dictionary_words"] = sizes if len(sizes) > 1 else sum(sizes.values())
-        types = {name: size + 4 for name, size in sizes.items()}
         if corpus.vocabulary_deviations is not None:
+            # published sizes include fairseq's four control symbols
+            types = {name: size + 4 for name, size in sizes.items()}
             deviations = corpus.vocabulary_deviations(report["options"], types)
             if deviations and strict:
                 raise UserError(f"--strict: {'; '.join(deviations)}.")
@@ -430,6 +425,7 @@ class FolderWriter:
     def _count_unknown(self, folder: Path, counts: dict[str, dict[str, int]]) -> None:
         for side, (_, unknown) in self.sides.items():
             name = self.dictionary_name(side)
+            # without fairseq-preprocess only a given dictionary can tell which words are unknown
             made = (folder / name).exists()
             words = read_dictionary_words(folder / name) if made else self.vocabularies[name].words
             for split in counts if words is not None else ():
@@ -451,6 +447,7 @@ def _store_record(output: Path, partial: Path) -> dict[str, object]:
             checksum = store.content_checksum or store.check_content()
             records[entry["store"]] = {"items": len(store), "checksum": checksum}
         return {"stores": records}
+    # a damaged features.h5 must not stop the preparation of text: `doctor` reports it
     with suppress(UserError):
         if path.is_file() and check_metadata(str(path)):
             store = FeatureStore(path)

@@ -53,10 +53,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpus:
-    """Read COCO captions in one division; ids are file names.
+    """Read COCO captions in one of the three divisions above; ids are file names.
 
     Args:
-        division: One of the three divisions above.
+        division: ``karpathy``, ``official`` or ``m_rnn``.
         files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
             ``captions_val2014.json``.
         lists: For m_rnn ``valid`` and ``test`` -> file of image numbers; otherwise empty.
@@ -112,7 +112,7 @@ def _select_listed(
 def read_annotations(path: Path) -> dict[int, Example]:
     """Read an official annotation file to a dict from image numbers to images.
 
-    Captions are in the order of their annotation numbers. Images without captions are included.
+    Images without captions are included.
     """
     content = read_json(path)
     images: dict[int, Example] = {}
@@ -130,13 +130,15 @@ def read_annotations(path: Path) -> dict[int, Example]:
         if image_number not in images:
             raise UserError(f"{where}: image {image_number} is not in `images`.")
         captions.setdefault(image_number, []).append(caption)
+    # by annotation number, so that the order of the file does not matter
     for image_number, numbered in captions.items():
         images[image_number].texts["captions"] += [caption for _, caption in sorted(numbered)]
     return images
 
 
 def _number(value: Any) -> int:
-    if type(value) is not int:  # isinstance would accept true and false
+    # isinstance would accept true and false
+    if type(value) is not int:
         raise TypeError(f"a number must be an integer, but is {repr(value)[:60]}")
     return value
 
@@ -157,6 +159,8 @@ def read_image_numbers(path: Path) -> list[int]:
         entries = [(f"{path}:{n}", line.strip()) for n, line in read_lines(path) if line.strip()]
     numbers = []
     for where, entry in entries:
+        # the zeros before a number are no part of it: lists have 391895 or
+        # COCO_val2014_000000391895
         match = re.fullmatch(r"(?:.*[_/])?0*(\d{1,18})(?:\.jpg)?", entry)
         if match is None:
             raise UserError(

@@ -15,12 +15,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.releases.flickr8k import read_numbered_captions, read_token_file
-from fairseq_mm.prepare.split_lists import (
-    read_id_list,
-    read_karpathy,
-    select_splits,
-    split_files,
-)
+from fairseq_mm.prepare.split_lists import read_id_list, read_karpathy, select_splits, split_files
 
 FLICKR30K_IMAGES = {"train": 29000, "valid": 1014, "test": 1000}
 
@@ -65,8 +60,7 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
     captions, repaired = _read_captions(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]
     corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
-    if repaired:
-        corpus.exceptions["line without its second bar"] = repaired
+    corpus.add_exception("line without its second bar", repaired)
     ids = {s: read_id_list(path, parse_id=_file_name) for s, path in lists.items()}
     select_splits(corpus, captions, ids)
     return corpus
@@ -78,43 +72,33 @@ def _file_name(line: str) -> str:
 
 
 def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read captions of either layout; return images by name, and images with a repaired line."""
+    """Read captions of either layout by image name; return also images with a repaired line."""
     if path.suffix == ".json":
         raise UserError(f"{path}: must be results_20130124.token or results.csv.")
     return read_results_csv(path) if path.suffix == ".csv" else (read_token_file(path), [])
 
 
 def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> Corpus:
-    """Read Flickr30k in Karpathy's division.
+    """Read Flickr30k in Karpathy's division, by default with the captions in ``karpathy_file``.
 
-    Args:
-        karpathy_file: ``dataset_flickr30k.json``.
-        captions_file: ``results_20130124.token`` or ``results.csv``, for their captions; by default
-            they are read from ``karpathy_file``, which has the same ones.
+    ``captions_file`` is ``results_20130124.token`` or ``results.csv``, which have the same ones.
     """
-    corpus = read_karpathy(
-        karpathy_file, name="flickr30k", key="filename", published=FLICKR30K_IMAGES
-    )
+    corpus = read_karpathy(karpathy_file, name="flickr30k", published=FLICKR30K_IMAGES)
     if captions_file is None:
         return corpus
     captions, repaired = _read_captions(captions_file)
     lists = {split: [str(image.id) for image in images] for split, images in corpus.splits.items()}
     corpus.files.append(str(captions_file))
-    if repaired:
-        corpus.exceptions["line without its second bar"] = repaired
+    corpus.add_exception("line without its second bar", repaired)
     select_splits(corpus, captions, lists)
     return corpus
 
 
 def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read ``name.jpg| 0| caption`` lines under a heading.
+    """Read ``name.jpg| 0| caption`` lines under a heading; return also images with a repaired line.
 
     The released table has a line without its second bar (``2199200615.jpg| 4   A dog ...``), in
     which the number is split off at the space.
-
-    Returns:
-        images: Image name -> image.
-        repaired: Images with such a line.
     """
     repaired = []
 

@@ -67,12 +67,10 @@ def read_token_file(path: Path) -> dict[str, Example]:
 def read_numbered_captions(
     path: Path, parse: Callable[[str], Optional[tuple[str, int, str]]], form: str
 ) -> dict[str, Example]:
-    """Read numbered captions to a dict from image names to images, whose captions are in order.
+    """Read one caption per line to a dict from image names to images, whose captions are in order.
 
-    Args:
-        path: Path of a file with one caption per line.
-        parse: Function from a line to image name, number and caption; None for another form.
-        form: Form of a line, for messages.
+    ``parse`` turns a line into image name, number and caption, or None if it has another form;
+    ``form`` is that form, for messages.
 
     Raises:
         UserError: ``path:line``, if a line has another form or repeats a caption's number.

@@ -101,8 +101,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
-    """Read How2 from a folder with a subfolder for each set; ``sets`` names the sets of each
-    split."""
+    """Read How2 from a folder with a subfolder for each set; ``sets`` are the sets by split."""
     videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
@@ -114,6 +113,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
             exceptions.update((f"{name}: {what}", ids) for what, ids in unpaired.items())
     if not videos:
         raise UserError(f"{folder}: name the sets of a split at least.")
+    # counts of other sets cannot be compared with the paper
     whole = [split for split in videos if sets.get(split) == SETS[split]]
     corpus = Corpus(
         TABLE,
@@ -123,14 +123,14 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
         files,
         published={split: number for split, number in HOW2_VIDEOS.items() if split in whole},
         notes=[_compare_with_paper(split, len(videos[split])) for split in whole],
-        exceptions={what: ids for what, ids in exceptions.items() if ids},
     )
+    for what, ids in exceptions.items():
+        corpus.add_exception(what, ids)
     corpus.check_ids("; no two of the sets may have the same videos")
     return corpus
 
 
 def _compare_with_paper(split: str, number: int) -> str:
-    """Return a line with the number of videos and the number in the paper."""
     line = f"{split}: {number:,} videos read, {PAPER_VIDEOS[split]:,} in the paper"
     if split in HOW2_VIDEOS:
         line += f", {HOW2_VIDEOS[split]:,} in its authors' released references"
@@ -138,7 +138,6 @@ def _compare_with_paper(split: str, number: int) -> str:
 
 
 def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> Example:
-    """Build an example from transcript and summary, each with ``path:line``."""
     texts = {"transcript": [transcript[0]], "summary": [summary[0]]}
     return Example(texts, transcript[1], key, [key], places={"summary": summary[1]})
 
@@ -166,6 +165,7 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
             f"{folder}: {what}; a set has tran.tok.txt and desc.tok.txt, or one each of "
             "*_tran_text.txt, *_desc_text.txt and *_action.txt."
         )
+    # the prefix differs from set to set (tr_, cv_, dete_)
     prefix = transcript_files[0].name[: -len("tran_text.txt")]
     paths = [folder / f"{prefix}{name}.txt" for name in ("tran_text", "desc_text", "action")]
     return list(_read_triple(*paths)), paths, {}
@@ -227,8 +227,6 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """Write the feature store, or continue an interrupted writer; return whether it was written.
 
-    An existing store with all videos is kept, because it may have taken hours.
-
     Raises:
         UserError: Naming the file, if features are not ``[T, 2048]`` finite numbers.
     """
@@ -237,6 +235,7 @@ def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     from fairseq_mm.data.feature_store_writer import remove_leftover
 
     if path.exists():
+        # a store with all videos is kept, because it may have taken hours
         store = FeatureStore(path)
         if store.dim == FEATURE_DIM and store.dtype == dtype and set(source.keys) <= set(store.ids):
             remove_leftover(path)

@@ -13,7 +13,7 @@ from pathlib import Path
 from fairseq_mm.data.input_files import check_id, read_lines
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare.captions import TABLE, captioned_image
-from fairseq_mm.prepare.corpus import Corpus, Example
+from fairseq_mm.prepare.corpus import Corpus, Example, Examples
 
 SBU_IMAGES = {"train": 1_000_000}
 URLS, CAPTIONS = (f"SBU_captioned_photo_dataset_{what}.txt" for what in ("urls", "captions"))
@@ -34,6 +34,7 @@ def read_sbu(folder: Path) -> Corpus:
     urls, captions = folder / URLS, folder / CAPTIONS
     images: dict[str, Example] = {}
     repeated: list[str] = []
+    # zip would hide that one of the two files was cut short
     for address, caption in zip_longest(read_lines(urls), read_lines(captions)):
         if address is None or caption is None:
             longer, shorter = (captions, urls) if address is None else (urls, captions)
@@ -48,14 +49,8 @@ def read_sbu(folder: Path) -> Corpus:
             images[key] = captioned_image(key, [caption[1].strip()], f"{captions}:{number}")
     if not images:
         raise UserError(f"{urls}: must have the address of an image a line, but is empty.")
-    corpus = Corpus(
-        TABLE,
-        "sbu",
-        "whole",
-        {"train": list(images.values())},
-        [str(urls), str(captions)],
-        published=SBU_IMAGES,
-    )
-    if repeated:
-        corpus.exceptions["image of several lines"] = list(dict.fromkeys(repeated))
+    splits: dict[str, Examples] = {"train": list(images.values())}
+    files = [str(urls), str(captions)]
+    corpus = Corpus(TABLE, "sbu", "whole", splits, files, published=SBU_IMAGES)
+    corpus.add_exception("image of several lines", list(dict.fromkeys(repeated)))
     return corpus

@@ -73,16 +73,15 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "text") -> Corpus:
-    """Read the visual stories of a tier.
+    """Read the visual stories of a tier, in the order in which they begin in the file.
+
+    Stories without five sentences at five different positions, or with two albums, are left out
+    and listed.
 
     Args:
         folder: Folder with ``{train,val,test}.<tier>.json``; a split may be missing.
         tier: ``story-in-sequence`` or ``description-in-sequence``.
         text_field: ``text`` or ``original_text``.
-
-    Returns:
-        corpus: Stories in the order in which they begin in the file. Stories without five sentences
-            at five different positions, or with two albums, are left out and listed.
     """
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier, "text": text_field}
@@ -97,19 +96,22 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
         if isinstance(content, dict) and isinstance(content.get("images"), list):
             corpus.counts[split] = {"images_listed": len(content["images"])}
         annotations = _annotations(content, path)
-        del content  # so that this large object is freed after the last annotation
+        # frees this large object with the last annotation, before the stories are built
+        del content
         for where, annotation in annotations:
-            key = check_id(_text(annotation, "story_id", where), where, what="a story")
+            key = check_id(_field(annotation, "story_id", where), where, what="a story")
+            order = next((name for name in _ORDER_FIELDS if name in annotation), _ORDER_FIELDS[0])
             part = (
-                _order(annotation, where),
-                _text(annotation, "album_id", where),
-                check_id(_text(annotation, "photo_flickr_id", where), where),
-                _text(annotation, text_field, where),
+                _field(annotation, order, where, int),
+                _field(annotation, "album_id", where),
+                check_id(_field(annotation, "photo_flickr_id", where), where),
+                _field(annotation, text_field, where),
             )
             parts.setdefault(key, []).append(part)
         stories = []
         malformed: list[str] = []
         for key, several in parts.items():
+            # sorted by position: the annotations of a story need not be in its order
             positions, albums, images, sentences = map(list, zip(*sorted(several)))
             if len(several) == len(set(positions)) == NUM_IMAGES and len(set(albums)) == 1:
                 texts = {"sentences": sentences}
@@ -117,9 +119,8 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
             else:
                 malformed.append(key)
         corpus.splits[split] = stories
-        if malformed:
-            what = f"{split} stories left out, not five sentences at five positions of one album"
-            corpus.exceptions[what] = malformed
+        what = f"{split} stories left out, not five sentences at five positions of one album"
+        corpus.add_exception(what, malformed)
     return corpus
 
 
@@ -131,15 +132,14 @@ def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
         corpus.files.append(str(path))
         images: dict[str, Example] = {}
         for where, annotation in _annotations(read_json(path), path):
-            key = check_id(_text(annotation, "photo_flickr_id", where), where)
+            key = check_id(_field(annotation, "photo_flickr_id", where), where)
             image = images.setdefault(key, captioned_image(key, [], where))
-            image.texts["captions"].append(_text(annotation, text_field, where))
+            image.texts["captions"].append(_field(annotation, text_field, where))
         corpus.splits[split] = list(images.values())
     return corpus
 
 
 def _files(folder: Path, tier: str) -> dict[str, Path]:
-    """Return the existing file of each split."""
     names = {split: f"{name}.{tier}.json" for split, name in _RELEASE_SPLITS.items()}
     files = {split: folder / name for split, name in names.items() if (folder / name).exists()}
     if not files:
@@ -148,28 +148,22 @@ def _files(folder: Path, tier: str) -> dict[str, Path]:
 
 
 def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ``path: annotations[number]`` and the object there."""
     for where, several in list_entries(content, path, "annotations"):
         if not isinstance(several, list) or len(several) != 1 or not isinstance(several[0], dict):
             raise UserError(f"{where}: must be a list of one JSON object.")
         yield where, several[0]
 
 
-def _text(annotation: dict[str, Any], name: str, where: str) -> str:
-    """Return a field that is text, or an id that is a number."""
+def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
+    """Return a field that is text, or an integer for the kind ``int``."""
     value = annotation.get(name)
-    if isinstance(value, int) and not isinstance(value, bool) and name not in TEXT_FIELDS:
+    # True is an int in Python, but no position
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    # an id may be written as a number
+    if is_number and kind is str and name not in TEXT_FIELDS:
         value = str(value)
-    if not isinstance(value, str):
+    if not (is_number if kind is int else isinstance(value, str)):
+        noun = "text" if kind is str else "a whole number"
         problem = "is missing" if name not in annotation else f"is {value!r:.60} instead"
-        raise UserError(f"{where}: `{name}` must be text, but {problem}.")
-    return value
-
-
-def _order(annotation: dict[str, Any], where: str) -> int:
-    name = next((name for name in _ORDER_FIELDS if name in annotation), _ORDER_FIELDS[0])
-    value = annotation.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        problem = "is missing" if name not in annotation else f"is {value!r:.60} instead"
-        raise UserError(f"{where}: `{name}` must be a whole number, but {problem}.")
+        raise UserError(f"{where}: `{name}` must be {noun}, but {problem}.")
     return value

@@ -44,12 +44,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
-    """Read WritingPrompts.
+    """Read WritingPrompts from the folder of the release's files; a split may be missing.
 
-    Args:
-        folder: Folder of the release's files; a split may be missing.
-        drop_unpaired: Leave out the last lines of the longer file of a split, instead of refusing
-            files with different numbers of lines.
+    ``drop_unpaired`` leaves out the last lines of the longer file of a split, instead of refusing
+    files with different numbers of lines.
     """
     splits: dict[str, Examples] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -72,15 +70,11 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
             f"{folder}: no train.wp_source, valid.wp_source or test.wp_source found in this folder."
         )
 
+    published = WRITING_PROMPTS_PAIRS
     corpus = Corpus(
-        TABLE,
-        "writingprompts",
-        "official",
-        splits,
-        files,
-        counts=counts,
-        published=WRITING_PROMPTS_PAIRS,
+        TABLE, "writingprompts", "official", splits, files, counts=counts, published=published
     )
+    # a part of the training pairs has a smaller vocabulary, which is no mistake
     if len(splits.get("train", ())) == WRITING_PROMPTS_PAIRS["train"]:
         corpus.vocabulary_deviations = vocabulary_deviations
     return corpus
@@ -96,7 +90,6 @@ def _pairs(source: Path, target: Path, length: int) -> Streamed:
 
 
 def count_lines(path: Path) -> int:
-    """Count the lines of a file."""
     try:
         with open(path, "rb") as file:
             return sum(1 for _ in file)
@@ -129,6 +122,7 @@ def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) ->
             )
         if threshold is None and number == TYPES_OF_UNCUT_STORIES:
             causes.append(f"a dictionary of stories that were not cut to {STORY_WORDS} words")
+        # fairseq's default rounds the size up to a multiple of 8: 19,032 instead of 19,025
         if threshold is None and number == -(-expected // 8) * 8:
             causes.append("a dictionary made without --padding-factor 1")
         cause = " and ".join(causes) or "text that is not the release's, word for word"
