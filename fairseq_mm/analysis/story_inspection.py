@@ -14,7 +14,7 @@ from torch import Tensor
 from fairseq_mm.analysis import rounded
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.models._conv_decoder import StoryDecoder, source_of
+from fairseq_mm.models._conv_decoder import StoryDecoder, convert_source
 from fairseq_mm.models._conv_trunk import Trace
 from fairseq_mm.models._fusion import FROZEN, FusionDecoder
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
@@ -168,7 +168,7 @@ def inspect_story(
         features = decoder.fusion(*states)
         if part == "pretrained":
             trace, trunk = Trace(), decoder.frozen
-            frozen = source_of(encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN)
+            frozen = convert_source(encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN)
             trunk(previous, frozen, trace)
     else:
         features, _ = decoder.extract_features(previous, encoder_out, trace=trace)

@@ -6,7 +6,7 @@ from typing import Any
 from fairseq.models import MODEL_REGISTRY
 
 from fairseq_mm.compat import activate, is_ours
-from fairseq_mm.models import (
+from fairseq_mm.models import (  # noqa: F401
     conv_story,
     gcnn_lm,
     glac,
@@ -29,32 +29,11 @@ from fairseq_mm.models import (
     vse,
 )
 
-__all__ = [
-    "conv_story",
-    "gcnn_lm",
-    "glac",
-    "hierarchical_attention_rnn",
-    "hierarchical_attention_transformer",
-    "lbl",
-    "m_rnn",
-    "mffg_rnn",
-    "mffg_transformer",
-    "mlbl_b",
-    "mlbl_f",
-    "pointer_generator",
-    "sc_nlm",
-    "t5",
-    "transtory_decoder",
-    "transtory_full",
-    "transtory_xl",
-    "vg_bart",
-    "vg_t5",
-    "vse",
-]
-
 
 def _activate_before_building(model: Any) -> None:
-    """Apply the fixes of :mod:`fairseq_mm.compat` when any task builds a model."""
+    """Apply the repairs of :mod:`fairseq_mm.compat` when any task builds a model."""
+    # Importing the package must not change fairseq for the models of others, so the repairs are
+    # applied when one of ours is built.
     build = model.build_model.__func__
 
     @functools.wraps(build)
@@ -65,6 +44,8 @@ def _activate_before_building(model: Any) -> None:
     model.build_model = classmethod(build_model)
 
 
+# A loop over the registry and not a base class, because fairseq keeps build_model as a class method
+# of each model.
 for _model in MODEL_REGISTRY.values():
     if is_ours(_model):
         _activate_before_building(_model)

@@ -7,6 +7,7 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
 
 EncoderOut = dict[str, list[Tensor]]
 
@@ -15,7 +16,11 @@ class BatchFirstEncoder(FairseqEncoder):
     """Base of encoders whose output is a dict of lists of tensors [B, ...]."""
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
+        # fairseq calls this at every step, but a sampled row stays where it is at most steps
+        tensors = [x for xs in encoder_out.values() for x in xs]
+        if tensors and keeps_all(new_order, len(tensors[0])):
+            return encoder_out
+        return select_rows(encoder_out, new_order)
 
 
 class FeatureDecoder(FairseqIncrementalDecoder):
@@ -62,7 +67,7 @@ class FeatureDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is not None:
-            reordered = {key: x.index_select(0, new_order) for key, x in saved.items()}
+            reordered = select_rows(saved, new_order)
             self.set_incremental_state(incremental_state, self.state_key, reordered)
 
     def max_positions(self) -> int:
@@ -74,12 +79,9 @@ _SHOWN = 2  # number of PyTorch's differences that the message quotes
 
 
 class LoadStateDictMixin:
-    """Mixin that explains why a state dict does not fit; must precede fairseq's model among the
-    bases.
+    """Mixin that explains in one line why a state dict does not fit.
 
-    For any error, fairseq's trainer prints forty lines and says only that the architectures must
-    match. If the error was raised from a :class:`UserError`, the message of the latter is shown
-    instead.
+    It must precede fairseq's model among the bases.
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -87,10 +89,13 @@ class LoadStateDictMixin:
         model: Any = super()
         try:
             return model.load_state_dict(state_dict, *args, **kwargs)
+        # For any other error, the trainer of fairseq prints forty lines and says only that the
+        # architectures must match; a UserError is shown as it is.
         except RuntimeError as error:
             lines = [line.strip() for line in str(error).splitlines()[1:]] or [str(error)]
-            quotes = [x if len(x) <= 200 else f"{x[:197]}..." for x in lines[:_SHOWN]]
-            shown = " ".join(quotes)
+            # The first line of PyTorch only repeats the name of the class, so the lines after it
+            # are quoted.
+            shown = " ".join(x if len(x) <= 200 else f"{x[:197]}..." for x in lines[:_SHOWN])
             more = f" ({len(lines) - _SHOWN} more lines)" if len(lines) > _SHOWN else ""
             cfg = kwargs.get("model_cfg")  # fairseq passes it in some of its calls
             arch = "the model" if cfg is None else f"--arch {cfg._name}"

@@ -1,4 +1,4 @@
-"""The trunk with its output layer, as fairseq's decoder: of stories and of language models."""
+"""fairseq decoder of stories and language models: the convolutional trunk with an output layer."""
 
 import math
 from typing import Any, Optional
@@ -8,26 +8,31 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._conv_encoder import EncoderOut
 from fairseq_mm.models._conv_trunk import ConvTrunk, Source, Trace, TrunkState
-from fairseq_mm.modules.linear import linear
+from fairseq_mm.modules.linear import linear, normal_linear
 
 STATE = "trunks"
 
 
-def source_of(encoder_out: Optional[EncoderOut], *, masks_padding: bool, part: str = "") -> Any:
+def convert_source(
+    encoder_out: Optional[EncoderOut], *, masks_padding: bool, part: str = ""
+) -> Any:
     """Convert an encoder's output to the source of the trunk; None for a language model."""
     if encoder_out is None:
         return None
     keys, values, padding_mask = (
         encoder_out[part + name][0] for name in ("keys", "values", "padding_mask")
     )
+    # Padding that is attended to makes the probability of a story depend on the prompts that share
+    # its batch.
     return Source(keys, values, padding_mask if masks_padding else None)
 
 
 class StoryDecoder(FairseqIncrementalDecoder):
-    """
+    """Decoder of stories and language models.
+
     Args:
-        masks_padding: padding of the prompt gets no attention. The released code attends to it,
-            so that a story's probability depends on the batch that it is in.
+        masks_padding: True if padding of the prompt gets no attention; False to attend to it, as
+            the released code does.
     """
 
     def __init__(
@@ -37,7 +42,8 @@ class StoryDecoder(FairseqIncrementalDecoder):
         self.trunk = trunk
         self.dropout = nn.Dropout(dropout)
         self.masks_padding = masks_padding
-        self.output_proj = output_projection(trunk.out_dim, len(dictionary), dropout)
+        std = math.sqrt((1 - dropout) / trunk.out_dim)
+        self.output_proj = normal_linear(trunk.out_dim, len(dictionary), std)
 
     def extract_features(
         self,
@@ -47,19 +53,12 @@ class StoryDecoder(FairseqIncrementalDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's, or None.
-            incremental_state: with it, only the last word is new.
-            trace: gets the attention weights; not while decoding incrementally.
-            **unused: what fairseq gives other models.
+        """Compute features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally.
 
-        Returns:
-            hidden: ``[B, T, out_dim]``, or ``[B, 1, out_dim]`` when decoding incrementally.
+        Attention weights are appended to ``trace``, except when decoding incrementally.
         """
         if incremental_state is None:
-            source = source_of(encoder_out, masks_padding=self.masks_padding)
+            source = convert_source(encoder_out, masks_padding=self.masks_padding)
             return self.dropout(self.trunk(prev_output_tokens, source, trace)), None
         (state,) = self._states(incremental_state, encoder_out)
         number = prev_output_tokens.size(1)
@@ -73,23 +72,29 @@ class StoryDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]`` and None."""
+        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally, and None."""
         hidden, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         if incremental_state is None:
             return self.output_layer(hidden), None
         output = self.output_proj
+        # Not output_layer(): nn.Linear is slower for the few rows of a decoding step, see
+        # :mod:`fairseq_mm.modules.linear`.
         return linear(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of hidden states ``[..., out_dim]``."""
+        """Compute logits: [..., out_dim] -> [..., V]."""
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
+        # States reorder themselves in place, because their buffers are too large to be copied at
+        # each step.
         for state in self.get_incremental_state(incremental_state, STATE) or ():
             state.reorder(new_order)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Called by fairseq before generating, after which it allows no more training."""
+        """Precompute weights; fairseq calls this before generation and allows no training
+        afterwards.
+        """
         self.trunk.fold()
 
     def max_positions(self) -> int:
@@ -105,11 +110,4 @@ class StoryDecoder(FairseqIncrementalDecoder):
         return states
 
     def _begin(self, encoder_out: Optional[EncoderOut]) -> list[TrunkState]:
-        return [self.trunk.begin(source_of(encoder_out, masks_padding=self.masks_padding))]
-
-
-def output_projection(hidden_dim: int, num_types: int, dropout: float) -> nn.Linear:
-    layer = nn.Linear(hidden_dim, num_types)
-    nn.init.normal_(layer.weight, std=math.sqrt((1 - dropout) / hidden_dim))
-    nn.init.zeros_(layer.bias)
-    return layer
+        return [self.trunk.begin(convert_source(encoder_out, masks_padding=self.masks_padding))]

@@ -1,22 +1,19 @@
-"""The convolutional encoder of prompts: Gehring et al. 2017, section 3.2, as Fan et al. 2018 use
-it."""
+"""Convolutional encoder of prompts (Gehring et al. 2017, section 3.2; Fan et al. 2018)."""
 
 import math
 from typing import Any, Optional
 
-import torch
 import torch.nn.functional as F
-from fairseq.models import FairseqEncoder
 from fairseq.modules import GradMultiply
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import EncoderOut
-from fairseq_mm.modules.linear import linear
+from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut
+from fairseq_mm.modules.linear import linear, normal_linear
 from fairseq_mm.modules.positions import PositionedEmbedding
 
 
-class ConvEncoder(FairseqEncoder):
+class ConvEncoder(BatchFirstEncoder):
     """Convolutional encoder of a prompt.
 
     Args:
@@ -44,36 +41,39 @@ class ConvEncoder(FairseqEncoder):
             len(dictionary), embed_dim, self.padding_idx, table_rows
         )
         channels = layers[0][0]
-        self.input_proj = _linear(embed_dim, channels, dropout)
+        std = math.sqrt((1 - dropout) / embed_dim)
+        self.input_proj = normal_linear(embed_dim, channels, std)
         self.residual_projs = nn.ModuleList()
         self.convolutions: Any = nn.ModuleList()
         for out_channels, width in layers:
-            has_proj = channels != out_channels
-            self.residual_projs.append(
-                _linear(channels, out_channels, 0) if has_proj else nn.Identity()
-            )
+            if channels == out_channels:
+                self.residual_projs.append(nn.Identity())
+            else:
+                std = math.sqrt(1 / channels)
+                self.residual_projs.append(normal_linear(channels, out_channels, std))
             convolution = nn.Conv1d(channels, 2 * out_channels, width)
+            # Gehring et al. 2017, section 3.5: a gated linear unit quarters the variance of its
+            # input.
             nn.init.normal_(convolution.weight, std=math.sqrt(4 * (1 - dropout) / width / channels))
             assert convolution.bias is not None
             nn.init.zeros_(convolution.bias)
             self.convolutions.append(convolution)
             channels = out_channels
-        self.output_proj = _linear(channels, embed_dim, 0)
+        self.output_proj = normal_linear(channels, embed_dim, math.sqrt(1 / channels))
         self.dropout = nn.Dropout(dropout)
+        # Section 3.5: every attention layer of the decoder sends a gradient through keys and
+        # values, and would make the encoder learn that many times as fast.
         self.gradient_scale = 1 / (2 * max(1, num_attention_layers))
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """
-        Args:
-            src_tokens: ``[B, S]``, padded at either side.
-            src_lengths: not needed: the padding is seen from the tokens.
+        """Encode prompts [B, S], padded on either side.
 
         Returns:
-            ``keys`` ``[B, S, E]`` the last layer, zero at padding; ``values`` ``[B, S, E]`` the
-            same with the embeddings added; ``padding_mask`` ``[B, S]`` bool, True at padding.
+            ``keys`` [B, S, E], the last layer, zero at padding; ``values`` [B, S, E], the keys with
+                the embeddings added; ``padding_mask`` [B, S] bool, True at padding.
 
         Raises:
-            UserError: if a text is longer than the positions' table.
+            UserError: if a text is longer than the table of positions.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(
@@ -87,41 +87,21 @@ class ConvEncoder(FairseqEncoder):
             residual = x
             if isinstance(residual_proj, nn.Linear):
                 residual = linear(x, residual_proj.weight, residual_proj.bias)
+            # Zeroed before each convolution: otherwise words at the border would read what earlier
+            # layers computed from padding.
             x = self.dropout(x.masked_fill(padding_mask.unsqueeze(-1), 0))
             width = convolution.kernel_size[0]
+            # By hand, because an even width needs one more zero on the right than on the left.
             x = F.pad(x, (0, 0, (width - 1) // 2, width // 2)).transpose(1, 2)
             x = (F.glu(convolution(x).transpose(1, 2), dim=2) + residual) * math.sqrt(0.5)
         keys = linear(x, self.output_proj.weight, self.output_proj.bias)
+        # Masked again, because the bias of output_proj fills the padding.
         keys = keys.masked_fill(padding_mask.unsqueeze(-1), 0)
+        # Before the embeddings are added: their own gradient is not scaled, as in fairseq.
         keys = GradMultiply.apply(keys, self.gradient_scale)
         values = (keys + embedding) * math.sqrt(0.5)
         return {"keys": [keys], "values": [values], "padding_mask": [padding_mask]}
 
-    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        return reorder_encoder_out(encoder_out, new_order)
-
     def max_positions(self) -> int:
-        """Longest text, its end included."""
+        """Return the length of the longest text, its end token included."""
         return self.embedding.max_positions()
-
-
-def is_identity(new_order: Tensor, rows: int) -> bool:
-    """Whether a reordering of so many rows leaves all where they are."""
-    if new_order.numel() != rows:
-        return False
-    return bool(torch.equal(new_order, torch.arange(rows, device=new_order.device)))
-
-
-def reorder_encoder_out(encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-    """Rows of all tensors in another order; at most steps of sampling, which is as it was."""
-    rows = next(iter(encoder_out.values()))[0].size(0)
-    if is_identity(new_order, rows):
-        return encoder_out
-    return {key: [x.index_select(0, new_order) for x in xs] for key, xs in encoder_out.items()}
-
-
-def _linear(input_dim: int, output_dim: int, dropout: float) -> nn.Linear:
-    layer = nn.Linear(input_dim, output_dim)
-    nn.init.normal_(layer.weight, std=math.sqrt((1 - dropout) / input_dim))
-    nn.init.zeros_(layer.bias)
-    return layer

@@ -1,33 +1,29 @@
-"""The convolutional decoder of stories without its output layer: words -> hidden states.
+"""Convolutional decoder of stories without its output layer, from words to hidden states.
 
 Fan et al. 2018, sections 3.2 and 3.3. A layer is a causal convolution with a gated linear unit,
 attention to the prompt, and attention to the story so far.
 """
 
 import math
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._conv_encoder import is_identity
 from fairseq_mm.modules.causal_convolution import CausalConvolution
-from fairseq_mm.modules.linear import linear
-from fairseq_mm.modules.multi_scale_self_attention import (
-    KeyValueCache,
-    MultiScaleSelfAttention,
-)
+from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
+from fairseq_mm.modules.linear import linear, normal_linear
+from fairseq_mm.modules.multi_scale_self_attention import KeyValueCache, MultiScaleSelfAttention
 from fairseq_mm.modules.positions import PositionedEmbedding
 from fairseq_mm.modules.source_attention import SourceAttention
 
 
 class Source(NamedTuple):
-    """The encoder's output.
+    """Output of the encoder: keys and values [B, S, E], and a padding mask.
 
     Attributes:
-        keys: ``[B, S, E]``.
-        values: ``[B, S, E]``.
-        padding_mask: ``[B, S]`` bool, True at padding; None where padding is to be attended.
+        padding_mask: [B, S] bool, True at padding; None if padding is attended to.
     """
 
     keys: Tensor
@@ -35,50 +31,44 @@ class Source(NamedTuple):
     padding_mask: Optional[Tensor]
 
     def valid_mask(self) -> Optional[Tensor]:
-        """``[B, 1, 1, S]`` bool, False at padding."""
+        """Return a mask [B, 1, 1, S], False at padding, or None."""
         return None if self.padding_mask is None else ~self.padding_mask[:, None, None]
 
 
+@dataclass
 class Trace:
-    """Attention weights of a pass, a list of layers each; see the modules for their shapes."""
+    """Attention weights of a forward pass, one tensor per layer; see the modules for shapes."""
 
-    def __init__(self) -> None:
-        self.source: list[Tensor] = []
-        self.past: list[Tensor] = []
+    source: list[Tensor] = field(default_factory=list)
+    past: list[Tensor] = field(default_factory=list)
 
 
+@dataclass
 class TrunkState:
     """State of a trunk between two steps of decoding.
 
-    Args:
+    Attributes:
         source: Projected keys and values of the source per layer, or None.
         valid_mask: See :meth:`Source.valid_mask`.
         caches: Past of the self-attention per layer, or None.
+        windows: Inputs of the last steps per convolution; None before the first step.
+        rows: Number of rows.
     """
 
-    def __init__(
-        self,
-        source: list[Optional[tuple[Tensor, Tensor]]],
-        valid_mask: Optional[Tensor],
-        caches: list[Optional[KeyValueCache]],
-    ) -> None:
-        self.source = source
-        self.valid_mask = valid_mask
-        self.caches = caches
-        self.windows: list[Optional[Tensor]] = [None] * len(caches)
-        self.rows = 0
+    source: list[Optional[tuple[Tensor, Tensor]]]
+    valid_mask: Optional[Tensor]
+    caches: list[Optional[KeyValueCache]]
+    windows: list[Optional[Tensor]]
+    rows: int = 0
 
     def reorder(self, new_order: Tensor) -> None:
-        if is_identity(new_order, self.rows):
-            return  # at nearly every step of sampling
-        self.rows = new_order.numel()
-        self.source = [
-            None if pair is None else (pair[0][new_order], pair[1][new_order])
-            for pair in self.source
-        ]
-        if self.valid_mask is not None:
-            self.valid_mask = self.valid_mask[new_order]
-        self.windows = [None if x is None else x[new_order] for x in self.windows]
+        # True at nearly every step of sampling, where rows never change places.
+        if keeps_all(new_order, self.rows):
+            return
+        self.rows = len(new_order)
+        self.source = select_rows(self.source, new_order)
+        self.valid_mask = select_rows(self.valid_mask, new_order)
+        self.windows = select_rows(self.windows, new_order)
         for cache in self.caches:
             if cache is not None:
                 cache.reorder(new_order)
@@ -88,7 +78,7 @@ class ConvLayer(nn.Module):
     """One layer of the trunk.
 
     Args:
-        input_dim: Number of channels of the layer below.
+        input_dim: C', number of channels of the layer below.
         output_dim: C, number of output channels.
         embed_dim: E, dimension of words, queries, keys and values.
         dropout: Dropout of the layer's input.
@@ -110,9 +100,7 @@ class ConvLayer(nn.Module):
         super().__init__()
         self.residual_proj = None
         if input_dim != output_dim:
-            self.residual_proj = nn.Linear(input_dim, output_dim)
-            nn.init.normal_(self.residual_proj.weight, std=input_dim**-0.5)
-            nn.init.zeros_(self.residual_proj.bias)
+            self.residual_proj = normal_linear(input_dim, output_dim, input_dim**-0.5)
         self.dropout = nn.Dropout(dropout)
         self.convolution = CausalConvolution(input_dim, output_dim, width, dropout=dropout)
         self.source_attention = None
@@ -129,7 +117,7 @@ class ConvLayer(nn.Module):
         source: Optional[Source],
         trace: Optional[Trace],
     ) -> Tensor:
-        """``[B, T, C']`` of the layer below gives ``[B, T, C]``."""
+        """Compute the layer: [B, T, C'] -> [B, T, C]."""
         residual = x
         if self.residual_proj is not None:
             residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
@@ -140,13 +128,15 @@ class ConvLayer(nn.Module):
             x = self.source_attention(x, embedding, projected, source.valid_mask(), record)
         if self.self_attention is not None:
             x = self.self_attention(x, None if trace is None else trace.past)
+        # Gehring et al. 2017, section 3.4: a sum of two terms has about twice the variance of one
         return (x + residual) * math.sqrt(0.5)
 
     def step(self, x: Tensor, embedding: Tensor, state: TrunkState, number: int) -> Tensor:
-        """``[B, C']`` of the newest time gives ``[B, C]``; layer ``number`` of the state."""
+        """Compute the newest step, [B, C'] -> [B, C], as layer ``number`` of the state."""
         residual = x
         if self.residual_proj is not None:
             residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
+        # Dropout stays in place, because fairseq can keep it on in generation (--retain-dropout).
         x, state.windows[number] = self.convolution.step(self.dropout(x), state.windows[number])
         source, cache = state.source[number], state.caches[number]
         if self.source_attention is not None and source is not None:
@@ -168,9 +158,7 @@ class ConvTrunk(nn.Module):
         source_attention: For each layer, True if it attends to the source.
         source_heads: Heads of the attention to the source.
         self_attention: For each layer, True if it attends to the past.
-        self_heads: Heads of the self-attention.
-        is_gated: See :class:`MultiScaleSelfAttention`.
-        is_multi_scale: See :class:`MultiScaleSelfAttention`.
+        self_heads: Heads of the self-attention, see :class:`MultiScaleSelfAttention`.
     """
 
     def __init__(
@@ -193,9 +181,8 @@ class ConvTrunk(nn.Module):
         super().__init__()
         self.embedding = PositionedEmbedding(num_types, embed_dim, padding_idx, table_rows)
         channels = layers[0][0]
-        self.input_proj = nn.Linear(embed_dim, channels)
-        nn.init.normal_(self.input_proj.weight, std=math.sqrt((1 - dropout) / embed_dim))
-        nn.init.zeros_(self.input_proj.bias)
+        std = math.sqrt((1 - dropout) / embed_dim)
+        self.input_proj = normal_linear(embed_dim, channels, std)
         self.layers: Any = nn.ModuleList()
         for number, (out_channels, width) in enumerate(layers):
             attention = None
@@ -219,26 +206,17 @@ class ConvTrunk(nn.Module):
                 )
             )
             channels = out_channels
-        self.output_proj = nn.Linear(channels, out_dim)
-        nn.init.normal_(self.output_proj.weight, std=channels**-0.5)
-        nn.init.zeros_(self.output_proj.bias)
+        self.output_proj = normal_linear(channels, out_dim, channels**-0.5)
         self.dropout = nn.Dropout(dropout)
         self.out_dim = out_dim
 
     def forward(
         self, tokens: Tensor, source: Optional[Source], trace: Optional[Trace] = None
     ) -> Tensor:
-        """
-        Args:
-            tokens: ``[B, T]`` words so far, the start token first.
-            source: what the encoder made of the prompt; None for a language model.
-            trace: gets the attention weights.
-
-        Returns:
-            ``[B, T, out_dim]``.
+        """Compute hidden states [B, T, out_dim] of words [B, T], the start token first.
 
         Raises:
-            UserError: if a text is longer than the positions' table.
+            UserError: if a text is longer than the table of positions.
         """
         self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
@@ -248,7 +226,7 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
-        """State before the first step: the source's projections are computed here, once."""
+        """Return the state before the first step."""
         projected: list[Optional[tuple[Tensor, Tensor]]] = []
         caches: list[Optional[KeyValueCache]] = []
         for layer in self.layers:
@@ -256,10 +234,12 @@ class ConvTrunk(nn.Module):
             projected.append(
                 None
                 if attention is None or source is None
+                # Once per text: the source does not change between steps.
                 else attention.project_source(source.keys, source.values)
             )
             caches.append(None if past is None else past.new_cache())
-        return TrunkState(projected, None if source is None else source.valid_mask(), caches)
+        valid_mask = None if source is None else source.valid_mask()
+        return TrunkState(projected, valid_mask, caches, windows=[None] * len(caches))
 
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
         """Decode one step.
@@ -283,12 +263,13 @@ class ConvTrunk(nn.Module):
     def fold(self) -> None:
         """Precompute for inference the values that depend only on the weights."""
         for module in self.modules():
+            # Modules that can fold declare it by having the method; the trunk itself has it, too.
             fold = getattr(module, "fold", None)
             if fold is not None and module is not self:
                 fold()
 
     def max_positions(self) -> int:
-        """Longest text, its end included."""
+        """Return the length of the longest text, its end token included."""
         return self.embedding.max_positions()
 
     def _check_length(self, length: int) -> None:

@@ -1,25 +1,26 @@
-"""Fusion of a story model in training with one that is trained and fixed.
+"""Fusion of a story model in training with a trained, frozen story model.
 
-Fan et al. 2018, section 3.4: the second model learns what the first has not. Their hidden states
-are joined, the first model's output layer is not computed.
+Fan et al. 2018, section 3.4. The hidden states of both models are joined before a common output
+layer, so that the model in training learns what the frozen model has not.
 """
 
 import math
 from typing import Any, Optional
 
 import torch
-from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_mm.models._conv_decoder import StoryDecoder, source_of
-from fairseq_mm.models._conv_encoder import ConvEncoder, EncoderOut, reorder_encoder_out
+from fairseq_mm.models._bases import BatchFirstEncoder, EncoderOut
+from fairseq_mm.models._conv_decoder import StoryDecoder, convert_source
+from fairseq_mm.models._conv_encoder import ConvEncoder
 from fairseq_mm.models._conv_trunk import ConvTrunk, Trace, TrunkState
+from fairseq_mm.modules.linear import normal_linear
 
 FROZEN = "frozen_"
 
 
-class FusionEncoder(FairseqEncoder):
-    """Both models' encoders: the frozen one's outputs have ``frozen_`` before their names."""
+class FusionEncoder(BatchFirstEncoder):
+    """Encoders of both models; names of the frozen encoder's outputs begin with ``frozen_``."""
 
     def __init__(self, trained: ConvEncoder, frozen: ConvEncoder) -> None:
         super().__init__(trained.dictionary)
@@ -27,14 +28,11 @@ class FusionEncoder(FairseqEncoder):
         self.frozen = frozen
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """As :meth:`ConvEncoder.forward`, twice."""
+        """Run the trained and the frozen encoder, see :meth:`ConvEncoder.forward`."""
         out = self.trained(src_tokens, src_lengths)
         with torch.no_grad():
             frozen = self.frozen(src_tokens, src_lengths)
         return {**out, **{FROZEN + key: xs for key, xs in frozen.items()}}
-
-    def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        return reorder_encoder_out(encoder_out, new_order)
 
     def max_positions(self) -> int:
         return min(self.trained.max_positions(), self.frozen.max_positions())
@@ -55,33 +53,28 @@ class Fusion(nn.Module):
     def __init__(self, trained_dim: int, frozen_dim: int) -> None:
         super().__init__()
         both = trained_dim + frozen_dim
-        self.trained_gate = _linear(both, trained_dim)
-        self.frozen_gate = _linear(both, frozen_dim)
+        # As in the released code, each model has gates of its own for every channel, from both
+        # hidden states.
+        self.trained_gate = normal_linear(both, trained_dim, math.sqrt(1 / both))
+        self.frozen_gate = normal_linear(both, frozen_dim, math.sqrt(1 / both))
         self.joining = nn.Sequential(
-            _linear(both, 2 * trained_dim),
+            normal_linear(both, 2 * trained_dim, math.sqrt(1 / both)),
             nn.LayerNorm(2 * trained_dim),
             nn.GLU(),
-            _linear(trained_dim, 2 * trained_dim),
+            normal_linear(trained_dim, 2 * trained_dim, math.sqrt(1 / trained_dim)),
             nn.LayerNorm(2 * trained_dim),
             nn.GLU(),
-            _linear(trained_dim, trained_dim),
+            normal_linear(trained_dim, trained_dim, math.sqrt(1 / trained_dim)),
             nn.LayerNorm(trained_dim),
         )
 
     def forward(self, trained: Tensor, frozen: Tensor) -> Tensor:
-        """
-        Args:
-            trained: ``[..., trained_dim]``.
-            frozen: ``[..., frozen_dim]``.
-
-        Returns:
-            ``[..., trained_dim]``.
-        """
+        """Fuse hidden states [..., trained_dim] and [..., frozen_dim] to [..., trained_dim]."""
         trained_gate, frozen_gate = self.gates(trained, frozen)
         return self.joining(torch.cat([trained_gate * trained, frozen_gate * frozen], dim=-1))
 
     def gates(self, trained: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
-        """g1 and g2, of the shapes of ``trained`` and ``frozen``."""
+        """Compute g1 and g2, with the shapes of ``trained`` and ``frozen``."""
         both = torch.cat([trained, frozen], dim=-1)
         return self.trained_gate(both).sigmoid(), self.frozen_gate(both).sigmoid()
 
@@ -112,9 +105,11 @@ class FusionDecoder(StoryDecoder):
         self.frozen_masks_padding = frozen_masks_padding
 
     def replace_frozen(self, frozen: ConvTrunk, masks_padding: bool) -> None:
-        """Another fixed model; where its size differs, with new gates."""
+        """Replace the frozen model, and the gates if its size differs."""
         if frozen.out_dim != self.frozen.out_dim:
             fusion = Fusion(self.trunk.out_dim, frozen.out_dim)
+            # The model may already be on a GPU or in half precision when a checkpoint brings
+            # another frozen model.
             self.fusion = fusion.to(next(self.fusion.parameters()))
         self.frozen = frozen
         self.frozen_masks_padding = masks_padding
@@ -126,11 +121,13 @@ class FusionDecoder(StoryDecoder):
         incremental_state: Optional[dict] = None,
         trace: Optional[Trace] = None,
     ) -> tuple[Tensor, Tensor]:
-        """``[B, T, dim]`` of the trained and of the frozen model (T is 1 when incremental)."""
+        """Compute hidden states [B, T, dim] of both models; T is 1 when decoding incrementally."""
         if incremental_state is None:
             source, frozen_source = self._sources(encoder_out)
             trained = self.trunk(prev_output_tokens, source, trace)
             with torch.no_grad():
+                # Not just frozen parameters: without no_grad, activations of the frozen model would
+                # be kept for a backward pass.
                 frozen = self.frozen(prev_output_tokens, frozen_source)
         else:
             state, frozen_state = self._states(incremental_state, encoder_out)
@@ -138,6 +135,8 @@ class FusionDecoder(StoryDecoder):
             newest = prev_output_tokens[:, -1]
             trained = self.trunk.step(newest, number, state).unsqueeze(1)
             frozen = self.frozen.step(newest, number, frozen_state).unsqueeze(1)
+        # No dropout of the frozen states: the released code takes them before the dropout of that
+        # model.
         return self.dropout(trained), frozen
 
     def extract_features(
@@ -148,13 +147,14 @@ class FusionDecoder(StoryDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """As :meth:`StoryDecoder.extract_features`, after fusion."""
+        """Compute :meth:`StoryDecoder.extract_features` after fusion."""
         assert encoder_out is not None
         states = self.hidden_states(prev_output_tokens, encoder_out, incremental_state, trace)
         return self.fusion(*states), None
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         self.trunk.fold()
+        # The frozen model is no part of self.trunk, so fairseq would leave its weights unfolded.
         self.frozen.fold()
 
     def max_positions(self) -> int:
@@ -166,13 +166,6 @@ class FusionDecoder(StoryDecoder):
 
     def _sources(self, encoder_out: Optional[EncoderOut]) -> tuple[Any, Any]:
         return (
-            source_of(encoder_out, masks_padding=self.masks_padding),
-            source_of(encoder_out, masks_padding=self.frozen_masks_padding, part=FROZEN),
+            convert_source(encoder_out, masks_padding=self.masks_padding),
+            convert_source(encoder_out, masks_padding=self.frozen_masks_padding, part=FROZEN),
         )
-
-
-def _linear(input_dim: int, output_dim: int) -> nn.Linear:
-    layer = nn.Linear(input_dim, output_dim)
-    nn.init.normal_(layer.weight, std=math.sqrt(1 / input_dim))
-    nn.init.zeros_(layer.bias)
-    return layer

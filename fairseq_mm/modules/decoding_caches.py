@@ -1,5 +1,7 @@
 """Keys and values of earlier tokens, kept between decoding steps."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,17 @@ def keeps_all(order: Tensor, count: int) -> bool:
     # True at most steps of a search with one beam, where copying a cache would take a good part of
     # the time of the step.
     return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
+
+
+def select_rows(x: Any, order: Tensor) -> Any:
+    """Select rows of every tensor in nested dicts, lists and tuples; None stays None."""
+    if x is None:
+        return None
+    if isinstance(x, Tensor):
+        return x.index_select(0, order)
+    if isinstance(x, dict):
+        return {key: select_rows(part, order) for key, part in x.items()}
+    return type(x)(select_rows(part, order) for part in x)
 
 
 class SentenceCache:

@@ -50,6 +50,14 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     return out.contiguous().view(*x.shape[:-1], -1)
 
 
+def normal_linear(input_dim: int, output_dim: int, std: float) -> nn.Linear:
+    """Build a linear layer with weights from N(0, std^2) and zero bias."""
+    layer = nn.Linear(input_dim, output_dim)
+    nn.init.normal_(layer.weight, std=std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply G linear maps, each to its own vectors: [G, N, I] -> [G, N, O], with weights [G, O, I]
     and biases [G, O].

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fairseq_mm.modules.attention import attend, attend_causally, attention_weights
-from fairseq_mm.modules.linear import WeightNormalized, grouped_linear, linear
+from fairseq_mm.modules.linear import WeightNormalized, grouped_linear, linear, normal_linear
 
 _FIRST_CAPACITY = 64
 
@@ -147,11 +147,9 @@ class MultiScaleSelfAttention(nn.Module):
         # Section 3.3: the first head sees the full input, the second every other step, the third
         # every third.
         self.strides = list(range(1, num_heads + 1)) if is_multi_scale else [1]
-        self.input_proj = nn.Linear(hidden_dim, 3 * embed_dim)
         # Gehring et al. 2017, section 3.5, without the dropout that the other layers of this model
         # have on their inputs.
-        nn.init.normal_(self.input_proj.weight, std=hidden_dim**-0.5)
-        nn.init.zeros_(self.input_proj.bias)
+        self.input_proj = normal_linear(hidden_dim, 3 * embed_dim, hidden_dim**-0.5)
         # networks for queries, keys and values, shared by all heads or one per head
         networks = 3 * num_heads if is_multi_scale else 3
         width = self.head_dim if is_multi_scale else embed_dim

@@ -6,7 +6,7 @@ from typing import Optional
 from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.linear import WeightNormalized, linear
+from fairseq_mm.modules.linear import WeightNormalized, linear, normal_linear
 
 
 class SourceAttention(nn.Module):
@@ -25,9 +25,8 @@ class SourceAttention(nn.Module):
 
     def __init__(self, hidden_dim: int, embed_dim: int, num_heads: int, *, dropout: float) -> None:
         super().__init__()
-        self.hidden_proj = nn.Linear(hidden_dim, embed_dim)
-        nn.init.normal_(self.hidden_proj.weight, std=math.sqrt((1 - dropout) / hidden_dim))
-        nn.init.zeros_(self.hidden_proj.bias)
+        std = math.sqrt((1 - dropout) / hidden_dim)
+        self.hidden_proj = normal_linear(hidden_dim, embed_dim, std)
         self.query_proj = WeightNormalized(embed_dim, embed_dim)
         self.key_proj = WeightNormalized(embed_dim, embed_dim)
         self.value_proj = WeightNormalized(embed_dim, embed_dim)

@@ -7,7 +7,7 @@ import torch
 from toy_data import make_dictionary
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._conv_encoder import ConvEncoder, reorder_encoder_out
+from fairseq_mm.models._conv_encoder import ConvEncoder
 
 PAD, E = 1, 6
 
@@ -93,7 +93,7 @@ def test_rows_are_reordered_together(encoder):
     with torch.no_grad():
         out = encoder(torch.tensor([[5, 9, 2], [PAD, 4, 2]]))
     order = torch.tensor([1, 0, 1])
-    reordered = reorder_encoder_out(out, order)
+    reordered = encoder.reorder_encoder_out(out, order)
     for key, (x,) in out.items():
         assert torch.equal(reordered[key][0], x[order])
-    assert reorder_encoder_out(out, torch.tensor([0, 1])) is out
+    assert encoder.reorder_encoder_out(out, torch.tensor([0, 1])) is out
