@@ -34,8 +34,9 @@ lists the videos without a transcript (Table 6).
 """
 
 import argparse
+import os
 from pathlib import Path
-from typing import Any, Callable
+from typing import Callable
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.inspect_output import write_inspection
@@ -53,12 +54,8 @@ OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        nargs="*",
-        metavar="SOURCE",
-        help="Data folder, JSON lines of `fairseq-mm tell`, prompt, or five images.",
-    )
+    source = "Data folder, JSON lines of `fairseq-mm tell`, prompt, or five images."
+    parser.add_argument("source", nargs="*", metavar="SOURCE", help=source)
     arguments.add(
         parser,
         *("data", "checkpoint", "split", "output", "html", "device"),
@@ -74,101 +71,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="Lines of the split or file, counted from 0; one of stories of prompts (default: 0).",
     )
-    parser.add_argument(
-        "--story",
-        metavar="TEXT",
-        help="Text to inspect, of a prompt or of images; the five sentences of a visual story have "
-        "<sent> or line breaks between them.",
-    )
-    parser.add_argument(
-        "--layers",
-        action="store_true",
-        help="Also write the attention of each layer to the prompt or to the frames.",
+    arguments.add_rows(
+        parser,
+        {
+            "--story": (
+                "Text to inspect, of a prompt or of images; the five sentences of a visual story "
+                "have <sent> or line breaks between them.",
+                {"metavar": "TEXT"},
+            ),
+            "--layers": (
+                "Also write the attention of each layer to the prompt or to the frames.",
+                arguments.FLAG,
+            ),
+        },
     )
     arguments.add(parser, "features")
-    _add_prompt_arguments(parser.add_argument_group("stories of prompts"))
-    _add_image_arguments(parser.add_argument_group("visual stories"))
-    _add_video_arguments(parser.add_argument_group("summaries of videos"))
-
-
-def _add_prompt_arguments(group: Any) -> None:
-    group.add_argument(
-        "--side",
-        choices=("wp_source", "wp_target"),
-        help="Side of the split, for a language model (default: wp_target).",
+    arguments.add_rows(
+        parser.add_argument_group("stories of prompts"),
+        {
+            "--side": (
+                "Side of the split, for a language model (default: wp_target).",
+                {"choices": ("wp_source", "wp_target")},
+            ),
+            "--words": (
+                "Maximum number of words (default: as many as the model has positions for).",
+                {"metavar": "N", "type": arguments.positive},
+            ),
+            "--part": (
+                "Part of a fusion model whose attention is recorded (default: trained).",
+                {"choices": ("trained", "pretrained")},
+            ),
+        },
     )
-    group.add_argument(
-        "--words",
-        type=arguments.positive,
-        metavar="N",
-        help="Maximum number of words (default: as many as the model has positions for).",
+    images = parser.add_argument_group("visual stories")
+    arguments.add(images, "weights")
+    arguments.add_rows(
+        images,
+        {
+            "--generate": (
+                "Inspect what the model generates from the images of a data folder (beam 5), not "
+                "the folder's stories. Images without --story have generated stories anyway.",
+                arguments.FLAG,
+            ),
+            "--images": (
+                "Folder or .tar of a store's images, for the page; may be given again.",
+                {"metavar": "FOLDER", "action": "append", "default": []},
+            ),
+            "--image": (
+                "Image from 1 to 5 whose grid is shown; may be given again (default: all).",
+                {"metavar": "N", "type": int, "action": "append", "default": []},
+            ),
+            "--position": (
+                "Position of the grid, from 0 (default: that whose similarities vary most).",
+                {"metavar": "ROW,COLUMN", "type": _two_numbers(",")},
+            ),
+            "--grid": (
+                "Shape of an image's features (default: as many rows as columns).",
+                {"metavar": "ROWSxCOLUMNS", "type": _two_numbers("x")},
+            ),
+        },
     )
-    group.add_argument(
-        "--part",
-        choices=("trained", "pretrained"),
-        help="Part of a fusion model whose attention is recorded (default: trained).",
-    )
-
-
-def _add_image_arguments(group: Any) -> None:
-    arguments.add(group, "weights")
-    group.add_argument(
-        "--generate",
-        action="store_true",
-        help="Inspect what the model generates from the images of a data folder (beam 5), not the "
-        "folder's stories. Images without --story have generated stories anyway.",
-    )
-    group.add_argument(
-        "--images",
-        action="append",
-        default=[],
-        metavar="FOLDER",
-        help="Folder or .tar of a store's images, for the page; may be given again.",
-    )
-    group.add_argument(
-        "--image",
-        type=int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="Image from 1 to 5 whose grid is shown; may be given again (default: all).",
-    )
-    group.add_argument(
-        "--position",
-        type=_two_numbers(","),
-        metavar="ROW,COLUMN",
-        help="Position of the grid, from 0 (default: that whose similarities vary most).",
-    )
-    group.add_argument(
-        "--grid",
-        type=_two_numbers("x"),
-        metavar="ROWSxCOLUMNS",
-        help="Shape of an image's features (default: as many rows as columns).",
-    )
-
-
-def _add_video_arguments(group: Any) -> None:
-    group.add_argument(
-        "--gates",
-        action="store_true",
-        help="Write forget gate scores, of all videos or of --lines, not the attention.",
-    )
-    group.add_argument(
-        "--hypotheses",
-        metavar="FILE",
-        help="Generated summaries that take the place of the references: fairseq-generate's "
-        "output, JSONL, or one a line.",
-    )
-    group.add_argument(
-        "--videos",
-        metavar="DIR",
-        action="append",
-        default=[],
-        help="Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
-        "again.",
+    videos = parser.add_argument_group("summaries of videos")
+    arguments.add_rows(
+        videos,
+        {
+            "--gates": (
+                "Write forget gate scores, of all videos or of --lines, not the attention.",
+                arguments.FLAG,
+            ),
+            "--hypotheses": (
+                "Generated summaries that take the place of the references: fairseq-generate's "
+                "output, JSONL, or one a line.",
+                {"metavar": "FILE"},
+            ),
+            "--videos": (
+                "Folder or .tar of the videos, whose frames and seconds the page shows; may be "
+                "given again.",
+                {"metavar": "DIR", "action": "append", "default": []},
+            ),
+        },
     )
     arguments.add(
-        group,
+        videos,
         *("json", "batch_size"),
         json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
         batch_size={
@@ -200,13 +184,15 @@ def _two_numbers(separator: str) -> Callable[[str], tuple[int, int]]:
 
 
 def run(args: argparse.Namespace) -> None:
+    # before the checkpoint is opened, which takes seconds
     files: dict[Path, str] = {}
     for name in ("output", "html", "json"):
         path = getattr(args, name)
         arguments.check_writable(f"--{name}", path)
         if path and files.setdefault(Path(path).resolve(), name) != name:
             raise UserError(f"{path}: --{files[Path(path).resolve()]} and --{name} must differ.")
-    if args.data is None and len(args.source) == 1 and _is_folder(args.source[0]):
+    # os.path.isdir, not Path.is_dir: a prompt may be longer than a file's name is allowed to be
+    if args.data is None and len(args.source) == 1 and os.path.isdir(args.source[0]):
         args.data = args.source.pop()
     if args.data is not None and (args.source or not Path(args.data).is_dir()):
         other = f"leave out {args.source[0]}" if args.source else "is no folder"
@@ -216,6 +202,7 @@ def run(args: argparse.Namespace) -> None:
 
     checkpoints = Checkpoint.open_all(args.checkpoint)
     kinds = {checkpoint.input_kind for checkpoint in checkpoints}
+    # among several checkpoints one of videos decides: its inspection names and refuses them
     kind = "videos" if "videos" in kinds else checkpoints[0].input_kind
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
         if arguments.is_given(args, name) and name not in OPTIONS[kind]:
@@ -230,10 +217,3 @@ def run(args: argparse.Namespace) -> None:
     else:
         from fairseq_mm.cli.inspect_prompts import inspect
     write_inspection(args, inspect(args, checkpoints))
-
-
-def _is_folder(text: str) -> bool:
-    try:
-        return Path(text).is_dir()
-    except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
-        return False

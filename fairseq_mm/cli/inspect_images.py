@@ -13,11 +13,10 @@ from fairseq_mm.analysis.visual_story_inspection import (
     inspect_visual_story,
     traces_of,
 )
-from fairseq_mm.cli.inspect_output import Inspection, Part, check_line
+from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
 from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
-from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_story_words, story_text_path
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, check_encodable, split_sentences
@@ -51,55 +50,61 @@ class Subject(NamedTuple):
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """
+    """Inspect visual stories with one model.
+
     Raises:
-        UserError: if files or options do not fit, or there is nothing to show of the model.
+        UserError: if files or options do not fit, or the model has no attention to show.
     """
     model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
-    chosen = _positions(args, traces_of(model), model)
-    subjects, store, missing = _subjects(args)
+    positions = _choose_positions(args, traces_of(model), model)
+    subjects, store, missing = _read_subjects(args)
     if args.story is not None:
         if len(subjects) > 1:
             raise UserError(
                 f"the story is given, but there are {len(subjects)} lines: give one of --lines."
             )
-        subjects = [subjects[0]._replace(sentences=_tokenized(args.story, model))]
+        subjects = [subjects[0]._replace(sentences=_tokenize(args.story, model))]
     if store is not None:
         model.processor.reader.check_features(store.attributes, store.dim, store.path)
     subjects = [
         subject._replace(keys=[None if key in missing else key for key in subject.keys])
         for subject in subjects
     ]
-    given = [[_input_of(key, store) for key in subject.keys] for subject in subjects]
-    examples = model._read(given, None)
-    shelf = _Shelf(args.images, is_stored=store is not None)
+    # a path is read by the processor, None stands for a missing image
+    inputs = [
+        [key if key is None or store is None else store.read(key) for key in subject.keys]
+        for subject in subjects
+    ]
+    examples = model._read(inputs, None)
+    images = _StoryImages(args.images, is_stored=store is not None)
     number = len(subjects)
-    of = "a visual story" if number == 1 else f"{number} visual stories"
+    title = f"Attention of {'a visual story' if number == 1 else f'{number} visual stories'}"
     subtitle = f"{model.architectures[0]}, {model.files[0]}"
 
     def parts() -> Iterator[Part]:
         for subject, example in zip(subjects, examples):
             sentences = subject.sentences
             if sentences is None:
+                # one at a time: --lines may name many, and each is shown when it is complete
                 ((best, *_),) = model.stream([example], model.config(), indices=[subject.index])
                 sentences = [words.split() for words in split_sentences(best.line)]
             _check_sentences(sentences, subject.title)
-            yield _part(model, subject, example, sentences, chosen, shelf)
+            yield _build_part(model, subject, example, sentences, positions, images)
         if args.html:
-            shelf.check()
+            images.check()
 
-    return Inspection(f"Attention of {of}", subtitle, parts())
+    return Inspection(title, subtitle, parts())
 
 
-def _part(
+def _build_part(
     model: Any,
     subject: Subject,
     example: Any,
     sentences: Sentences,
-    chosen: Optional[GridPositions],
-    shelf: "_Shelf",
+    positions: Optional[GridPositions],
+    images: "_StoryImages",
 ) -> Part:
-    found = inspect_visual_story(model, example, sentences)
+    inspected = inspect_visual_story(model, example, sentences)
     names = [NO_IMAGE if key is None else key for key in subject.keys]
     record = {
         "id": subject.id,
@@ -107,7 +112,7 @@ def _part(
         "images": names,
         "generated": subject.sentences is None,
         "sentences": [" ".join(sentence) for sentence in sentences],
-        **found.record(chosen),
+        **inspected.record(positions),
     }
 
     def draw() -> list[Any]:
@@ -115,13 +120,13 @@ def _part(
 
         return [
             section_of_visual_story(
-                found,
+                inspected,
                 sentences,
-                [None if key is None else shelf.image(key) for key in subject.keys],
+                [None if key is None else images.get(key) for key in subject.keys],
                 [Path(name).name for name in names],
                 title=subject.title,
                 note="generated by the model" if subject.sentences is None else "",
-                positions=chosen,
+                positions=positions,
                 identity=model.processor.reader.identity,
             )
         ]
@@ -129,7 +134,9 @@ def _part(
     return Part([record], draw)
 
 
-def _positions(args: argparse.Namespace, traces: Traces, model: Any) -> Optional[GridPositions]:
+def _choose_positions(
+    args: argparse.Namespace, traces: Traces, model: Any
+) -> Optional[GridPositions]:
     if not traces.grid:
         for name in ("image", "position", "grid"):
             if getattr(args, name):
@@ -150,17 +157,17 @@ def _positions(args: argparse.Namespace, traces: Traces, model: Any) -> Optional
     return GridPositions(places, args.position, shape)
 
 
-def _subjects(
+def _read_subjects(
     args: argparse.Namespace,
 ) -> tuple[list[Subject], Optional[FeatureStores], frozenset[str]]:
-    """Stories, the store of their images' features, and the images that it lacks."""
+    """Return the stories, the store of their images' features, and the images that it lacks."""
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
     if args.data:
         if args.weights:
             raise UserError("--weights: no image is read where features are given; leave it out.")
         store = open_folder_features(args.data, args.features)
-        return _of_folder(args), store, read_missing_images(args.data)
+        return _read_folder(args), store, read_missing_images(args.data)
     if args.generate or args.split:
         name = "--generate" if args.generate else "--split"
         raise UserError(f"{name}: is of a data folder, and there is none.")
@@ -174,11 +181,16 @@ def _subjects(
                 raise UserError(f"--{name}: is not for images; leave it out.")
         keys = [None if path == NO_IMAGE else path for path in args.source]
         return [Subject(0, "\t".join(args.source), "", keys, None)], None, frozenset()
-    generated_store = open_features(args.features.split(os.pathsep)) if args.features else None
-    return _of_generated(args.source[0], args.lines or [0]), generated_store, frozenset()
+    told_store = open_features(args.features.split(os.pathsep)) if args.features else None
+    path, needed = args.source[0], " of images, with `images` and `hypothesis`; images are given "
+    told = read_told_lines(
+        path, list(dict.fromkeys(args.lines or [0])), _parse_told, f"{needed}five at a time."
+    )
+    subjects = [subject._replace(index=i, title=f"Line {i} of {path}") for i, subject in told]
+    return subjects, told_store, frozenset()
 
 
-def _of_folder(args: argparse.Namespace) -> list[Subject]:
+def _read_folder(args: argparse.Namespace) -> list[Subject]:
     split = args.split or "valid"
     path = os.path.join(args.data, f"{split}.visual_ids")
     keys, stories = read_visual_ids(path), read_story_words(args.data, split)
@@ -186,7 +198,7 @@ def _of_folder(args: argparse.Namespace) -> list[Subject]:
     subjects = []
     for line in dict.fromkeys(args.lines or [0]):
         check_line(line, len(keys), path)
-        sentences = None if args.generate else _sentences_of(" ".join(stories[line]))
+        sentences = None if args.generate else _split_words(" ".join(stories[line]))
         if args.generate and args.story is not None:
             raise UserError("--generate: the story is given; leave one of the two out.")
         title = f"Line {line} of {split}"
@@ -194,40 +206,22 @@ def _of_folder(args: argparse.Namespace) -> list[Subject]:
     return subjects
 
 
-def _of_generated(path: str, wanted: Sequence[int]) -> list[Subject]:
-    """Lines of what ``fairseq-mm tell --jsonl`` wrote."""
-    lines = [(number, line) for number, line in read_lines(Path(path)) if line.strip()]
-    subjects = []
-    for line in dict.fromkeys(wanted):
-        check_line(line, len(lines), path)
-        number, text = lines[line]
-        try:
-            record = parse_json(text)
-            images, sentences = record["images"], _sentences_of(record["hypothesis"])
-            if not isinstance(images, list) or not all(isinstance(x, str) for x in images):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise UserError(
-                f"{path}:{number}: must be a line of `fairseq-mm tell --jsonl` of images, with "
-                "`images` and `hypothesis`; images are given five at a time."
-            ) from None
-        keys = [None if key == NO_IMAGE else key for key in images]
-        key = str(record.get("id", "\t".join(images)))
-        subjects.append(Subject(line, key, f"Line {line} of {path}", keys, sentences))
-    return subjects
+def _parse_told(record: Any) -> Subject:
+    images, sentences = record["images"], _split_words(record["hypothesis"])
+    if not isinstance(images, list):
+        raise TypeError
+    # join raises a TypeError for an image that is no text
+    key = str(record.get("id", "\t".join(images)))
+    return Subject(0, key, "", [None if x == NO_IMAGE else x for x in images], sentences)
 
 
-def _input_of(key: Optional[str], store: Optional[FeatureStores]) -> Any:
-    """Return the processor's input for an image."""
-    return key if key is None or store is None else store.read(key)
-
-
-def _sentences_of(line: str) -> Sentences:
+def _split_words(line: str) -> Sentences:
     return [words.split() for words in split_sentences(line)]
 
 
-def _tokenized(text: str, model: Any) -> Sentences:
+def _tokenize(text: str, model: Any) -> Sentences:
     check_encodable(text, "story")
+    # stories of the data are lower-cased or not; the model's own words show which
     pieces = text.split(SEPARATOR) if SEPARATOR in text else text.strip().splitlines()
     words = model.dictionary.symbols[model.dictionary.nspecial :]
     keeps_case = any(word != word.lower() for word in words)
@@ -249,12 +243,12 @@ def _check_sentences(sentences: Sentences, title: str) -> None:
             raise UserError(f"{where}{token!r} is no word of a story.")
 
 
-class _Shelf:
-    """Images of the stories, each read once.
+class _StoryImages:
+    """Images of the stories for the page; each is read once.
 
     Args:
-        folders: with the images of a store.
-        is_stored: keys are of a store; else they are paths.
+        folders: Folders or archives with the images of a store.
+        is_stored: True if keys are ids of a store, False if they are paths of images.
     """
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
@@ -263,24 +257,21 @@ class _Shelf:
         self.folders = folders
         self.thumbnails = Thumbnails(folders, SIDE) if folders else None
         self.is_stored = is_stored
-        self._read: dict[str, Any] = {}
+        self._embedded: dict[str, Any] = {}
 
-    def image(self, key: str) -> Any:
-        """The image as the page embeds it; None where it is in none of the folders."""
+    def get(self, key: str) -> Any:
+        """Return an image as the page embeds it; None if no folder has it."""
         from fairseq_mm.report.visual_story_attention import embed_image
 
-        if key not in self._read:
+        if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:
                 file = self.thumbnails.image(key)
-            self._read[key] = None if file is None else embed_image(file, SIDE)
-        return self._read[key]
+            self._embedded[key] = None if file is None else embed_image(file, SIDE)
+        return self._embedded[key]
 
     def check(self) -> None:
-        """Check that given folders have images of the stories.
-
-        Raises:
-            UserError: if they have none.
-        """
-        if self.folders and not any(self._read.values()):
+        """Raise a UserError if folders are given, but have none of the stories' images."""
+        # after the last story: single images may be missing, but a wrong folder has none
+        if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

@@ -4,10 +4,11 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
+from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """Part of an inspection that is written at a time.
+    """Part of an inspection, such as one text.
 
     Attributes:
         records: JSON objects.
-        draw: Function that makes the sections of the page.
+        draw: Function that makes the sections of the page; not called without a page.
     """
 
     records: list[dict[str, Any]]
@@ -34,7 +35,7 @@ class Inspection(NamedTuple):
         subtitle: Line under the title.
         parts: Parts, made one after the other, since all of them may not fit into memory.
         result: Content of ``--json``.
-        lines: Lines for a terminal that describe ``result``.
+        lines: Description of ``result`` for a terminal.
     """
 
     title: str
@@ -45,30 +46,48 @@ class Inspection(NamedTuple):
 
 
 def check_line(line: int, total: int, path: Any) -> None:
-    """Check that a file has a line.
-
-    Args:
-        line: Number of the line, counted from 0.
-        total: Number of lines of the file.
-        path: Path of the file.
-
-    Raises:
-        UserError: if it has no such line.
-    """
+    """Raise a UserError unless a file of ``total`` lines has the line, counted from 0."""
     if not 0 <= line < total:
         raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
 
-def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
-    """Write ``--output``, ``--html`` and ``--json``, or the JSON lines to standard output.
+def read_told_lines(
+    path: str, wanted: Sequence[int], parse: Callable[[Any], Any], needed: str
+) -> Iterator[tuple[int, Any]]:
+    """Read lines of the output of ``fairseq-mm tell --jsonl``.
+
+    Args:
+        path: Path of the file.
+        wanted: Numbers of the lines, counted from 0 without blank lines.
+        parse: Function of a line's JSON value; may raise any error of a missing or wrong field.
+        needed: End of the message if it does, which names the fields.
+
+    Yields:
+        The number of a line and the result of ``parse``.
 
     Raises:
-        UserError: if a file cannot be written.
+        UserError: if the file has no such line, or ``parse`` raises an error.
     """
+    lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
+    for line in wanted:
+        check_line(line, len(lines), path)
+        number, text = lines[line]
+        try:
+            value = parse(parse_json(text))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{path}:{number}: must be a line of `fairseq-mm tell --jsonl`{needed}"
+            ) from None
+        yield line, value
+
+
+def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
+    """Write ``--output``, ``--html`` and ``--json``, or the JSON lines to standard output."""
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.report.html_page import render_page, write_page
 
     sections: list[Section] = []
+    # with another output, standard output is left to the description of --gates
     to_stdout = not (args.output or args.html or args.json)
     file: Any = sys.stdout
     with contextlib.ExitStack() as stack:

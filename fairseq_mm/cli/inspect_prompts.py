@@ -1,13 +1,12 @@
 """``fairseq-mm inspect`` of stories of prompts and of language models' texts."""
 
 import argparse
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mm.analysis.story_inspection import inspect_story
-from fairseq_mm.cli.inspect_output import Inspection, Part, check_line
-from fairseq_mm.data.input_files import parse_json, read_lines
+from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
 from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side_path
 from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 from fairseq_mm.errors import UserError
@@ -18,12 +17,13 @@ Text = tuple[Optional[list[str]], list[str]]
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """
+    """Inspect the story of a prompt, or the text of a language model.
+
     Raises:
         UserError: if files or options do not fit, or the model records nothing.
     """
     models = build_models(checkpoints, args.device)
-    prompt, story = _text_of(args, models)
+    prompt, story = _read_text(args, models)
     if models.are_language_models:
         prompt = None
     elif not prompt:
@@ -32,36 +32,43 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         raise UserError("the story has no word.")
     check_encodable(" ".join([*(prompt or ()), *story]), "prompt and story")
     part = args.part or "trained"
-    found = inspect_story(models, prompt, story, num_words=args.words, part=part)
+    inspected = inspect_story(models, prompt, story, num_words=args.words, part=part)
 
     def draw() -> list[Any]:
+        # the page needs Pillow, which the records do not
         from fairseq_mm.report.inspection import sections_of_story
 
-        return sections_of_story(found)
+        return sections_of_story(inspected)
 
-    of_part = "" if found.gates is None else f", attention of its {part} part"
-    subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {len(found.words)} words"
-    title = " ".join(found.prompt[:-1]) or " ".join(found.words[:12])
-    return Inspection(title, subtitle, iter([Part(found.records(layers=args.layers), draw)]))
+    of_part = "" if inspected.gates is None else f", attention of its {part} part"
+    number = len(inspected.words)
+    subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {number} words"
+    # without the </s> of the prompt; a language model's text has no prompt
+    title = " ".join(inspected.prompt[:-1]) or " ".join(inspected.words[:12])
+    return Inspection(title, subtitle, iter([Part(inspected.records(layers=args.layers), draw)]))
 
 
-def _text_of(args: argparse.Namespace, models: LoadedModels) -> Text:
+def _read_text(args: argparse.Namespace, models: LoadedModels) -> Text:
     if len(args.source) + (args.data is not None) != 1:
         raise UserError(
             "SOURCE: give a data folder, a file or a prompt's text, but not "
             f"{len(args.source) or 'none'}."
         )
     source = args.data or args.source[0]
-    is_file = not args.data and _exists(source)
+    # os.path.exists, not Path.exists: a prompt may be longer than a file's name is allowed to be
+    is_file = not args.data and os.path.exists(source)
     if args.story is not None and (args.data or is_file):
         raise UserError(f"{source}: --story goes with a prompt's text.")
     lines = args.lines or [0]
     if len(lines) > 1:
         raise UserError(f"--lines: one story is inspected, but {len(lines)} lines are given.")
     if args.data:
-        return _of_folder(source, args.split or "valid", args.side or TARGET, lines[0], models)
+        split, side = args.split or "valid", args.side or TARGET
+        return _read_folder(source, split, side, lines[0], models)
     if is_file:
-        return _of_generated(source, lines[0])
+        needed = ", with `tokens` and `prompt`."
+        ((_, text),) = read_told_lines(source, lines, _parse_told, needed)
+        return text
     if models.are_language_models:
         if args.story is not None:
             raise UserError(
@@ -74,14 +81,7 @@ def _text_of(args: argparse.Namespace, models: LoadedModels) -> Text:
     return tokenize_story_text(source), tokenize_story_text(args.story)
 
 
-def _exists(source: str) -> bool:
-    try:
-        return Path(source).exists()
-    except (OSError, ValueError):  # a prompt may be longer than a file's name is allowed to be
-        return False
-
-
-def _of_folder(folder: str, split: str, side: str, line: int, models: LoadedModels) -> Text:
+def _read_folder(folder: str, split: str, side: str, line: int, models: LoadedModels) -> Text:
     if models.are_language_models:
         texts = read_side(folder, split, side)
         check_line(line, len(texts), side_path(folder, split, side))
@@ -91,25 +91,14 @@ def _of_folder(folder: str, split: str, side: str, line: int, models: LoadedMode
     return stories.prompts[line], stories.stories[line]
 
 
-def _of_generated(path: str, line: int) -> Text:
-    """A line of what ``fairseq-mm tell`` wrote."""
-    lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
-    check_line(line, len(lines), path)
-    number, text = lines[line]
-    try:
-        record = parse_json(text)
-        story, prompt = _words(record["tokens"]), record.get("prompt_tokens")
-        if prompt is None:
-            return tokenize_story_text(record.get("prompt", "")), story
-        return _words(prompt), story
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{path}:{number}: must be a line of `fairseq-mm tell --jsonl`, with `tokens` and "
-            "`prompt`."
-        ) from None
+def _parse_told(record: Any) -> Text:
+    story, prompt = _split_words(record["tokens"]), record.get("prompt_tokens")
+    if prompt is None:
+        return tokenize_story_text(record.get("prompt", "")), story
+    return _split_words(prompt), story
 
 
-def _words(value: Any) -> list[str]:
+def _split_words(value: Any) -> list[str]:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return value
-    return str.split(value)
+    return str.split(value)  # unlike value.split(), a TypeError for any other type

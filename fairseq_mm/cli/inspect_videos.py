@@ -30,20 +30,22 @@ ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """
+    """Inspect summaries of videos with one model: attention to the frames, or forget gates.
+
     Raises:
         UserError: if files or options do not fit, or the model has neither attention nor gates.
     """
     if args.data is None:
-        given = " ".join(args.source) or "none"
-        raise UserError(f"SOURCE must be a data folder for a model of videos, but is {given}.")
+        source = " ".join(args.source) or "none"
+        raise UserError(f"SOURCE must be a data folder for a model of videos, but is {source}.")
     if args.json and not args.gates:
         raise UserError("--json: is of the forget gates' scores (--gates).")
     if args.videos and (args.gates or not args.html):
         raise UserError("--videos: are shown on the page of the attention (--html FILE).")
     if args.layers and args.gates:
         raise UserError("--layers: scores of gates have their layers in any case; leave it out.")
-    # PyTorch warns of the two kinds of masks that fairseq's layers pass
+    # fairseq's attention passes a bool padding mask and a float mask of the future, each as it was
+    # made; PyTorch accepts both, but warns at each call
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
     split = args.split or "valid"
     inspection = VideoInspection.from_checkpoints(
@@ -57,24 +59,22 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     about = f"{checkpoints[0].arch}, {checkpoints[0].path}; {split} of {args.data}"
     texts = _SplitTexts(args.hypotheses, inspection)
     if args.gates:
-        return _gates(args, inspection, texts, about)
+        return _inspect_gates(args, inspection, texts, about)
     lines = inspection.checked(args.lines or [0])
-    of = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
-    return Inspection(f"Attention of {of}", about, _attention(args, inspection, texts, lines))
+    summaries = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
+    parts = _inspect_attention(args, inspection, texts, lines)
+    return Inspection(f"Attention of {summaries}", about, parts)
 
 
 class _SplitTexts:
-    """Transcripts, references and generated summaries of a split.
+    """References and generated summaries of a split.
 
     Args:
         path: Path of the generated summaries, or None.
         inspection: Inspection of the split.
 
     Attributes:
-        hypotheses: Video -> generated summary; None without a file.
-
-    Raises:
-        UserError: if a file cannot be read, or has a summary of another video.
+        hypotheses: Video id -> generated summary; None without a file.
     """
 
     def __init__(self, path: Optional[str], inspection: VideoInspection) -> None:
@@ -83,68 +83,69 @@ class _SplitTexts:
         references = os.path.join(self.data, f"{self.split}.references.jsonl")
         self.references: dict[str, str] = {}
         if os.path.exists(references):
+            # How2 has one reference per video, and the page has a place for one
             self.references = {key: x[0] for key, x in read_references(references).items()}
         self.hypotheses = None if path is None else self._read_hypotheses(path)
 
     def _read_hypotheses(self, path: str) -> dict[str, str]:
         visual_ids = self.inspection.dataset.visual_ids
         ids = list(self.references) or list(dict.fromkeys(visual_ids))
-        read = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split)
-        check_generated_for(path, read.output, self.data, self.split)
-        found = read.texts
-        strangers = found.keys() - set(visual_ids)
+        file = read_hypotheses(path, item_ids=ids, visual_ids=visual_ids, split=self.split)
+        check_generated_for(path, file.output, self.data, self.split)
+        strangers = file.texts.keys() - set(visual_ids)
         if strangers:
             raise UserError(
                 f"{path}: has a summary of {min(strangers)!r}, which is no video of "
                 f"{os.path.join(self.data, self.split)}."
             )
         oov_words = oov_words_by_video(self.data, self.split, visual_ids)
-        return {key: restored(text, oov_words.get(key)) for key, text in found.items()}
+        return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
-    def of(self, lines: Sequence[int]) -> list[dict[str, Any]]:
-        """Return ``transcript_available``, and ``hypothesis`` and ``reference`` if they exist.
-
-        The folder's file of transcripts decides whether there is a transcript; without the file,
-        the model's input does.
+    def get_fields(self, lines: Sequence[int]) -> list[dict[str, Any]]:
+        """Return fields of each line's record: ``transcript_available``, and ``hypothesis`` and
+        ``reference`` if they exist.
         """
         inspection, ids = self.inspection, self.inspection.ids(lines)
+        # the published transcripts decide; without their file, the text that the model reads
         sources = read_sources(self.data, self.split, ids, str.split)
         if sources is None:
-            have = [not is_not_available(inspection.transcript(line)) for line in lines]
+            are_available = [not is_not_available(inspection.transcript(line)) for line in lines]
         else:
-            have = [words is not None for words in sources]
-        facts = []
-        for line, key, is_available in zip(lines, ids, have):
-            fact: dict[str, Any] = {"transcript_available": is_available}
+            are_available = [words is not None for words in sources]
+        records = []
+        for line, key, is_available in zip(lines, ids, are_available):
+            fields: dict[str, Any] = {"transcript_available": is_available}
             if self.hypotheses and key in self.hypotheses:
-                fact["hypothesis"] = self.hypotheses[key]
-            fact["reference"] = self.references.get(key, inspection.reference(line))
-            facts.append(fact)
-        return facts
+                fields["hypothesis"] = self.hypotheses[key]
+            fields["reference"] = self.references.get(key, inspection.reference(line))
+            records.append(fields)
+        return records
 
 
-def _attention(
+def _inspect_attention(
     args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, lines: list[int]
 ) -> Iterator[Part]:
-    facts = dict(zip(lines, texts.of(lines)))
+    fields_by_line = dict(zip(lines, texts.get_fields(lines)))
     videos = _Videos(args.videos, inspection.attributes)
-    for found in inspection.frame_attention(lines, summaries=texts.hypotheses):
-        fact, times = facts[found.line], videos.times_of(found.id, found.num_frames)
+    for attention in inspection.frame_attention(lines, summaries=texts.hypotheses):
+        fields = fields_by_line[attention.line]
+        times = videos.get_times(attention.id, attention.num_frames)
         record = {
-            "id": found.id,
-            "item": found.line,
-            "frames": found.num_frames,
+            "id": attention.id,
+            "item": attention.line,
+            "frames": attention.num_frames,
             "seconds_per_frame": None if times.step is None else rounded(times.step),
-            **fact,
-            "attention": [side.record(layers=args.layers) for side in found.maps],
+            **fields,
+            "attention": [side.record(layers=args.layers) for side in attention.maps],
         }
-        if len(found.gates):
-            record["gates"] = dict(zip(inspection.gate_layers, rounded(found.gates)))
+        if len(attention.gates):
+            record["gates"] = dict(zip(inspection.gate_layers, rounded(attention.gates)))
 
-        def draw(found: Any = found, fact: Any = fact, times: Any = times) -> list[Any]:
+        # defaults bind the values of this round, should the part be drawn after the next one
+        def draw(line: Any = attention, fields: Any = fields, times: Any = times) -> list[Any]:
             from fairseq_mm.report.inspection import section_of_video
 
-            return [section_of_video(found, inspection.transcript(found.line), fact, times)]
+            return [section_of_video(line, inspection.transcript(line.line), fields, times)]
 
         yield Part([record], draw)
     if args.html:
@@ -168,10 +169,11 @@ class _Videos:
             from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
             from fairseq_mm.extract.videos import import_av
 
-            import_av()
+            import_av()  # names the missing package before attention is computed
             self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
 
-    def times_of(self, key: str, num_frames: int) -> Any:
+    def get_times(self, key: str, num_frames: int) -> Any:
+        """Return the times of a video's frames, with thumbnails if the video is shown."""
         from fairseq_mm.report.video_attention import Times
         from fairseq_mm.report.video_thumbnails import clip_step, video_times
 
@@ -181,23 +183,20 @@ class _Videos:
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
-        """Check that given folders have videos of the lines.
-
-        Raises:
-            UserError: if they have none.
-        """
+        """Raise a UserError if folders are given, but have none of the videos."""
         if self.paths and not self.shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
 
 
-def _gates(
+def _inspect_gates(
     args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, about: str
 ) -> Inspection:
     lines = inspection.checked(args.lines)
     with progress_bar(len(lines), "videos", many=100) as bar:
-        found = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
-    records = [{**record, **fact} for record, fact in zip(found.records(), texts.of(lines))]
-    result = gate_result(found, records)
+        scores = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
+    fields = texts.get_fields(lines)
+    records = [{**record, **more} for record, more in zip(scores.records(), fields)]
+    result = _summarize_gates(scores, records)
 
     def draw() -> list[Any]:
         from fairseq_mm.report.inspection import gate_sections
@@ -209,19 +208,20 @@ def _gates(
         "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
     )
     parts = iter([Part(records, draw)])
-    return Inspection("Forget gates", subtitle, parts, result, tuple(summary_lines(result)))
+    return Inspection("Forget gates", subtitle, parts, result, tuple(_describe(result)))
 
 
-def gate_result(found: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return statistics and histograms of all videos, of videos with and without a transcript, and
     the records of the videos without a transcript, with ranks.
     """
-    scores = found.scores
+    scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
+    # one set of bins, since the page stacks the histograms of the two groups
     edges, ranks = bin_edges(scores), descending_ranks(scores)
     groups = {ALL: np.ones(len(scores), bool), AVAILABLE: ~is_apart, APART: is_apart}
     counts = {name: gate_histogram(scores[which], edges).counts for name, which in groups.items()}
-    by_layer = zip(found.layers, found.by_layer.T)
+    by_layer = zip(gates.layers, gates.by_layer.T)
     return {
         "statistics": {
             name: rounded(gate_statistics(scores[which]))
@@ -234,10 +234,10 @@ def gate_result(found: GateScores, records: Sequence[dict[str, Any]]) -> dict[st
     }
 
 
-def summary_lines(result: dict[str, Any]) -> list[str]:
-    """Statistics, and the videos without a transcript, for a terminal."""
+def _describe(result: dict[str, Any]) -> list[str]:
+    """Return lines for a terminal: statistics, and the videos without a transcript."""
     rows = dict(result["statistics"])
-    if len(result["layers"]) > 1:
+    if len(result["layers"]) > 1:  # the scores of a single layer are the scores of all
         rows.update(result["layers"])
     width = max(map(len, rows))
     lines = [" ".join([" " * width, *(f"{name:>7}" for name in rows[ALL])])]

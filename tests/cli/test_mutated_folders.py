@@ -181,7 +181,7 @@ def copy(originals, tmp_path):
 @pytest.fixture
 def examine(capsys, monkeypatch):
     """Lines of the doctor that are no ``ok``, and its exit status."""
-    monkeypatch.setattr(doctor, "_of_environment", list)
+    monkeypatch.setattr(doctor, "_check_environment", list)
 
     def run(folder, *options):
         capsys.readouterr()
