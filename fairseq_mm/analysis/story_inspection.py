@@ -168,7 +168,9 @@ def inspect_story(
         features = decoder.fusion(*states)
         if part == "pretrained":
             trace, trunk = Trace(), decoder.frozen
-            frozen = convert_source(encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN)
+            frozen = convert_source(
+                encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN
+            )
             trunk(previous, frozen, trace)
     else:
         features, _ = decoder.extract_features(previous, encoder_out, trace=trace)

@@ -1,8 +1,8 @@
-"""Weights of fairseq's ``fconv_self_att`` under the names and in the shapes of ``conv_story``.
+"""Names and shapes of the weights of fairseq's ``fconv_self_att`` in ``conv_story``.
 
-Both compute the same; here the heads' layers lie side by side, so that a product serves them all,
-convolutions have PyTorch's order of axes, and a fusion model keeps no output layer of its frozen
-part.
+Both models compute the same. Here the heads' layers lie side by side, so that one product serves
+all heads, convolutions have PyTorch's order of axes, and a fusion model keeps no output layer of
+its frozen part.
 """
 
 import re
@@ -18,7 +18,7 @@ FROZEN_ENCODER = "encoder.pretrained."
 FROZEN_DECODER = "decoder.pretrained_decoder."
 _KINDS = ("q", "k", "v")
 
-# prefix here -> prefix in fairseq's model; the frozen part's encoder is a whole model's
+# Prefix here -> prefix in fairseq's model. Longer prefixes first: the first match counts.
 _PARTS = (
     ("encoder.trained.", "encoder.encoder."),
     ("encoder.frozen.", f"{FROZEN_ENCODER}encoder."),
@@ -32,7 +32,7 @@ _OUTPUT = (
     ("decoder.fusion.frozen_gate.", "decoder.gate2.0."),
     ("decoder.fusion.joining.", "decoder.joining."),
 )
-# within encoder and trunk; N is a layer's number
+# Within encoder and trunk; M is attention_module, written out later to keep lines short.
 _LAYERS = tuple(
     (re.compile(old), new)
     for old, new in (
@@ -71,7 +71,7 @@ class Recipe(NamedTuple):
     kind: str = "same"
 
     def source_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of each of fairseq's tensors, where the result has ``shape``."""
+        """Return the shape of each of fairseq's tensors from the shape of the result."""
         if self.kind == "convolution":
             return shape[::-1]
         if self.kind == "concatenated":
@@ -79,9 +79,10 @@ class Recipe(NamedTuple):
         return shape[1:] if self.kind == "stacked" else shape
 
     def make(self, name: str, shape: tuple[int, ...], weights: Mapping[str, Tensor]) -> Tensor:
-        """The tensor ``name`` of ``shape``."""
+        """Make the tensor ``name`` of ``shape``."""
         if self.kind == "identity":
             return _identity(name, shape)
+        # Weights may be half precision, but a new checkpoint is float32.
         tensors = [weights[source].float() for source in self.names]
         if self.kind == "convolution":
             return tensors[0].permute(2, 1, 0).contiguous()
@@ -91,14 +92,15 @@ class Recipe(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """
+    """Result of a conversion.
+
     Attributes:
-        weights: converted, by their names here.
-        used: names of fairseq's tensors that have their place and shape.
-        left_out: reason -> names of fairseq's tensors that compute nothing here.
-        missing: names of tensors that fairseq's model must have.
-        unexpected: names that have no place.
-        mismatched: (name, shape found, shape expected).
+        weights: Converted tensors, by their names here.
+        used: Names of fairseq's tensors that have a place and the right shape.
+        left_out: Reason -> names of fairseq's tensors that are not needed here.
+        missing: Names of tensors that fairseq's model must have.
+        unexpected: Names of fairseq's tensors without a place.
+        mismatched: (name, its shape, expected shape).
     """
 
     weights: dict[str, Tensor]
@@ -110,7 +112,7 @@ class Conversion(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether the weights are all there, and of the model's shapes."""
+        """True if all weights exist and have the shapes of the model."""
         return not self.missing and not self.mismatched
 
 
@@ -130,6 +132,8 @@ def convert_weights(
             If False, fairseq's model has projections that it does not use; they become identities.
         frozen_projects_input: The same for the frozen part.
     """
+    # PyTorch 2 saves weight-normalised tensors under other names if the model uses the new
+    # parametrization.
     weights = {current_name(name): x for name, x in weights.items()}
     left_out: dict[str, list[str]] = {}
     for name in weights:
@@ -143,6 +147,8 @@ def convert_weights(
         recipe = _recipe(name, model)
         is_frozen = name.startswith(("encoder.frozen.", "decoder.frozen."))
         projects = frozen_projects_input if is_frozen else projects_input
+        # With --project-input False, fairseq builds projections but does not apply them: identities
+        # compute the same.
         if not projects and all(_INPUT_PROJECTION.search(x) for x in recipe.names):
             recipe = Recipe((), "identity")
         shape = tuple(parameter.shape)
@@ -153,11 +159,11 @@ def convert_weights(
                 result.missing.append(source)
                 fits = False
                 continue
-            found = tuple(weights[source].shape)
-            if found == expected:
+            shape_there = tuple(weights[source].shape)
+            if shape_there == expected:
                 result.used.append(source)
             else:
-                result.mismatched.append((source, found, expected))
+                result.mismatched.append((source, shape_there, expected))
                 fits = False
         if fits:
             result.weights[name] = recipe.make(name, shape, weights)
@@ -167,7 +173,7 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """PyTorch's newer weight normalisation has other names for length and direction."""
+    """Return the older name of a tensor of PyTorch's weight normalisation."""
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 
@@ -231,10 +237,13 @@ def _reason_to_leave_out(
     frozen_projects_input: bool,
     weights: Mapping[str, Tensor],
 ) -> str:
-    """Why fairseq's model, or this one, computes without a tensor; empty if it does not."""
+    """Return why a tensor is not needed, or an empty string if it is."""
+    # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
         return "no weight"
     if name.startswith("pretrained_encoder."):
+        # fairseq registers the frozen encoder under two names. Only equal copies are dropped:
+        # another tensor must be reported.
         twin = FROZEN_ENCODER + name[len("pretrained_encoder.") :]
         if twin in weights and torch.equal(weights[twin], weights[name]):
             return f"the same as {FROZEN_ENCODER}*"
@@ -284,6 +293,7 @@ def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str,
             for layer in range(len(layers))
         ]
         options[option] = str(flags[0]) if len(set(flags)) == 1 else format_list(flags)
+    # Without downsampling the heads share their layers, and no shape depends on their number.
     head = re.compile(rf"{re.escape(decoder)}selfattention\.\d+\.attention\.(\d+)\.out_proj\.bias")
     heads = {match.group(1) for match in map(head.fullmatch, shapes) if match}
     gate = re.compile(rf"{re.escape(decoder)}selfattention\..*\.in_proj_q\.4\.bias")
@@ -295,7 +305,7 @@ def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str,
 
 
 def format_list(items: list[Any]) -> str:
-    """``[a, a, b]`` as ``[a] * 2 + [b]``."""
+    """Format a list with repetitions: ``[a, a, b]`` is ``[a] * 2 + [b]``."""
     runs: list[list[Any]] = []
     for item in items:
         if runs and runs[-1][0] == item:

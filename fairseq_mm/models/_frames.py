@@ -10,7 +10,7 @@ from fairseq_mm.modules.pre_norm_layer import PreNormEncoderLayer
 
 
 class FramePositions(nn.Module):
-    """Learned position embeddings [B, M, D] that are added to frames."""
+    """Learned position embeddings that are added to frames [B, M, D]."""
 
     def __init__(self, num_positions: int, dim: int) -> None:
         super().__init__()
@@ -23,18 +23,22 @@ class FramePositions(nn.Module):
         Raises:
             UserError: if a video has more frames than there are positions.
         """
-        numbers = (~padding_mask).long().cumsum(dim=1)  # counted from 1
+        # Counted over real frames, so that padding before or between frames shifts no position.
+        numbers = (~padding_mask).long().cumsum(dim=1)
         limit = self.table.num_embeddings
+        # The first comparison spares a GPU the second, which waits for the device; padding needs no
+        # position.
         if x.size(1) > limit and int(numbers.max()) > limit:
             raise UserError(
                 f"a video has {int(numbers.max())} frames, but the model has positions for {limit}:"
                 " train with a larger --video-positions, or cut videos with --max-frames."
             )
+        # Clamped for padding, whose numbers run beyond the table or are 0.
         return x + self.table((numbers - 1).clamp(min=0, max=limit - 1))
 
 
 class VideoLayers(nn.Module):
-    """Transformer encoder of frames.
+    """Transformer encoder of frames, [B, M, D] -> [B, M, C].
 
     Args:
         feature_dim: D, dimension of the features.
@@ -64,7 +68,6 @@ class VideoLayers(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode frames: [B, M, D] -> [B, M, C]."""
         x = self.dropout(self.positions(self.proj(features), padding_mask))
         for layer in self.layers:
             x = layer(x, padding_mask)
@@ -72,12 +75,7 @@ class VideoLayers(nn.Module):
 
 
 class FusedVideo(nn.Module):
-    """Cross fusion of text states with frame features, whose positions are embedded.
-
-    Args:
-        text_dim: C.
-        feature_dim: D.
-    """
+    """Cross fusion of text states [B, S, C] with frames [B, M, D], whose positions are embedded."""
 
     def __init__(self, text_dim: int, feature_dim: int, num_positions: int) -> None:
         super().__init__()
@@ -89,7 +87,7 @@ class FusedVideo(nn.Module):
     def forward(
         self, text: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Fuse text [B, S, C] and features [B, M, D]; the shapes do not change."""
+        """Fuse text and frames; the shapes do not change."""
         video = self.positions(features, video_padding)
         text, video = self.cross_fusion(text, video, text_padding, video_padding)
         return self.text_norm(text), self.video_norm(video)

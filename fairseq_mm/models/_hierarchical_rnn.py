@@ -1,7 +1,8 @@
-"""Parts of the recurrent models of videos: text encoder, and decoder with hierarchical attention.
+"""Parts of the recurrent models of videos: text encoder, and decoder with hierarchical
+attention.
 
-The text is read by a bidirectional GRU; frames are attended to as they come. From the mean of the
-text's states a first state of the decoder is made, and every word is a step of
+A bidirectional GRU reads the text; no network reads the frames. The mean of the text's states
+initialises the decoder, and each word is a step of
 :class:`~fairseq_mm.modules.conditional_gru.ConditionalGRU`:
 
     h_0 = tanh(W mean(text) + b)
@@ -22,7 +23,7 @@ from fairseq_mm.models._video_summary import (
     TwoSourceDecoder,
     TwoSourceEncoder,
     attention_extra,
-    sources_of,
+    get_sources,
 )
 from fairseq_mm.modules.conditional_gru import ConditionalGRU
 from fairseq_mm.modules.cross_fusion import CrossFusion
@@ -48,7 +49,6 @@ class HierarchicalRnnEncoder(TwoSourceEncoder):
     """Encoder of words, by a bidirectional GRU, and of frames.
 
     Args:
-        embedding_dim: E.
         hidden_dim: H of each direction.
         cross_fusion: Module that fuses word states and frames; None for no fusion.
     """
@@ -79,14 +79,7 @@ class HierarchicalRnnEncoder(TwoSourceEncoder):
 
 
 class HierarchicalRnnDecoder(TwoSourceDecoder):
-    """Conditional GRU that attends to words and frames.
-
-    Args:
-        embedding_dim: E.
-        hidden_dim: H.
-        text_dim: Dimension of the encoded transcript.
-        video_dim: Dimension of the encoded frames.
-    """
+    """Conditional GRU that attends to words [B, S, text_dim] and frames [B, M, video_dim]."""
 
     def __init__(
         self,
@@ -102,12 +95,14 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
         nn.init.normal_(self.embedding.weight, std=0.1)
         with torch.no_grad():
+            # normal_() has filled the row of padding, which nn.Embedding had zeroed.
             self.embedding.weight[dictionary.pad()].zero_()
         self.first_state_proj = nn.Linear(text_dim, hidden_dim)
         self.gru = ConditionalGRU(embedding_dim, hidden_dim, [text_dim, video_dim])
         self.hidden_proj = nn.Linear(hidden_dim, embedding_dim)
         self.dropout = nn.Dropout(dropout)
         self.output_proj = nn.Linear(embedding_dim, len(dictionary))
+        # Two-way tying, as in the released configuration.
         self.output_proj.weight = self.embedding.weight
         nn.init.zeros_(self.output_proj.bias)
 
@@ -121,19 +116,9 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last word is new.
-            **unused: what fairseq gives other models.
-
-        Returns:
-            ``[B, T, E]``, or ``[B, 1, E]`` when decoding incrementally, and
-            :func:`~fairseq_mm.models._video_summary.attention_extra`.
-        """
-        sources, masks = sources_of(encoder_out)
-        saved = self.kept(incremental_state)
+        """Compute features [B, T, E], or [B, 1, E], and :func:`attention_extra`."""
+        sources, masks = get_sources(encoder_out)
+        saved = self.saved_state(incremental_state)
         if saved is None:
             projected = self.project_source(encoder_out, has_beams=incremental_state is not None)
             hidden = self._first_state(sources[0], masks[0])
@@ -142,38 +127,33 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         if incremental_state is not None:
             prev_output_tokens = prev_output_tokens[:, -1:]
         states, weights, modalities = [], [], []
+        # Word by word also in training: the attention of a step depends on the state of the step
+        # before.
         for word in self.embedding(prev_output_tokens).unbind(1):
-            hidden, of_sources, of_modalities = self.gru(word, hidden, projected, masks)
+            hidden, source_weights, modality_weights = self.gru(word, hidden, projected, masks)
             states.append(hidden)
-            weights.append(of_sources)
-            modalities.append(of_modalities)
+            weights.append(source_weights)
+            modalities.append(modality_weights)
         if incremental_state is not None:
-            self.keep(incremental_state, encoder_out, projected, [hidden])
+            self.save_state(incremental_state, encoder_out, projected, [hidden])
         outputs = self.dropout(torch.tanh(self.hidden_proj(torch.stack(states, dim=1))))
         words, frames = (torch.stack(list(parts), dim=1) for parts in zip(*weights))
         return outputs, attention_extra(words, frames, torch.stack(modalities, dim=1))
 
     def _first_state(self, text: Tensor, padding: Tensor) -> Tensor:
-        # padding is zero already
+        # The encoder has zeroed padding, so only the count needs the mask. float32: a float16 sum
+        # over 600 words would lose digits.
         mean = text.float().sum(dim=1) / (~padding).sum(dim=1, keepdim=True)
         return torch.tanh(self.first_state_proj(mean.to(text.dtype)))
-
-    def max_positions(self) -> int:
-        """Unlimited: the decoder state does not grow with the text."""
-        return 1_000_000
 
 
 def build_hierarchical_rnn(
     cfg: Any, task: Any, *, fuses: bool
 ) -> tuple[HierarchicalRnnEncoder, HierarchicalRnnDecoder]:
-    """
-    Args:
-        cfg: has the fields of :class:`HierarchicalRnnConfig`.
-        task: has dictionaries and ``feature_dim``.
-        fuses: with the cross fusion block between encoder and decoder.
+    """Build encoder and decoder, with the cross fusion block between them if ``fuses``.
 
     Raises:
-        UserError: if an option is out of its range.
+        UserError: if an option is out of range.
     """
     check_sizes(HierarchicalRnnConfig, cfg)
     text_dim, video_dim = 2 * cfg.encoder_hidden_dim, task.feature_dim

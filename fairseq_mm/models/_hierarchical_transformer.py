@@ -19,7 +19,7 @@ from fairseq_mm.models._video_summary import (
     TwoSourceDecoder,
     TwoSourceEncoder,
     attention_extra,
-    sources_of,
+    get_sources,
 )
 from fairseq_mm.modules.positions import PositionedEmbedding
 from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncoderLayer
@@ -43,13 +43,13 @@ class HierarchicalTransformerConfig(FairseqDataclass):
 
 
 class HierarchicalTransformerEncoder(TwoSourceEncoder):
-    """A transformer over the words, and either one over the frames or cross fusion with them.
+    """Transformer over the words, and a transformer over the frames or cross fusion with them.
 
     Args:
         dim: C.
-        num_layers: over the words.
-        num_heads: a divisor of C.
-        dropout: in the layers and of their input.
+        num_layers: Number of layers over the words.
+        num_heads: Number of heads, a divisor of C.
+        dropout: Dropout in the layers and of their input.
         video: :class:`~fairseq_mm.models._frames.VideoLayers` or
             :class:`~fairseq_mm.models._frames.FusedVideo`.
     """
@@ -80,11 +80,14 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """
+        """Encode text and video.
+
         Raises:
             UserError: if a text or a video is longer than its table of positions.
         """
         limit = self.max_positions()
+        # The first comparison is free; the second waits for a GPU and is only needed for a long
+        # batch.
         if tokens.size(1) > limit and int((~text_padding).sum(dim=1).max()) > limit:
             raise UserError(
                 f"a transcript has {int((~text_padding).sum(dim=1).max())} tokens, but the model "
@@ -153,20 +156,13 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last word is new.
-            **unused: what fairseq gives other models.
+        """Compute features [B, T, C], or [B, 1, C], and :func:`attention_extra`.
 
-        Returns:
-            ``[B, T, C]``, or ``[B, 1, C]`` when decoding incrementally, and
-            :func:`~fairseq_mm.models._video_summary.attention_extra` of the last layer that sees
-            the video, the heads' mean; without weights while training.
+        The weights are means over the heads of the last layer that sees the video; None in
+        training.
         """
-        _, masks = sources_of(encoder_out)
-        saved = self.kept(incremental_state)
+        _, masks = get_sources(encoder_out)
+        saved = self.saved_state(incremental_state)
         if saved is None:
             projected = self.project_source(encoder_out, has_beams=incremental_state is not None)
             past: list = [None] * len(self.layers)
@@ -179,19 +175,21 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
             x = self.embedding.step(prev_output_tokens[:, -1], number).unsqueeze(1)
         x = F.dropout(x, self.dropout, self.training)
         last = max(i for i, sees in enumerate(self.sees_video) if sees)
-        trace, now = None, []
+        trace, new_past = None, []
         for i, layer in enumerate(self.layers):
-            x, words, seen = layer(
+            x, keys_and_values, layer_trace = layer(
                 x,
                 projected[i],
                 masks,
                 past=past[i],
+                # Weights need a slower kernel, so they are computed in one layer and not in
+                # training.
                 needs_weights=i == last and not self.training,
             )
-            now.append(words)
-            trace = seen or trace
+            new_past.append(keys_and_values)
+            trace = layer_trace or trace
         if incremental_state is not None:
-            self.keep(incremental_state, encoder_out, projected, now)
+            self.save_state(incremental_state, encoder_out, projected, new_past)
         extra = attention_extra(None, None, None)
         if trace is not None:
             word_weights, frame_weights = trace.weights
@@ -205,11 +203,10 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
 def build_hierarchical_transformer(
     cfg: Any, task: Any, *, video: nn.Module, video_dim: int, sees_video: Sequence[bool]
 ) -> tuple[HierarchicalTransformerEncoder, HierarchicalTransformerDecoder]:
-    """Build encoder and decoder, which share the word embeddings.
+    """Build encoder and decoder from a config that :func:`check_transformer` has checked.
 
     Args:
-        cfg: Config with the fields of :class:`HierarchicalTransformerConfig`, checked by
-            :func:`check_transformer`.
+        cfg: Config with the fields of :class:`HierarchicalTransformerConfig`.
         task: Task with the dictionaries.
         video: See :class:`HierarchicalTransformerEncoder`.
         video_dim: Dimension of the encoded frames.
@@ -235,6 +232,7 @@ def build_hierarchical_transformer(
         num_positions=cfg.summary_positions,
         **options,
     )
+    # As in Liu et al.'s transformer; positions of transcript and summary are not shared.
     decoder.embedding.tokens = encoder.embedding.tokens
     with torch.no_grad():
         encoder.embedding.tokens.weight[task.source_dictionary.pad()].zero_()
@@ -242,15 +240,11 @@ def build_hierarchical_transformer(
 
 
 def check_transformer(config: type, cfg: Any, task: Any) -> None:
-    """
-    Args:
-        config: the system's dataclass.
-        cfg: its values.
-        task: has dictionaries, and ``max_frames``: where a video is cut (0 or None: nowhere).
+    """Check the options of a config ``cfg`` with the fields of the dataclass ``config``.
 
     Raises:
-        UserError: if an option is out of its range, the dictionaries differ, or videos may be
-            longer than the table of positions.
+        UserError: if an option is out of range, the dictionaries differ, or videos may be longer
+            than the table of positions.
     """
     check_sizes(config, cfg, heads={"attention_heads": "embed_dim"})
     if task.source_dictionary != task.target_dictionary:
@@ -258,6 +252,8 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
             "transcripts and summaries must have one dictionary, whose embeddings they share: "
             "prepare with --joined-dictionary."
         )
+    # Refused before training: in mid-epoch the table of positions would end the run at the first
+    # long video.
     max_frames = getattr(task, "max_frames", None) or 0
     if max_frames > cfg.video_positions:
         raise UserError(

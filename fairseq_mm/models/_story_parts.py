@@ -1,4 +1,4 @@
-"""Options of a convolutional story model, or its checkpoint -> encoder and trunk."""
+"""Encoder and trunk of a convolutional story model, from its options or its checkpoint."""
 
 import os
 from typing import Any, NamedTuple, Optional
@@ -28,13 +28,7 @@ PART_OPTIONS = (
 
 
 class StoryParts(NamedTuple):
-    """Parts of a story model.
-
-    Attributes:
-        encoder: Encoder of the prompt.
-        trunk: Decoder trunk of the story.
-        masks_padding: True if the padding of the prompt gets no attention.
-    """
+    """Encoder and trunk of a story model, and whether padding of the prompt is masked."""
 
     encoder: ConvEncoder
     trunk: ConvTrunk
@@ -42,12 +36,7 @@ class StoryParts(NamedTuple):
 
 
 def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
-    """Build the encoder and the trunk.
-
-    Args:
-        options: Object with the attributes ``PART_OPTIONS``.
-        source_dictionary: Dictionary of the prompts.
-        target_dictionary: Dictionary of the stories.
+    """Build the encoder and the trunk from an object with the attributes ``PART_OPTIONS``.
 
     Raises:
         UserError: if an option has an unusable value.
@@ -72,12 +61,9 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
 
 
 def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> ConvTrunk:
-    """Build the trunk of the decoder.
+    """Build the trunk from an object with the decoder's attributes of ``PART_OPTIONS``.
 
-    Args:
-        options: Object with the decoder's attributes of ``PART_OPTIONS``.
-        dictionary: Dictionary of the generated words.
-        has_source: False for a language model, which attends to no source.
+    A language model, without ``has_source``, attends to no source.
 
     Raises:
         UserError: if an option has an unusable value.
@@ -127,24 +113,23 @@ def _check_heads(options: Any, name: str) -> None:
 
 
 def _table_rows(rows: Any, option: str) -> int:
+    # Two rows of the table belong to padding and to the symbol before it (fairseq numbers positions
+    # from padding_idx + 1).
     if rows is None or rows < 3:
         raise UserError(f"{option} must be 3 or more, but is {rows} instead.")
     return int(rows)
 
 
 class FrozenOptions(nn.Module):
-    """Carries the options of a frozen part in the weights, so that no other file is needed to
-    build it again.
-
-    Args:
-        options: ``PART_OPTIONS`` and their values.
-    """
+    """Module that stores the ``PART_OPTIONS`` of a frozen part among the weights."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
         self.options = options
 
     def get_extra_state(self) -> Tensor:
+        # Among the weights, so that a fusion model can be built again when the pretrained
+        # checkpoint is gone.
         return encode_json(self.options)
 
     def set_extra_state(self, state: Tensor) -> None:
@@ -152,14 +137,15 @@ class FrozenOptions(nn.Module):
 
 
 def part_options(cfg: Any) -> dict[str, Any]:
-    """``PART_OPTIONS`` of a configuration as plain values."""
+    """Return ``PART_OPTIONS`` of a config as plain values."""
     values = {name: getattr(cfg, name) for name in PART_OPTIONS}
+    # OmegaConf nodes and enums become plain text, because the options are stored as JSON.
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
 
 
 def find_pretrained(path: str, data: Optional[str]) -> str:
-    """Return the path of a pretrained checkpoint: the given path, or the path in the data folder,
-    as in fairseq.
+    """Return the path of a pretrained checkpoint, as given or, as in fairseq, in the data
+    folder.
 
     Raises:
         UserError: if neither exists.
@@ -173,19 +159,19 @@ def find_pretrained(path: str, data: Optional[str]) -> str:
 
 
 def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:
-    """A trained story model, to be frozen.
+    """Load a trained story model to be frozen.
 
     Args:
-        file: its checkpoint.
-        model_class: that it must have.
-        provenance: dictionaries that it must have been trained with.
+        file: Path of the checkpoint.
+        model_class: Class that the model must have.
+        provenance: Record of the dictionaries that it must have been trained with.
 
     Returns:
-        ``options``: its ``PART_OPTIONS``; ``model``: its weights.
+        ``options``, its ``PART_OPTIONS``, and ``model``, its weights.
 
     Raises:
-        UserError: if the file is no checkpoint, of another architecture, or was trained with
-            other dictionaries.
+        UserError: if the file is no checkpoint, of another architecture, or was trained with other
+            dictionaries.
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(file)
@@ -212,6 +198,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
             f"--pretrained-checkpoint {file}: is a fusion model itself; give a model without."
         )
     try:
+        # This check raises the message about dictionaries: both models read the same tokens.
         provenance.set_extra_state(state["model"][STATE_KEY])
     except UserError as error:
         raise UserError(f"--pretrained-checkpoint {file}: {error}") from None
@@ -219,13 +206,14 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
 
 
 def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> None:
-    """Loads those weights whose names begin with ``prefix``."""
+    """Load the weights whose names begin with ``prefix`` into a module."""
     own = {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
+    # strict, because a missing weight would leave a random layer in a model that is never trained.
     module.load_state_dict(own, strict=True)
 
 
 def freeze(module: nn.Module) -> None:
-    """No gradients from now on, and no dropout until somebody calls ``train``."""
+    """Switch off gradients, and dropout until somebody calls ``train``."""
     module.eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)

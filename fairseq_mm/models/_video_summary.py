@@ -1,11 +1,9 @@
-"""The frame of the models that read a transcript and a video beside each other."""
+"""Base classes of the models that read a transcript and a video."""
 
 from typing import Any, Optional
 
 import torch
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-)
+from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
@@ -16,12 +14,13 @@ from fairseq_mm.models._bases import (
     LoadStateDictMixin,
 )
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.decoding_caches import select_rows
 
 STATE = "video_summary"
 
 
 class TwoSourceEncoder(BatchFirstEncoder):
-    """Subclasses define ``encode``: both sources, of a batch, to what the decoder attends to."""
+    """Base of encoders of transcript and video; subclasses define ``encode``."""
 
     def __init__(self, dictionary: Any) -> None:
         super().__init__(dictionary)
@@ -32,15 +31,9 @@ class TwoSourceEncoder(BatchFirstEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            tokens: ``[B, S]``.
-            features: ``[B, M, D]``.
-            text_padding: ``[B, S]`` bool, True at padding.
-            video_padding: ``[B, M]`` bool, True at padding.
+        """Encode tokens [B, S] and frames [B, M, D] to text [B, S, C] and video [B, M, C'].
 
-        Returns:
-            text: ``[B, S, C]``, and video ``[B, M, C']``.
+        The masks are [B, S] and [B, M] bool, True at padding.
         """
         raise NotImplementedError
 
@@ -52,17 +45,18 @@ class TwoSourceEncoder(BatchFirstEncoder):
         padding_mask: Tensor,
         **unused: Any,
     ) -> EncoderOut:
-        """
+        """Encode a batch.
+
         Args:
-            src_tokens: ``[B, S]`` transcripts, padded at either side.
-            src_lengths: ``[B]``, not needed.
-            features: ``[B, M, D]`` of frames.
-            padding_mask: ``[B, M]`` bool, True at padding; a video has a frame at least.
-            **unused: what fairseq gives other models.
+            src_tokens: [B, S] transcripts, padded on either side.
+            src_lengths: Not used.
+            features: [B, M, D] frames.
+            padding_mask: [B, M] bool, True at padding; at least one frame of each video is real.
+            **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            ``text`` ``[B, S, C]``, ``text_padding`` ``[B, S]``, ``video`` ``[B, M, C']``,
-            ``video_padding`` ``[B, M]``, and ``item`` ``[B]``: the example that a row is of.
+            ``text`` [B, S, C], ``text_padding`` [B, S], ``video`` [B, M, C'], ``video_padding`` [B,
+                M], and ``item`` [B], the index of each row's example.
         """
         text_padding = src_tokens.eq(self.padding_idx)
         features = features.to(self.precision.dtype)
@@ -72,12 +66,14 @@ class TwoSourceEncoder(BatchFirstEncoder):
             "text_padding": [text_padding],
             "video": [video],
             "video_padding": [padding_mask],
+            # Identifies the example of a row after fairseq has repeated rows for beams and removed
+            # finished examples.
             "item": [torch.arange(len(text), device=text.device)],
         }
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Rows in a new order. A beam search asks for it at every step; as long as all rows stay
-        with their examples, whose beams are alike, nothing is copied."""
+        # Beams of an example read equal rows. As long as each row stays with its example, which is
+        # so at nearly every step of a beam search, nothing is copied.
         if _keeps_items(encoder_out["item"][0], new_order):
             return encoder_out
         return super().reorder_encoder_out(encoder_out, new_order)
@@ -87,8 +83,8 @@ def _keeps_items(items: Tensor, new_order: Tensor) -> bool:
     return len(items) == len(new_order) and torch.equal(items[new_order], items)
 
 
-def sources_of(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
-    """Text and video of an encoder's output, and their padding masks."""
+def get_sources(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
+    """Return text and video of an encoder's output, and their padding masks."""
     names = ("text", "video")
     return (
         [encoder_out[name][0] for name in names],
@@ -100,82 +96,73 @@ class TwoSourceDecoder(FeatureDecoder):
     """Base of decoders of transcript and video.
 
     Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``. The
-    incremental state is a dict: ``item``, as in the encoder's output; ``projected``, nested lists
-    and tuples of tensors that depend only on the example; and ``past``, nested tensors that depend
-    on the words.
+    incremental state is a dict: ``item``, as in the encoder's output; ``projected``, nested tensors
+    that depend only on the example; and ``past``, nested tensors that depend on the words.
     """
 
     def project(self, sources: list[Tensor]) -> Any:
-        """Project encoded text and video [B, N, C] for attention: returns nested lists and tuples
-        of tensors whose first dimension is B.
+        """Project encoded text and video [B, N, C] for attention.
+
+        Returns nested lists and tuples of tensors whose first dimension is B.
         """
         raise NotImplementedError
 
     def project_source(self, encoder_out: EncoderOut, *, has_beams: bool) -> Any:
-        """Project the encoder's output.
+        """Return :meth:`project` of the encoder's output.
 
-        Args:
-            encoder_out: Output of the encoder.
-            has_beams: True if several rows may belong to one example, which is then projected once.
-
-        Returns:
-            Result of :meth:`project`.
+        ``has_beams`` is True if several rows may belong to one example, which is then projected
+        once.
         """
-        sources, _ = sources_of(encoder_out)
-        if not has_beams:  # in training, where asking would keep a GPU waiting
+        sources, _ = get_sources(encoder_out)
+        if not has_beams:
+            # in training, where unique() would make a GPU wait
             return self.project(sources)
         items, rows = encoder_out["item"][0].unique(return_inverse=True)
         numbers = torch.arange(len(rows), device=rows.device)
-        chosen = torch.zeros_like(items).scatter_(0, rows, numbers)  # one row of each example
-        return _select(self.project([x.index_select(0, chosen) for x in sources]), rows)
+        chosen = torch.zeros_like(items).scatter_(0, rows, numbers)
+        # Projecting is the expensive part: once for each example, then copied to its beams.
+        return select_rows(self.project([x.indexselect_rows(0, chosen) for x in sources]), rows)
 
-    def kept(self, incremental_state: Optional[dict]) -> Optional[dict[str, Any]]:
-        """Return the state that :meth:`keep` stored at the last step; None at the first."""
+    def saved_state(self, incremental_state: Optional[dict]) -> Optional[dict[str, Any]]:
+        """Return the state of the last decoding step; None at the first step."""
         if incremental_state is None:
             return None
         saved: Any = self.get_incremental_state(incremental_state, STATE)
         return saved
 
-    def keep(
+    def save_state(
         self, incremental_state: dict, encoder_out: EncoderOut, projected: Any, past: Any
     ) -> None:
-        saved = self.kept(incremental_state)
+        saved = self.saved_state(incremental_state)
         items = encoder_out["item"][0] if saved is None else saved["item"]
-        kept: Any = {"item": items, "projected": projected, "past": past}
-        self.set_incremental_state(incremental_state, STATE, kept)
+        state: Any = {"item": items, "projected": projected, "past": past}
+        self.set_incremental_state(incremental_state, STATE, state)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        saved = self.kept(incremental_state)
+        saved = self.saved_state(incremental_state)
         if saved is None:
             return
+        # The past depends on the words of a beam, so it is always reordered.
         keeps_items = _keeps_items(saved["item"], new_order)
-        kept: Any = {
-            key: x if keeps_items and key != "past" else _select(x, new_order)
+        state: Any = {
+            key: x if keeps_items and key != "past" else select_rows(x, new_order)
             for key, x in saved.items()
         }
-        self.set_incremental_state(incremental_state, STATE, kept)
-
-
-def _select(x: Any, order: Tensor) -> Any:
-    """Rows of every tensor of nested lists and tuples."""
-    if isinstance(x, Tensor):
-        return x.index_select(0, order)
-    return type(x)(_select(part, order) for part in x)
+        self.set_incremental_state(incremental_state, STATE, state)
 
 
 def attention_extra(
     word_weights: Optional[Tensor], frame_weights: Optional[Tensor], modalities: Optional[Tensor]
 ) -> dict[str, Any]:
-    """
-    Args:
-        word_weights: ``[B, T, S]``.
-        frame_weights: ``[B, T, M]``.
-        modalities: ``[B, T, 2]`` weights of the text and of the video.
+    """Return the second output of a decoder, with attention weights or None.
 
-    Returns:
-        what decoders give beside their features; ``attn`` as fairseq's search wants it.
+    Args:
+        word_weights: [B, T, S].
+        frame_weights: [B, T, M].
+        modalities: [B, T, 2] weights of text and video.
     """
     return {
+        # fairseq takes attn for attention to source tokens and aligns words by it.
         "attn": None if word_weights is None else [word_weights],
         "frame_attention": frame_weights,
         "modality_attention": modalities,
@@ -200,17 +187,15 @@ class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """
-        Args:
-            src_tokens: ``[B, S]`` transcripts.
-            src_lengths: ``[B]``, not needed.
-            prev_output_tokens: ``[B, T]`` summaries, the start token first.
-            features: ``[B, M, D]`` of frames.
-            padding_mask: ``[B, M]`` bool, True at padding.
-            **unused: what fairseq gives other models.
+        """Compute logits [B, T, V], and a dict, see :func:`attention_extra`.
 
-        Returns:
-            logits: ``[B, T, V]``, and a dict: see :func:`attention_extra`.
+        Args:
+            src_tokens: [B, S] transcripts.
+            src_lengths: Not used.
+            prev_output_tokens: [B, T] summaries, the start token first.
+            features: [B, M, D] frames.
+            padding_mask: [B, M] bool, True at padding.
+            **unused: Arguments that fairseq passes to other models.
 
         Raises:
             UserError: if there is no video.

@@ -45,10 +45,7 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    register_model,
-)
+from fairseq.models import FairseqEncoderDecoderModel, register_model
 from omegaconf import II
 from torch import Tensor
 
@@ -157,16 +154,13 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def build_model(cls, cfg: Any, task: Any) -> "ConvStoryModel":
         """Build the model of a config.
 
-        Errors of the pretrained checkpoint are raised later, by :meth:`max_positions`: a trained
-        fusion model contains its frozen part, so that loading it must not depend on the file at
-        that path.
-
         Raises:
             UserError: if an option has an unusable value.
         """
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
         path = cfg.pretrained_checkpoint or ""
+        # One without the other is a mistake: a path would be ignored without a word.
         if bool(path) != is_fusion:
             raise UserError(
                 "--pretrained True needs --pretrained-checkpoint PATH, the trained model."
@@ -185,7 +179,10 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
                 model.load_frozen(pretrained["model"], file)
             except UserError as error:
                 build_parts(cfg, *dictionaries)
+                # Any frozen part will do until the state dict describes the real one.
                 model = cls(cfg, *dictionaries, part_options(cfg))
+                # Raised later, by max_positions(): a trained fusion model contains its frozen part,
+                # so that loading it must not depend on the file at that path.
                 model.pretrained_error = error
         else:
             model = cls(cfg, *dictionaries)
@@ -206,15 +203,8 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         prev_output_tokens: Tensor,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """
-        Args:
-            src_tokens: ``[B, S]`` prompts, padded at either side.
-            src_lengths: ``[B]``, not needed.
-            prev_output_tokens: ``[B, T]`` stories, the start token first.
-            **unused: what fairseq gives other models.
-
-        Returns:
-            logits: ``[B, T, V]``, and None.
+        """Compute logits [B, T, V] from prompts [B, S], padded on either side, and stories [B,
+        T].
 
         Raises:
             UserError: if the pretrained checkpoint was not loaded, or a text is too long.
@@ -228,14 +218,10 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self
 
     def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
-        """Takes encoder and trunk of a trained model, its weights given, as the frozen part.
-
-        Args:
-            weights: by their names in the trained model.
-            file: that they come from, for the message.
+        """Load encoder and trunk of a trained model, given by its weights, as the frozen part.
 
         Raises:
-            UserError: if they do not fit.
+            UserError: if the weights do not fit; the message names the file.
         """
         try:
             copy_weights(self.encoder.frozen, weights, "encoder.")
@@ -262,17 +248,15 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             return
         options = decode_json(state)
         carrier = getattr(self, FROZEN_MODULE)
+        # The state dict decides, not the file of --pretrained-checkpoint: gates were trained with
+        # this frozen part.
         if options != carrier.options:
             self._replace_frozen(options)
             carrier.options = options
         self.pretrained_error = None
 
     def _replace_frozen(self, options: dict[str, Any]) -> None:
-        """A frozen part of other options, and gates of its size.
-
-        Raises:
-            UserError: if there would be other gates, and several processes train them already.
-        """
+        """Build a frozen part with other options, and gates of its size."""
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():
@@ -288,12 +272,12 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self._set_frozen()
 
     def max_positions(self) -> tuple[int, int]:
-        """fairseq's trainer asks for them when a checkpoint has been loaded, if there is one, and
-        before its first step.
+        """Return the maximum lengths of prompt and story, end tokens included.
 
         Raises:
             UserError: if the pretrained checkpoint was not loaded.
         """
+        # fairseq's trainer asks for this after it has loaded a checkpoint and before the first step
         self._check_frozen()
         return self.encoder.max_positions(), self.decoder.max_positions()
 
@@ -306,14 +290,12 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             return
         for module in (self.encoder.frozen, self.decoder.frozen):
             freeze(module)
+            # fairseq calls train() at every step, which reaches the frozen part as well.
             module.train(self.training and self.has_frozen_dropout)
 
 
 def _check_fixed_options(cfg: Any) -> None:
-    """
-    Raises:
-        UserError: if an option that fairseq's model has, and this one has not, is used.
-    """
+    """Raise a UserError if an option of fairseq's model that this model lacks is used."""
     num_layers = len(parse_layers(cfg.encoder_layers, "--encoder-layers"))
     attends = parse_flags(cfg.encoder_attention, "--encoder-attention", num_layers)
     if any(attends) or cfg.encoder_attention_nheads != 1:

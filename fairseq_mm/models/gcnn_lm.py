@@ -62,14 +62,11 @@ class GcnnLmConfig(FairseqDataclass):
 
 @register_model("gcnn_lm", dataclass=GcnnLmConfig)
 class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
-    """A convolutional language model."""
+    """Convolutional language model."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "GcnnLmModel":
-        """
-        Raises:
-            UserError: if an option has a value that cannot be built.
-        """
+        """Build the model; raise a UserError if an option has an unusable value."""
         rows = cfg.max_positions
         if rows is None:
             # two rows of fairseq's tables belong to padding and to the symbol before it
@@ -85,18 +82,12 @@ class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
         return model
 
     def forward(self, src_tokens: Tensor, **unused: Any) -> tuple[Tensor, None]:
-        """
-        Args:
-            src_tokens: ``[B, T]`` words, the start token first.
-            **unused: what fairseq gives other models.
-
-        Returns:
-            logits: ``[B, T, V]``, and None.
-        """
+        """Compute logits [B, T, V] of words [B, T], the start token first."""
         return self.decoder(src_tokens)
 
     @property
     def supported_targets(self) -> set[str]:
+        # fairseq refuses to build a language model that does not support the targets of its task.
         return {"future"}
 
 

@@ -122,9 +122,9 @@ def test_beams_that_stay_with_their_examples_copy_no_source(arch):
     copied = []
 
     def reorder(step, encoder_out, state):
-        kept = model.decoder.kept(state)
+        kept = model.decoder.saved_state(state)
         model.decoder.reorder_incremental_state_scripting(state, within)
-        assert model.decoder.kept(state)["projected"] is kept["projected"]
+        assert model.decoder.saved_state(state)["projected"] is kept["projected"]
         assert model.encoder.reorder_encoder_out(encoder_out, within) is encoder_out
         if step == T:
             left = torch.tensor([0, 1, 4, 5])
@@ -132,7 +132,7 @@ def test_beams_that_stay_with_their_examples_copy_no_source(arch):
             model.decoder.reorder_incremental_state_scripting(state, left)
             assert less["item"][0].tolist() == [0, 0, 2, 2]
             assert torch.equal(less["video"][0], encoder_out["video"][0][left])
-            copied.append(model.decoder.kept(state)["item"].tolist())
+            copied.append(model.decoder.saved_state(state)["item"].tolist())
 
     decode(model, make_batch(), T, order=beams, after_step=reorder)
     assert copied == [[0, 0, 2, 2]]
