@@ -121,7 +121,7 @@ class TwoSourceDecoder(FeatureDecoder):
         numbers = torch.arange(len(rows), device=rows.device)
         chosen = torch.zeros_like(items).scatter_(0, rows, numbers)
         # Projecting is the expensive part: once for each example, then copied to its beams.
-        return select_rows(self.project([x.indexselect_rows(0, chosen) for x in sources]), rows)
+        return select_rows(self.project(select_rows(sources, chosen)), rows)
 
     def saved_state(self, incremental_state: Optional[dict]) -> Optional[dict[str, Any]]:
         """Return the state of the last decoding step; None at the first step."""
