@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from fairseq_mm.retrieval.nearest_prompts import NearPrompt
 
 KINDS = ("prompts", "nearest", "plot")
-NAMED = 5  # lines in a message
+_NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
     """Insert ``nearest`` if the arguments name no kind."""
+    # argparse has no default subcommand
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
         return list(argv)
     return ["nearest", *argv]
@@ -46,8 +47,14 @@ def name_kind(argv: Sequence[str]) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    for name, text, module, add, run_kind in (
-        ("prompts", "stories of the nearest training prompts", __doc__, _add, _run_prompts),
+    for name, text, description, add_kind, run_kind in (
+        (
+            "prompts",
+            "stories of the nearest training prompts",
+            __doc__,
+            _add_prompt_arguments,
+            _run_prompts,
+        ),
         (
             "nearest",
             "images or sentences nearest to a sentence or an image",
@@ -63,17 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             retrieve_plot.run_plot,
         ),
     ):
-        kind = kinds.add_parser(name, help=text, description=module)
-        add(kind)
+        kind = kinds.add_parser(name, help=text, description=description)
+        add_kind(kind)
         kind.set_defaults(kind_function=run_kind)
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def _add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="Data folder, with text/train.wp_source.")
-    asked = parser.add_mutually_exclusive_group()
+    query = parser.add_mutually_exclusive_group()
     split = {"default": "valid", "help": "Split whose prompts are the queries (default: valid)."}
-    arguments.add(asked, "split", split=split)
-    asked.add_argument(
+    arguments.add(query, "split", split=split)
+    query.add_argument(
         "--prompt", action="append", metavar="TEXT", help="Query prompt; may be given again."
     )
     parser.add_argument(
@@ -86,7 +93,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--words",
         type=int,
-        default=150,
+        default=150,  # section 5.1: as long as the generated stories
         metavar="N",
         help="Maximum number of words of a story, 0 for all; <newline> counts as one (default: "
         "150).",
@@ -113,24 +120,25 @@ def _run_prompts(args: argparse.Namespace) -> None:
 
     if args.words < 0:
         raise UserError(f"--words: must be 0 or more, but is {args.words}.")
-    outputs = _outputs(args)
+    outputs = _name_outputs(args)
     folder = Path(args.data, "text")
     training = _read(folder / "train.wp_source")
     if args.prompt:
-        prompts = [_tokenized(prompt) for prompt in args.prompt]
+        prompts = [_tokenize(prompt) for prompt in args.prompt]
     else:
         prompts = _read(folder / f"{args.split}.wp_source")
     if not any(prompt.strip() for prompt in training):
         raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.")
     index = NearestPrompts(training)
     with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
-        found = index.search(
+        neighbours = index.search(
             prompts,
             max(args.k),
+            # the nearest line of a training prompt would be the prompt itself, with its own story
             leave_out_same=not args.prompt and args.split == "train",
             progress=bar.update,
         )
-    _check_found(args, prompts, found)
+    _check_neighbours(args, prompts, neighbours)
     stories = _read(folder / "train.wp_target")
     if len(stories) != len(training):
         raise UserError(
@@ -148,13 +156,13 @@ def _run_prompts(args: argparse.Namespace) -> None:
                 "training_prompt": training[near[k - 1].line],
                 "training_line": near[k - 1].line + 1,
             }
-            for i, near in enumerate(found)
+            for i, near in enumerate(neighbours)
             if len(near) >= k
         ]
         _write(output, entries, len(prompts), readable=bool(args.prompt))
 
 
-def _outputs(args: argparse.Namespace) -> list[Optional[str]]:
+def _name_outputs(args: argparse.Namespace) -> list[Optional[str]]:
     if args.output is None:
         return [None] * len(args.k)
     if len(args.k) > 1 and "{k}" not in args.output:
@@ -164,10 +172,10 @@ def _outputs(args: argparse.Namespace) -> list[Optional[str]]:
         )
     paths = [args.output.replace("{k}", str(k)) for k in args.k]
     arguments.check_writable("--output", paths[0])
-    return list(paths)
+    return paths
 
 
-def _tokenized(prompt: str) -> str:
+def _tokenize(prompt: str) -> str:
     """Tokenize a prompt like the prompts of the data: punctuation marks are words."""
     from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 
@@ -179,7 +187,7 @@ def _tokenized(prompt: str) -> str:
 
 
 def _read(path: Path) -> list[str]:
-    # not splitlines(): that would split at characters that may stand in a story
+    # not splitlines(), which also splits at characters such as U+2028 that a story may have
     try:
         with open(path, encoding="utf-8") as file:
             return [line.rstrip("\n") for line in file]
@@ -189,18 +197,21 @@ def _read(path: Path) -> list[str]:
         raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
 
 
-def _check_found(
-    args: argparse.Namespace, prompts: Sequence[str], found: "list[list[NearPrompt]]"
+def _check_neighbours(
+    args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
+    """Report prompts without a kth neighbour; raise a UserError if no prompt has one."""
     k = max(args.k)
-    few = [i for i, near in enumerate(found) if len(near) < k]
+    few = [i for i, near in enumerate(neighbours) if len(near) < k]
     if not few:
         return
     i = few[0]
-    what = f"{len(found[i]) or 'no'} training prompts have a word in common with {prompts[i]!r}"
+    what = (
+        f"{len(neighbours[i]) or 'no'} training prompts have a word in common with {prompts[i]!r}"
+    )
     if len(few) == len(prompts):
         raise UserError(f"--k {k}: {what}.")
-    named = ", ".join(map(str, few[:NAMED])) + (", ..." if len(few) > NAMED else "")
+    named = ", ".join(map(str, few[:_NAMED])) + (", ..." if len(few) > _NAMED else "")
     print(
         f"{len(few)} of {len(prompts)} prompts have fewer than {k} neighbours and no story at "
         f"that rank: {named} ({what})",
@@ -225,6 +236,7 @@ def _write(
         sys.stdout.write(text)
         return
     if not path.endswith(".jsonl"):
+        # an empty line for a prompt without neighbour: line numbers are those of the split
         stories = {entry["id"]: entry["hypothesis"] for entry in entries}
         text = "".join(f"{stories.get(i, '')}\n" for i in range(expected))
     write_file(path, text)

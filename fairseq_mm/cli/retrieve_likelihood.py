@@ -20,9 +20,6 @@ MARGINAL_IMAGES = 100
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return records of the images nearest to a sentence, or of the sentences nearest to an image.
 
-    Args:
-        args: Options of ``fairseq-mm retrieve nearest``, without a store.
-
     Raises:
         UserError: if the checkpoint has no likelihood of captions, or the query cannot be read.
     """
@@ -50,7 +47,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     device = usable_device(args.device)
     task.load_dataset(args.split, combine=False)
     sampled = []
-    if args.text is None:
+    if args.text is None:  # P(sentence) is the same for all images of a sentence
         number = args.marginal_images or MARGINAL_IMAGES
         sampled = sample_training_images(args.data, number, args.seed)
     split = SplitToRank(task.datasets[args.split], sampled=sampled)
@@ -59,11 +56,12 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     model = model.to(device)
     if args.text is not None:
         likelihood = build_likelihood(model, split.read_images, len(split), start=start)
-        found = likelihood([_tokens(args, task.target_dictionary)])
-        check_finite(found)
-        return _best(found[0].cpu().numpy(), args.top, split.images)
+        log_probs = likelihood([_encode_text(args, task.target_dictionary)])
+        check_finite(log_probs)
+        return _best(log_probs[0].cpu().numpy(), args.top, split.images)
+    # the query comes first, and the sampled training images follow it
     rows = [
-        _query_rows(args, split, checkpoint),
+        _read_query(args, split, checkpoint),
         *(split.rows(place) for place in range(len(split.images), len(split))),
     ]
     likelihood = build_likelihood(
@@ -71,29 +69,29 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     )
     scores = np.empty(len(split.sentences))
     for block in sentence_blocks(split.sentences, len(rows)):
-        found = likelihood([split.sentences[i] for i in block])
-        check_finite(found)
-        log_probs = found.cpu().numpy()
+        log_probs = likelihood([split.sentences[i] for i in block])
+        check_finite(log_probs)
+        given_image = log_probs.cpu().numpy()
         # log P(s | query) - log P(s) (equation 7)
-        scores[block] = log_probs[:, 0] - log_marginal(log_probs[:, 1:])
+        scores[block] = given_image[:, 0] - log_marginal(given_image[:, 1:])
     ids = [f"{args.split}:{line}" for line in split.lines]
     return _best(scores, args.top, ids, caption_texts(task, args.split, split.lines))
 
 
-def _tokens(args: argparse.Namespace, dictionary: Any) -> list[int]:
+def _encode_text(args: argparse.Namespace, dictionary: Any) -> list[int]:
     from fairseq_mm.data.multimodal_dataset import encode_words
-    from fairseq_mm.inference.embedder import tokenizer_of
+    from fairseq_mm.inference.embedder import get_tokenizer
 
-    words = tokenizer_of(dictionary)(args.text)
+    words = get_tokenizer(dictionary)(args.text)
     if not words:
         raise UserError(f"the text {args.text!r} must have a word, but has none.")
     return [*encode_words(dictionary, " ".join(words)).tolist(), dictionary.eos()]
 
 
-def _query_rows(
+def _read_query(
     args: argparse.Namespace, split: "SplitToRank", checkpoint: "Checkpoint"
 ) -> np.ndarray:
-    """``[rows, D]`` features of the image that is asked with."""
+    """Return the [rows, D] features of the query image."""
     if args.id is not None:
         if args.id not in split.images:
             raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
@@ -101,15 +99,16 @@ def _query_rows(
     from fairseq_mm.inference.readers import ImageReader
 
     reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
-    (found,) = reader.features_of([args.image])
-    if isinstance(found, UserError):
-        raise UserError(f"{args.image}: {found}")
-    return found
+    (features,) = reader.read_features([args.image])
+    if isinstance(features, UserError):  # the reader goes on with other images
+        raise UserError(f"{args.image}: {features}")
+    return features
 
 
 def _best(
     scores: np.ndarray, top: int, ids: Sequence[str], texts: Optional[Sequence[str]] = None
 ) -> list[dict[str, Any]]:
+    # stable: ties stay in the order of the split
     places = np.argsort(-scores, kind="stable")[:top].tolist()
     return [
         {

@@ -43,35 +43,31 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.inference.embedder import Embedder
     from fairseq_mm.retrieval.vector_arithmetic import Retrieved
 
-# options that only vectors have, and options that only likelihood has
-OF_STORE = ("minus", "plus", "resort", "index")
-OF_LIKELIHOOD = ("features", "marginal_images")
+# options that only one way of searching has
+VECTOR_OPTIONS = ("minus", "plus", "resort", "index")
+LIKELIHOOD_OPTIONS = ("features", "marginal_images")
 
 
 def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("text", nargs="?", metavar="TEXT", help="Query: a sentence or a word.")
-    asked.add_argument("--image", metavar="FILE", help="Query image.")
-    asked.add_argument(
+    query = parser.add_mutually_exclusive_group(required=True)
+    query.add_argument("text", nargs="?", metavar="TEXT", help="Query: a sentence or a word.")
+    query.add_argument("--image", metavar="FILE", help="Query image.")
+    query.add_argument(
         "--id", metavar="ID", help="Id of an item of the store, or of an image, as the query."
     )
-    checkpoint = {
-        "required": False,
-        "help": "Checkpoint that the vectors are from (needed but for --id without words), or of "
-        "a model of captions.",
-    }
-    data = {"help": "Data folder: to show sentences, or to search by likelihood."}
     arguments.add(
         parser,
         *("checkpoint", "data", "weights", "device", "jsonl"),
-        checkpoint=checkpoint,
-        data=data,
+        checkpoint={
+            "required": False,
+            "help": "Checkpoint that the vectors are from (needed but for --id without words), or "
+            "of a model of captions.",
+        },
+        data={"help": "Data folder: to show sentences, or to search by likelihood."},
         jsonl={"help": "Write one JSON object per line, with the fields above."},
     )
     parser.add_argument(
@@ -121,8 +117,7 @@ def add_nearest_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_nearest(args: argparse.Namespace) -> None:
     register_quietly()
-    of_others = OF_LIKELIHOOD if args.store else OF_STORE
-    for name in of_others:
+    for name in LIKELIHOOD_OPTIONS if args.store else VECTOR_OPTIONS:
         if arguments.is_given(args, name):
             way = "likelihood, which takes no --store" if args.store else "vectors of a --store"
             raise UserError(f"{arguments.flag(name)}: is for search by {way}.")
@@ -136,11 +131,11 @@ def run_nearest(args: argparse.Namespace) -> None:
         page = RetrievedPage(args)
     query_text = args.text
     if args.store:
-        # a folder without dictionary is named before the work begins
-        texts = _Sentences(args.data)
-        found = _by_vectors(args)
-        entries = [{**item._asdict(), "text": texts(item.id)} for item in found]
-        query_text = texts(args.id) if args.id else args.text
+        # before the search: it takes long, and the folder may have no dictionary
+        sentences = _Sentences(args.data)
+        items = _search_vectors(args)
+        entries = [{**item._asdict(), "text": sentences.get(item.id)} for item in items]
+        query_text = sentences.get(args.id) if args.id else args.text
     else:
         from fairseq_mm.cli.retrieve_likelihood import nearest_by_likelihood
 
@@ -150,8 +145,8 @@ def run_nearest(args: argparse.Namespace) -> None:
     # all are read before the first is printed: a damaged file leaves no half of a list
     for entry in entries:
         if args.jsonl:
-            given = {name: value for name, value in entry.items() if value is not None}
-            print(json.dumps(given, ensure_ascii=False))
+            fields = {name: value for name, value in entry.items() if value is not None}
+            print(json.dumps(fields, ensure_ascii=False))
         else:
             numbers = [entry["score"], entry.get("distance_to_mean")]
             columns = [f"{number:.4f}" for number in numbers if number is not None]
@@ -162,7 +157,7 @@ def run_nearest(args: argparse.Namespace) -> None:
 
 
 def warn_of_index(args: argparse.Namespace) -> None:
-    """Warn that ``--index`` has no effect."""
+    """Warn that ``--index``, which scripts of earlier versions give, has no effect."""
     if args.index is not None:
         print(
             f"--index {args.index}: is ignored, because no index is needed any more; the folder "
@@ -171,7 +166,7 @@ def warn_of_index(args: argparse.Namespace) -> None:
         )
 
 
-def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
+def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.retrieval.nearest_vectors import VectorStore
     from fairseq_mm.retrieval.vector_arithmetic import retrieve_shifted
@@ -182,7 +177,24 @@ def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
             "chosen from the N nearest."
         )
     store = FeatureStore(args.store)
-    query, minus, plus = _query(args, store, _embedder(args, store))
+    embedder = None
+    if args.checkpoint is not None:
+        embedder = load_embedder_of(store, args)
+    elif not args.id or args.minus or args.plus:
+        raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
+    minus, plus = (
+        embedder.embed_texts(words) if embedder is not None and words else None
+        for words in (args.minus, args.plus)
+    )
+    if args.id:
+        query = store.read(args.id)[0]
+    else:
+        assert embedder is not None
+        query = (
+            embedder.embed_images([args.image])[0]
+            if args.image
+            else embedder.embed_texts([args.text])[0]
+        )
     return retrieve_shifted(
         VectorStore(store),
         query,
@@ -190,28 +202,16 @@ def _by_vectors(args: argparse.Namespace) -> "list[Retrieved]":
         plus=plus,
         top=args.top,
         resort=args.resort or 0,
+        # an item is its own nearest neighbour
         exclude=[args.id] if args.id else [],
     )
 
 
-def _embedder(args: argparse.Namespace, store: "FeatureStore") -> "Optional[Embedder]":
-    """The model that the query needs, if any.
+def load_embedder_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
+    """Load the model of ``--checkpoint``.
 
     Raises:
-        UserError: if it is missing, or as :func:`load_model_of`.
-    """
-    if args.checkpoint is None:
-        if args.id and not args.minus and not args.plus:
-            return None
-        raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
-    return load_model_of(store, args)
-
-
-def load_model_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
-    """The model of ``--checkpoint``.
-
-    Raises:
-        UserError: if it cannot be loaded, or is not the one that the vectors are from.
+        UserError: if it cannot be loaded, or has not made the vectors of the store.
     """
     from fairseq_mm.inference.embedder import load_embedder
 
@@ -220,59 +220,42 @@ def load_model_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder"
     return embedder
 
 
-def _query(
-    args: argparse.Namespace, store: "FeatureStore", embedder: "Optional[Embedder]"
-) -> "tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]":
-    """Vectors of the query ``[K]``, and of the words to take away and to add."""
-    if embedder is None:
-        return store.read(args.id)[0], None, None
-    words = [embedder.embed_texts(given) if given else None for given in (args.minus, args.plus)]
-    if args.id:
-        query = store.read(args.id)[0]
-    elif args.image:
-        query = embedder.embed_images([args.image])[0]
-    else:
-        query = embedder.embed_texts([args.text])[0]
-    return query, words[0], words[1]
-
-
 class _Sentences:
-    """Captions, as published, of the sentences whose ids are SPLIT:LINE.
+    """Captions of the sentences whose ids are SPLIT:LINE, as published.
 
-    Where a data folder has no published captions, the text has ``<unk>`` for unknown words.
+    If a data folder has no published captions, words outside the dictionary become ``<unk>``.
     """
 
     def __init__(self, data: Optional[str]) -> None:
         from fairseq_mm.data.binarised_text import load_dictionary
 
         self.data = data
-        self._dictionary = None if data is None else load_dictionary(os.path.join(data, "dict.txt"))
-        self._splits: dict[str, Any] = {}
+        self.dictionary: Any = data and load_dictionary(os.path.join(data, "dict.txt"))
+        self._captions: dict[str, Any] = {}
 
-    def __call__(self, key: str) -> Optional[str]:
+    def get(self, key: str) -> Optional[str]:
+        """Return the caption of a sentence; None for other items."""
         split, _, line = key.rpartition(":")
         if self.data is None or not split or not line.isdecimal():
             return None
-        if split not in self._splits:
-            self._splits[split] = self._read(self.data, split)
-        lines = self._splits[split]
-        if lines is None or int(line) >= len(lines):
+        path = os.path.join(self.data, split)
+        if not os.path.exists(f"{path}.idx"):  # an image's id may have a colon, too
             return None
-        text = lines[int(line)]
-        assert self._dictionary is not None
-        return text if isinstance(text, str) else self._dictionary.string(text)
+        if split not in self._captions:
+            self._captions[split] = self._read(path, split)
+        captions = self._captions[split]
+        if int(line) >= len(captions):
+            return None
+        text = captions[int(line)]
+        return text if isinstance(text, str) else self.dictionary.string(text)
 
-    def _read(self, data: str, split: str) -> Any:
-        """Captions of the lines, or their tokens; None where the data folder has no such split."""
+    def _read(self, path: str, split: str) -> Any:
+        """Return the captions of a split, or their tokens."""
         from fairseq_mm.data.binarised_text import load_binarised_text
         from fairseq_mm.data.split_files import read_published_captions
 
-        path = os.path.join(data, split)
-        if not os.path.exists(f"{path}.idx"):  # an image's id may have a colon, too
-            return None
-        assert self._dictionary is not None
-        tokens = load_binarised_text(
-            path, num_types=len(self._dictionary), end=self._dictionary.eos()
-        )
-        captions = read_published_captions(data, split)
+        end = self.dictionary.eos()
+        tokens = load_binarised_text(path, num_types=len(self.dictionary), end=end)
+        captions = read_published_captions(self.data, split)
+        # captions of other lines would be shown beside the wrong ids
         return tokens if captions is None or len(captions) != len(tokens) else captions

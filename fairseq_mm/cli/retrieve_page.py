@@ -17,10 +17,8 @@ class RetrievedPage:
     """Page that shows a query and the items that were retrieved for it.
 
     Args:
-        args: Options of ``fairseq-mm retrieve nearest``, with ``--html``.
-
-    Raises:
-        UserError: if the page cannot be written, or a folder of ``--images`` has no images.
+        args: Options of ``fairseq-mm retrieve nearest``, with ``--html``. Faults of ``--html`` and
+            ``--images`` are reported here, before the search.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -35,9 +33,8 @@ class RetrievedPage:
         """Write the page.
 
         Args:
-            entries: Retrieved items, best first, with ``id``, ``score`` and possibly ``text`` and
-                ``distance_to_mean``.
-            query_text: Sentence that is the query; None if the query is an image.
+            entries: Records of the items, nearest first.
+            query_text: Query sentence; None if the query is an image.
 
         Raises:
             UserError: if an image cannot be read, or ``--images`` has no image of the items.
@@ -54,6 +51,7 @@ class RetrievedPage:
             items.append(Item(entry["id"], text, (), scores, images))
         query = self._query_card(query_text)
         shown = [*items, query]
+        # single images may be missing, but a folder without any of them is a mistake
         if self._missing and not any(item.images for item in shown):
             raise UserError(
                 f"--images {' '.join(self.args.images)}: has none of the {len(self._missing):,} "
@@ -88,7 +86,7 @@ class RetrievedPage:
         return Item(" ".join([name, *words]), text, (), {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
-        """Data URIs of an item's images, which may be several."""
+        """Return the data URIs of an item's images: five, in a store of visual stories."""
         if self._thumbnails is None:
             return {}
         names = key.split("\t")

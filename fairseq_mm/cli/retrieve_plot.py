@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.retrieve_nearest import load_model_of, warn_of_index
+from fairseq_mm.cli.retrieve_nearest import load_embedder_of, warn_of_index
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -63,6 +63,7 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images", nargs="+", metavar="PATH", help="Folders or archives of the images to show."
     )
+    # load_embedder_of reads it, but no image is embedded here
     parser.set_defaults(weights=None)
 
 
@@ -71,15 +72,17 @@ def run_plot(args: argparse.Namespace) -> None:
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore
+    from fairseq_mm.data.output_file import write_file
     from fairseq_mm.report.embedding_plot import PlotPoint, plot_section
     from fairseq_mm.report.html_page import render_page, write_page
+    from fairseq_mm.report.thumbnails import Thumbnails
     from fairseq_mm.retrieval.nearest_vectors import VectorStore
     from fairseq_mm.retrieval.projection import principal_components
 
     if args.jsonl and os.path.realpath(args.jsonl) == os.path.realpath(args.output):
         raise UserError(f"--jsonl {args.jsonl}: is --output; give another file.")
     store = FeatureStore(args.store)
-    embedder = load_model_of(store, args)
+    embedder = load_embedder_of(store, args)
     warn_of_index(args)
     vectors_of_store = VectorStore(store)
     ids = list(args.id)
@@ -88,7 +91,7 @@ def run_plot(args: argparse.Namespace) -> None:
             ids += [item.id for item in items]
     ids = list(dict.fromkeys(ids))
     words = list(dict.fromkeys(args.word))
-    if len(ids) + len(words) < 3:
+    if len(ids) + len(words) < 3:  # two points have one principal component
         raise UserError(
             f"{len(ids) + len(words)} images and words: at least 3 make a plane; give --id, "
             "--near or --word."
@@ -97,38 +100,27 @@ def run_plot(args: argparse.Namespace) -> None:
     parts += [embedder.embed_texts(words)] if words else []
     vectors = np.concatenate(parts)
     plane = principal_components(vectors)
-    thumbnails = _thumbnails(args.images)
+    thumbnails = Thumbnails(args.images, _SIDE) if args.images else None
     points = [
-        PlotPoint(label, x, y, number >= len(ids), _uri(thumbnails, label, number < len(ids)))
+        PlotPoint(label, x, y, number >= len(ids), _find_uri(thumbnails, label, number < len(ids)))
         for number, (label, (x, y)) in enumerate(zip([*ids, *words], plane(vectors).tolist()))
     ]
     section = plot_section(points, plane.variance_shares)
     if args.jsonl:
-        _write_points(points, args.jsonl)
+        entries = [
+            {"kind": "word" if x.is_word else "image", "label": x.label, "x": x.x, "y": x.y}
+            for x in points
+        ]
+        lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        write_file(args.jsonl, "".join(lines))
     subtitle = f"{len(ids)} images and {len(words)} words of {embedder.files[0]}"
     write_page(Path(args.output), render_page("One space", [section], subtitle=subtitle))
     print(f"{args.output}: {len(ids)} images, {len(words)} words", file=sys.stderr)
 
 
-def _thumbnails(images: Optional[list[str]]) -> "Optional[Thumbnails]":
-    from fairseq_mm.report.thumbnails import Thumbnails
-
-    return Thumbnails(images, _SIDE) if images else None
-
-
-def _uri(thumbnails: "Optional[Thumbnails]", key: str, is_image: bool) -> Optional[str]:
+def _find_uri(thumbnails: "Optional[Thumbnails]", key: str, is_image: bool) -> Optional[str]:
     if thumbnails is None or not is_image:
         return None
     if key not in thumbnails:
         raise UserError(f"--images: have none for {key!r}.")
     return thumbnails.data_uri(key)
-
-
-def _write_points(points: list, path: str) -> None:
-    from fairseq_mm.data.output_file import output_file
-
-    with output_file(path) as file:
-        for point in points:
-            kind = "word" if point.is_word else "image"
-            entry = {"kind": kind, "label": point.label, "x": point.x, "y": point.y}
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
