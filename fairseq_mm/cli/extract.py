@@ -9,8 +9,8 @@
       --weights resnext-101-kinetics.pth --output data/features.h5
   fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
 
-If a run is interrupted, run the same command again; it continues, and refuses
-files that have changed since. Unreadable files are left out and listed in
+If a run is interrupted, run the same command again to continue it; files that
+have changed since are refused. Unreadable files are left out and listed in
 OUTPUT.unreadable.tsv. The store records how the features were made.
 OUTPUT.videos.tsv lists frames, frame rate and length of each video.
 
@@ -26,9 +26,10 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.records import counted
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
@@ -36,124 +37,123 @@ from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images,
 from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIONS, RESIZES
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def _count(least: int) -> dict[str, Any]:
+    """Return the settings of an option whose value is an integer of ``least`` or more."""
+
     def number(text: str) -> int:
-        value = int(text)
+        value = int(text)  # argparse turns ValueError into "invalid number value", by this name
         if value < least:
             raise argparse.ArgumentTypeError(f"must be {least} or more, but is {value}")
         return value
 
-    return number
+    return {"type": number, "metavar": "N"}
 
 
-def _list(metavar: str, help_text: str, **options: Any) -> dict[str, Any]:
-    return {"action": "append", "default": [], "metavar": metavar, "help": help_text, **options}
-
-
-def _choice(choices: Sequence[str], help_text: str, **options: Any) -> dict[str, Any]:
-    return {"choices": choices, "help": help_text, **options}
-
-
-def _count(least: int, help_text: str, **options: Any) -> dict[str, Any]:
-    return {"type": _at_least(least), "metavar": "N", "help": help_text, **options}
-
-
-def _text(help_text: str, **options: Any) -> dict[str, Any]:
-    return {"help": help_text, **options}
-
-
-def _flag(help_text: str) -> dict[str, Any]:
-    return {"action": "store_true", "help": help_text}
-
-
-# group -> argument -> settings of argparse
-ARGUMENTS: dict[str, dict[str, dict[str, Any]]] = {
+_REPEATED: dict[str, Any] = {"action": "append", "default": []}
+# group -> arguments
+ARGUMENTS: dict[str, Rows] = {
     "images or videos": {
-        "inputs": _text(
+        "inputs": (
             "Folder (with its subfolders), image, .tar of images, or .jsonl with `image`; or the "
             "same of videos, with `video`.",
-            nargs="*",
-            metavar="INPUT",
+            {"nargs": "*", "metavar": "INPUT"},
         ),
-        "--list": _list("FILE", "List of one path a line, or id, tab, path."),
-        "--root": _text(
-            "Folder of relative paths in lists (default: the list's own).", metavar="DIR"
+        "--list": (
+            "List of one path a line, or id, tab, path.",
+            {**_REPEATED, "metavar": "FILE"},
         ),
-        "--ids": _choice(
-            ID_FORMS,
+        "--root": (
+            "Folder of relative paths in lists (default: the list's own).",
+            {"metavar": "DIR"},
+        ),
+        "--ids": (
             "What an item is called in the store (default: name, such as dog.jpg; stem: dog).",
-            default="name",
+            {"choices": ID_FORMS, "default": "name"},
         ),
-        "--except": _list("STORE", "Leave out items that this store has.", dest="except_stores"),
-        "--shard": _text(
+        "--except": (
+            "Leave out items that this store has.",
+            # `except` is a keyword of Python: args.except would be a syntax error
+            {**_REPEATED, "metavar": "STORE", "dest": "except_stores"},
+        ),
+        "--shard": (
             "Only part I of N; writes OUTPUT with .IofN before its suffix. Join the parts with: "
             "fairseq-mm store merge.",
-            metavar="I/N",
+            {"metavar": "I/N"},
         ),
     },
     "network": {
-        "--model": _text(
+        "--model": (
             "Any classifier of torchvision (alexnet, vgg16, resnet152, inception_v3, "
             "mobilenet_v2, ...), or open_clip:NAME[/PRETRAINED]; for videos resnext101_3d, or any "
             "video classifier of torchvision (r3d_18, r2plus1d_18, s3d, mvit_v2_s, swin3d_t, ...).",
-            required=True,
+            {"required": True},
         ),
-        "--weights": _text(
+        "--weights": (
             "State dict file, a name of torchvision's or open_clip's weights, or none (random); "
-            "default: torchvision's best, downloaded once."
+            "default: torchvision's best, downloaded once.",
+            {},
         ),
-        "--layer": _text("Any other layer of a torchvision model, by its node's name."),
-        "--grid": _flag("Write one row a position of the last map."),
-        "--seed": _text("Seed of random weights (default: 0).", type=int, default=0),
+        "--layer": ("Any other layer of a torchvision model, by its node's name.", {}),
+        "--grid": ("Write one row a position of the last map.", FLAG),
+        "--seed": ("Seed of random weights (default: 0).", {"type": int, "default": 0}),
     },
     "clips of videos": {
-        "--frames-per-clip": _count(
-            1, "Number of frames that a row stands for (default: 16).", dest="frames"
+        "--frames-per-clip": (
+            "Number of frames that a row stands for (default: 16).",
+            {**_count(1), "dest": "frames"},
         ),
-        "--stride": _count(
-            1, "Frames from the beginning of a clip to the next (default: those of a clip)."
+        "--stride": (
+            "Frames from the beginning of a clip to the next (default: those of a clip).",
+            _count(1),
         ),
-        "--fps": _text(
-            "Frames a second to resample to; 0, the default, takes each frame once.", type=float
+        "--fps": (
+            "Frames a second to resample to; 0, the default, takes each frame once.",
+            {"type": float},
         ),
-        "--keep-damaged": _flag(
-            "Take what can be decoded of truncated or damaged videos, instead of leaving them out."
+        "--keep-damaged": (
+            "Take what can be decoded of truncated or damaged videos, instead of leaving them out.",
+            FLAG,
         ),
     },
     "preprocessing (default: the model's own)": {
-        "--resize": _choice(RESIZES, "Resize the short side, both sides, or nothing."),
-        "--size": _count(1, "Side of the network's input in pixels."),
-        "--resize-size": _count(1, "Side before the crop in pixels (default: in proportion)."),
-        "--crop": _choice(CROPS, "Crop the centre, or nothing."),
-        "--interpolation": _choice(INTERPOLATIONS, "Interpolation of resizing."),
-        "--normalize": _choice(
-            NORMALIZATIONS, "Mean and standard deviation; caffe is BGR, 0 to 255."
+        "--resize": ("Resize the short side, both sides, or nothing.", {"choices": RESIZES}),
+        "--size": ("Side of the network's input in pixels.", _count(1)),
+        "--resize-size": ("Side before the crop in pixels (default: in proportion).", _count(1)),
+        "--crop": ("Crop the centre, or nothing.", {"choices": CROPS}),
+        "--interpolation": ("Interpolation of resizing.", {"choices": INTERPOLATIONS}),
+        "--normalize": (
+            "Mean and standard deviation; caffe is BGR, 0 to 255.",
+            {"choices": NORMALIZATIONS},
         ),
-        "--max-pixels": _count(
-            1,
+        "--max-pixels": (
             "Larger JPEGs are decoded at reduced scale, other images and frames refused "
             "(default: %(default)s pixels).",
-            default=MAX_PIXELS,
+            {**_count(1), "default": MAX_PIXELS},
         ),
     },
     "run": {
-        "--output": _text("The feature store to write.", required=True, metavar="FILE"),
-        "--dtype": _choice(
-            ("float16", "float32"), "Type of the stored rows (default: float16).", default="float16"
+        "--output": ("The feature store to write.", {"required": True, "metavar": "FILE"}),
+        "--dtype": (
+            "Type of the stored rows (default: float16).",
+            {"choices": ("float16", "float32"), "default": "float16"},
         ),
-        "--device": _text(
-            "Device: cpu, cuda or cuda:1 (default: auto, a GPU where there is one).", default="auto"
+        "--device": (
+            "Device: cpu, cuda or cuda:1 (default: auto, a GPU where there is one).",
+            {"default": "auto"},
         ),
-        "--batch-size": _count(
-            1, "Images or clips a batch; default: 8 on a CPU, elsewhere 128 images or 64 clips."
+        "--batch-size": (
+            "Images or clips a batch; default: 8 on a CPU, elsewhere 128 images or 64 clips.",
+            _count(1),
         ),
-        "--workers": _count(
-            0, "Number of decoding processes; 0 decodes in the main one (default: by the cores)."
+        "--workers": (
+            "Number of decoding processes; 0 decodes in the main one (default: by the cores).",
+            _count(0),
         ),
-        "--strict": _flag("Stop at the first unreadable image or video."),
-        "--overwrite": _flag("Replace a finished store at OUTPUT."),
+        "--strict": ("Stop at the first unreadable image or video.", FLAG),
+        "--overwrite": ("Replace a finished store at OUTPUT.", FLAG),
     },
 }
+# the options of preprocessing are None if they are not given: the network's own then apply
 BUILD_OPTIONS = (
     *("weights", "layer", "grid", "seed", "device", "frames", "stride", "fps"),
     *("resize", "size", "resize_size", "crop", "interpolation", "normalize"),
@@ -162,10 +162,9 @@ RUN_OPTIONS = ("batch_size", "workers", "dtype", "overwrite", "strict")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    for title, arguments in ARGUMENTS.items():
+    for title, rows in ARGUMENTS.items():
         group = parser.add_argument_group(title)
-        for name, options in arguments.items():
-            group.add_argument(name, **options)
+        arguments.add_rows(group, rows)
     precision = group.add_mutually_exclusive_group()
     for name, dtype in (("fp16", "float16"), ("bf16", "bfloat16")):
         precision.add_argument(
@@ -190,11 +189,12 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"no {kind.fields}: give folders, files or a list (--list).")
     items = list_images(args.inputs, lists=args.list, root=args.root, ids=args.ids, kind=kind)
     if args.except_stores:
-        items = _without(items, args.except_stores, kind.fields)
+        items = _drop_stored(items, args.except_stores, kind.fields)
     output = args.output
-    shard: dict[str, object] = {}
+    shard: dict[str, Any] = {}
+    # after --except, which must leave the same items for each part
     if args.shard is not None:
-        items, output, shard = _shard(items, output, args.shard)
+        items, output, shard = _select_shard(items, output, args.shard)
     extractor = build_extractor(
         args.model,
         precision=args.precision,
@@ -216,45 +216,47 @@ def run(args: argparse.Namespace) -> int:
             f"\ninterrupted: what is done stands in {output}.partial; the same command continues.",
             file=sys.stderr,
         )
-        return 130
+        return 130  # as a shell reports SIGINT, so that scripts can tell it from an error
     store = FeatureStore(output)
+    # a data folder keeps digests of its files: a new features.h5 would look like a damaged one
     record_store(output, len(store), store.content_checksum)
-    print(_said(summary, output, extractor.dim, reader))
+    print(_describe(summary, output, extractor.dim, reader))
     return 0
 
 
-def _without(items: list, stores: list[str], noun: str) -> list:
+def _drop_stored(items: list, stores: list[str], noun: str) -> list:
+    """Return the items that none of the stores has."""
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.extract.run_files import check_unchanged
 
     done: set[str] = set()
     for path in stores:
         store = FeatureStore(path)
+        # the same id with another file would keep the features of the former file
         remedy = f"Give them other ids, or extract them anew without --except {path}."
         check_unchanged(store, items, noun, remedy)
         done.update(store.ids)
-    left = [item for item in items if item.key not in done]
-    if not left:
+    remaining = [item for item in items if item.key not in done]
+    if not remaining:
         raise UserError(f"all {len(items)} {noun} stand in {', '.join(stores)} already.")
-    return left
+    return remaining
 
 
-def _shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, object]]:
+def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, Any]]:
     """Return items and output of a shard, with the attributes that `store merge` needs."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None:
         raise UserError(f"--shard must be I/N, such as 1/4, but is {shard} instead.")
     root, suffix = os.path.splitext(output)
     part = select_shard(items, int(match[1]), int(match[2]))
+    # parts of different lists have different digests, and store merge refuses them
     ids = hashlib.sha256("\n".join(item.key for item in items).encode()).hexdigest()
-    attributes: dict[str, object] = {
-        "shard": f"{int(match[1])}/{int(match[2])}",
-        "shard_of": ids[:16],
-    }
+    # int: 01/04 and 1/4 name one part
+    attributes = {"shard": f"{int(match[1])}/{int(match[2])}", "shard_of": ids[:16]}
     return part, f"{root}.{match[1]}of{match[2]}{suffix}", attributes
 
 
-def _said(summary: Any, output: str, dim: int, reader: Any) -> str:
+def _describe(summary: Any, output: str, dim: int, reader: Any) -> str:
     from fairseq_mm.extract.run_files import details_path, unreadable_path
 
     noun = reader.kind.fields
@@ -270,7 +272,7 @@ def _said(summary: Any, output: str, dim: int, reader: Any) -> str:
             ids = counted(len(summary.unlisted), "id of the store is", "ids of the store are")
             text += f"; {ids} not among the given {noun}, such as {summary.unlisted[0]}"
         return f"{text}."
-    seconds = max(summary.seconds, 1e-9)
+    seconds = max(summary.seconds, 1e-9)  # a run in which nothing could be read divides by it
     inputs = "" if reader.inputs_per_file else f"with {summary.num_inputs} {reader.inputs_are}, "
     return (
         f"{text}; {summary.num_extracted} in this run, {inputs}{summary.num_inputs / seconds:.1f} "

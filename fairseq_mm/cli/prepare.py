@@ -39,18 +39,18 @@ class Release(NamedTuple):
     """Official release of a dataset.
 
     Attributes:
-        kind: Kind of its data, by the name of the subcommand for your own data.
+        kind: Kind of its data, a key of ``KINDS``.
         module: Module with a docstring, ``add_arguments(parser)`` and ``read(args)``.
-        options: Options in addition to the kind's.
-        lacks: Options of the kind that the release fixes.
-        settled: Values of these options, and other defaults.
+        options: Options about the data.
+        fixed_options: Options of the kind that the release does not offer.
+        values: Values of these options, and defaults that differ from the kind's.
     """
 
     kind: str
     module: ModuleType
     options: str = "--features --missing"
-    lacks: str = ""
-    settled: Optional[dict[str, Any]] = None
+    fixed_options: str = ""
+    values: Optional[dict[str, Any]] = None
 
 
 RELEASES = {
@@ -63,9 +63,9 @@ RELEASES = {
         "stories",
         vist,
         "--images --features --verify --missing",
-        lacks="--skip-empty",
-        # the last two are for descriptions in isolation, which are captions
-        settled={
+        fixed_options="--skip-empty",
+        # keep_punctuation and max_words: descriptions in isolation are captions, not stories
+        values={
             "tokenizer": "whitespace",
             "missing_by_default": "drop",
             "by_stem": True,
@@ -75,26 +75,28 @@ RELEASES = {
         },
     ),
     "writingprompts": Release(
-        "prompts", writingprompts, "", lacks="--tokenizer", settled={"tokenizer": "whitespace"}
+        "prompts",
+        writingprompts,
+        "",
+        fixed_options="--tokenizer",
+        values={"tokenizer": "whitespace"},
     ),
-    "how2": Release("videos", how2, "--missing", settled={"tokenizer_of_words": "none"}),
+    "how2": Release("videos", how2, "--missing", values={"tokenizer_of_words": "none"}),
 }
 
-# settled where the text is split into tokens already
+# the folders to join have been tokenized: their text is only split at spaces
 JOINED: dict[str, Any] = {
     **{"tokenizer": "whitespace", "keep_case": True, "keep_punctuation": True},
     **{"skip_empty": False, "caption_writer": join.JoinedWriter, "read": join.read},
 }
-
-HELP = "official release or own JSONL -> text and what belongs to it, binarised"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = parser.add_subparsers(dest="name", metavar="NAME", required=True)
     for name, kind in KINDS.items():
         summary = f"your own {kind.module.TABLE.kind}, for the task {kind.task}"
-        one = _add_name(names, name, summary, kind.module)
-        one.add_argument(
+        name_parser = names.add_parser(name, help=summary, description=kind.module.__doc__)
+        name_parser.add_argument(
             "data",
             type=Path,
             nargs="+",
@@ -102,27 +104,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="JSON lines, as described above.",
         )
         data, text = [*OWN, *kind.own_options.split()], kind.text_options.split()
-        _add_groups(one, kind, data, text, FOLDER, {**kind.defaults(), "read": _read_own})
+        defaults = {**kind.defaults(), "read": _read_own}
+        _add_groups(name_parser, kind, data, text, FOLDER, defaults)
     for name, release in RELEASES.items():
         kind, module = KINDS[release.kind], release.module
-        one = _add_name(names, name, str(module.__doc__).partition("\n")[0].rstrip(".:"), module)
-        module.add_arguments(one)
-        text = [x for x in kind.text_options.split() if x not in release.lacks.split()]
-        defaults = {**kind.defaults(), **(release.settled or {}), "read": module.read}
-        _add_groups(one, kind, release.options.split(), text, (*FOLDER, "--strict"), defaults)
-    _add_join(names)
-
-
-def _add_join(names: Any) -> None:
-    kind = KINDS["captions"]
-    one = _add_name(names, "join", "several folders of captions, for one training", join)
-    join.add_arguments(one)
-    text = ("--threshold", "--max-words", "--dictionary")
-    _add_groups(one, kind, (), text, FOLDER, {**kind.defaults(), **JOINED})
-
-
-def _add_name(names: Any, name: str, summary: str, module: ModuleType) -> argparse.ArgumentParser:
-    return names.add_parser(name, help=summary, description=module.__doc__)
+        summary = str(module.__doc__).partition("\n")[0].rstrip(".:")
+        name_parser = names.add_parser(name, help=summary, description=module.__doc__)
+        module.add_arguments(name_parser)
+        data, fixed = release.options.split(), release.fixed_options.split()
+        text = [option for option in kind.text_options.split() if option not in fixed]
+        defaults = {**kind.defaults(), **(release.values or {}), "read": module.read}
+        # --strict compares with published sizes, which own data have not
+        _add_groups(name_parser, kind, data, text, (*FOLDER, "--strict"), defaults)
+    kind, summary = KINDS["captions"], "several folders of captions, for one training"
+    name_parser = names.add_parser("join", help=summary, description=join.__doc__)
+    join.add_arguments(name_parser)
+    text = ["--threshold", "--max-words", "--dictionary"]
+    _add_groups(name_parser, kind, (), text, FOLDER, {**kind.defaults(), **JOINED})
 
 
 def _add_groups(
@@ -136,10 +134,12 @@ def _add_groups(
     add_options(parser, kind, data, defaults)
     add_options(parser.add_argument_group("text"), kind, text, defaults)
     add_options(parser.add_argument_group("folder"), kind, folder, defaults)
+    # last: set_defaults wins over the defaults of the options above
     parser.set_defaults(**defaults)
 
 
 def _read_own(args: argparse.Namespace) -> Corpus:
+    # None: the lines themselves name their split
     paths = {None: args.data, "valid": args.valid, "test": args.test}
     table = KINDS[args.name].module.TABLE
     if getattr(args, "without_images", False):
@@ -150,7 +150,7 @@ def _read_own(args: argparse.Namespace) -> Corpus:
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
-    # before fairseq-preprocess, which would send its log to stdout
+    # before fairseq-preprocess, which would send its log to stdout; basicConfig works only once
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
     corpus = args.read(args)
@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
     _leave_out_missing(corpus, args)
     kind = next(kind for kind in KINDS.values() if kind.module.TABLE.kind == corpus.table.kind)
     writer = kind.writer(args)
-    # features of another run than the text's would be as wrong as another run's text
+    # one lock for text and features: a second run must not mix its files with these
     with locked_output(args.output):
         report = writer.write(
             corpus,
@@ -167,6 +167,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
             strict=getattr(args, "strict", False),
             binarize=not args.no_binarize,
             overwrite=args.overwrite,
+            # a run that was killed in the middle is resumed only with the same arguments
             arguments={name: repr(x) for name, x in vars(args).items() if not callable(x)},
         )
         _print_report(report, writer, args.output)
@@ -189,6 +190,7 @@ def _leave_out_missing(corpus: Corpus, args: argparse.Namespace) -> None:
         return
     keys = corpus.visual_keys()
     if images:
+        # images that are at hand: their features are extracted later, under the same ids
         missing = missing_in_folders(keys, images, verify=args.verify)
     else:
         renamed, missing = keys_in_stores(keys, features, by_stem=args.by_stem)

@@ -135,17 +135,17 @@ SUBWORD_OPTIONS = {
 
 
 class Kind(NamedTuple):
-    """Kind of data.
+    """Kind of data, such as captions.
 
     Attributes:
         task: fairseq task that reads the data.
-        module: Module of the package whose docstring shows the format of your own data.
+        module: Module whose docstring shows the format of your own data.
         writer: Function from options to a writer.
         tokenizers: Name -> description.
         tokenizer: Default tokenizer.
         threshold: Default of ``--threshold``.
-        text_options: Options of the tokenization.
-        own_options: Further options for your own data.
+        text_options: Options about text, separated by spaces.
+        own_options: Options about your own data, separated by spaces.
     """
 
     task: str
@@ -171,7 +171,14 @@ class Kind(NamedTuple):
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
 ) -> None:
-    """Add options of the table above to a parser or a group."""
+    """Add options of ``OPTIONS`` to a parser or a group.
+
+    Args:
+        parser: Parser or group.
+        kind: Kind of the data, whose nouns and tokenizers the help texts name.
+        options: Keys of ``OPTIONS``, or ``--tokenizer``.
+        settled: Values of the kind or the release, which the help texts name as defaults.
+    """
     table = kind.module.TABLE
     names = {
         "nouns": table.nouns,
@@ -205,6 +212,7 @@ def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
     writer = getattr(args, "caption_writer", CaptionWriter)
     if getattr(args, "without_images", False):
         writer = TextWriter
+    # refused instead of ignored: prepare.json would record options that had no effect
     if args.tokenizer in ("m_rnn", "ptb") and (args.keep_case or args.keep_punctuation):
         raise UserError(
             f"--tokenizer {args.tokenizer} has its own rules for case and punctuation; leave "
@@ -214,7 +222,7 @@ def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
         from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 
         def split(text: str) -> list[str]:
-            # its tokens may hold a no-break space, where fairseq would split them
+            # a token may hold a no-break space ("1 1/2"), at which fairseq splits text again
             return " ".join(ptb_tokenize(text)).split()
 
         return writer(split, {"dict.txt": vocabulary}, **_common(args, tokenizer="ptb"))
@@ -276,16 +284,13 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
     )
 
 
-# transcripts have tens of unknown words; each token is a row of the model's embeddings
+# transcripts have tens of unknown words; each indexed token is a row of the model's embeddings, so
+# that a number that was mistyped would fill the memory of a training
 _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """Return the subwords of the options.
-
-    Raises:
-        UserError: if options contradict each other, or a file is missing or damaged.
-    """
+    """Return the subwords that the options name, after a check of these options."""
     if args.indexed_oov < 0:
         raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
     if args.indexed_oov > _MOST_INDEXED_OOV:
@@ -306,9 +311,8 @@ def _subwords(args: argparse.Namespace) -> Subwords:
     if args.subwords is None and args.pretrained is not None:
         subwords = Subwords.from_pretrained(args.pretrained)
         if args.indexed_oov:
-            return Subwords.from_paths(  # refuses text that is split into pieces already
-                subwords.kind, {}, indexed_oov=args.indexed_oov
-            )
+            # for its error: pieces have no unknown words to index
+            return Subwords.from_paths(subwords.kind, {}, indexed_oov=args.indexed_oov)
         return subwords
     return Subwords.from_paths(args.subwords or "none", paths, indexed_oov=args.indexed_oov)
 
@@ -348,7 +352,7 @@ KINDS = {
         prompts,
         _prompt_writer,
         {
-            "story": "that of WritingPrompts",
+            "story": "the rules of WritingPrompts",
             "whitespace": "the text is split already; line breaks are lost, write <newline>",
         },
         "story",

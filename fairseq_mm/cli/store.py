@@ -26,6 +26,7 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 _FILE = {"metavar": "FILE"}
 _NAME = {"metavar": "NAME"}
 _DTYPES = {"choices": ("float16", "float32")}
+# earlier versions took the store to make as the last argument; scripts still give it so
 _OUT: Rows = {
     "out": ("Feature store to make, where --output is not given.", {"metavar": "OUT", "nargs": "?"})
 }
@@ -137,21 +138,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Optional[int]:
     if args.action in ("import", "merge", "convert"):
         _set_output(args)
-    return {
+    run_action = {
         "info": _info,
         "verify": _verify,
         "import": _import,
         "merge": _merge,
         "convert": _convert,
-    }[args.action](args)
+    }
+    return run_action[args.action](args)
 
 
 def _set_output(args: argparse.Namespace) -> None:
-    """Set ``args.output``, which earlier versions took as the last argument.
-
-    Raises:
-        UserError: if the store to make is not named, or named twice.
-    """
+    """Set ``args.output`` if the store to make is the last argument."""
     if args.action == "merge":
         if args.output is None:
             args.output = args.paths.pop()
@@ -166,7 +164,7 @@ def _set_output(args: argparse.Namespace) -> None:
         raise UserError(f"{args.out} and --output {args.output}: name the store to make once.")
     if args.output is None:
         raise UserError(f"{args.action}: needs --output with the store to make.")
-    arguments.check_names(args)
+    arguments.check_names(args)  # again: main checked before the output had its name
     arguments.check_writable("--output", args.output)
 
 
@@ -181,6 +179,7 @@ def _info(args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(facts))
         return
+    # --json has the fields as they are; people read one line a fact
     low, high = facts.pop("rows_per_item")
     facts["rows"] = f"{facts['rows']} ({low if low == high else f'{low} to {high}'} an item)"
     attributes = facts.pop("attributes")
@@ -197,20 +196,21 @@ def _verify(args: argparse.Namespace) -> int:
     failed = 0
     for path in args.paths:
         try:
-            found = verify_store(path, _progress_bar(f"verify {path}"), repair=args.repair)
-            difference = store_difference(path, found["checksum"])
+            report = verify_store(path, _progress_bar(f"verify {path}"), repair=args.repair)
+            # a store can be sound and yet not be the one that the data folder was made with
+            difference = store_difference(path, report["checksum"])
             if difference is not None:
                 raise UserError(f"{path}: {difference}")
-        except UserError as error:
+        except UserError as error:  # the other stores are verified all the same
             failed += 1
             print(f"fairseq-mm store: {error}", file=sys.stderr)
         else:
-            print(f"{found['checksum']}  {path}  {found['items']} items: no error")
-            if found["is_repaired"]:
+            print(f"{report['checksum']}  {path}  {report['items']} items: no error")
+            if report["is_repaired"]:
                 print(f"{path}: the checksum of its metadata was added", file=sys.stderr)
-            elif not found["has_checksum"]:
+            elif not report["has_checksum"]:
                 print(f"{path}: has no checksum of its metadata: --repair adds it", file=sys.stderr)
-            if not found["has_content_checksum"]:
+            if not report["has_content_checksum"]:
                 print(
                     f"{path}: an earlier version wrote it without a checksum of ids and rows, so "
                     "that exchanged ids go unseen: `fairseq-mm store convert` writes one that has "
@@ -242,7 +242,7 @@ def _import(args: argparse.Namespace) -> None:
         weights=args.weights,
         layer=args.layer,
         grid=args.grid,
-        preprocessing=_preprocessing(args.preprocessing),
+        preprocessing=_complete_preprocessing(args.preprocessing),
     )
     attributes.update(_parse_attribute(text) for text in args.attribute)
     import_features(
@@ -253,10 +253,10 @@ def _import(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
         progress=_progress_bar("import"),
     )
-    _say_what_was_written(args.output)
-    lacking = [name for name in ("extractor", "weights") if name not in attributes]
-    if lacking:
-        options = " and ".join(f"--{name}" for name in lacking)
+    _report_store(args.output)
+    missing = [name for name in ("extractor", "weights") if name not in attributes]
+    if missing:
+        options = " and ".join(f"--{name}" for name in missing)
         print(
             f"{args.output}: without {options}, models that are trained on it cannot caption or "
             "summarize files that are not in it",
@@ -267,7 +267,8 @@ def _import(args: argparse.Namespace) -> None:
 def _merge(args: argparse.Namespace) -> None:
     from fairseq_mm.data.feature_store_copy import merge_stores
 
-    stood = os.path.exists(args.output) and not args.overwrite
+    # merge_stores accepts an output that was merged from the same stores before
+    was_merged = os.path.exists(args.output) and not args.overwrite
     merge_stores(
         args.paths,
         args.output,
@@ -276,10 +277,10 @@ def _merge(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
         progress=_progress_bar("merge"),
     )
-    if stood:
+    if was_merged:
         print(f"{args.output}: is complete: these stores were merged to it before")
         return
-    _say_what_was_written(args.output)
+    _report_store(args.output)
 
 
 def _convert(args: argparse.Namespace) -> None:
@@ -295,11 +296,11 @@ def _convert(args: argparse.Namespace) -> None:
         overwrite=args.overwrite,
         progress=_progress_bar("convert"),
     )
-    _say_what_was_written(args.output)
+    _report_store(args.output)
 
 
 def _parse_attribute(text: str) -> tuple[str, object]:
-    """Parse ``name=value``; numbers, true and false become JSON values."""
+    """Parse ``NAME=VALUE``; numbers, true and false become JSON values."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise UserError(f"--attribute must be NAME=VALUE, but is {text!r} instead.")
@@ -307,37 +308,39 @@ def _parse_attribute(text: str) -> tuple[str, object]:
         parsed = parse_json(value)
     except ValueError:
         return name, value
+    # null, lists and objects stay text: HDF5 attributes have no such values
     return name, parsed if isinstance(parsed, (bool, int, float)) else value
 
 
-def _preprocessing(text: Optional[str]) -> Optional[str]:
-    """Complete a given preprocessing by the defaults of ``fairseq-mm extract``."""
+def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
+    """Add the defaults of ``fairseq-mm extract`` to the value of ``--preprocessing``."""
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     if text is None:
         return None
     try:
-        given = parse_json(text)
-        values = {**dataclasses.asdict(Preprocessing()), **given}
+        values = {**dataclasses.asdict(Preprocessing()), **parse_json(text)}
     except (ValueError, TypeError) as error:
         raise UserError(
             f"--preprocessing must be a JSON object, but is {text!r}: {error}"
         ) from None
+    # through from_json, which checks the values, and back to the form that extract writes
     return Preprocessing.from_json(json.dumps(values)).to_json()
 
 
-def _progress_bar(what: str) -> Callable[[Iterable[str]], Iterable[str]]:
+def _progress_bar(label: str) -> Callable[[Iterable[str]], Iterable[str]]:
     """Return a function that shows a progress bar on stderr for an iteration over ids."""
     from tqdm import tqdm
 
-    return functools.partial(tqdm, desc=what, unit=" items", file=sys.stderr, mininterval=0.5)
+    return functools.partial(tqdm, desc=label, unit=" items", file=sys.stderr, mininterval=0.5)
 
 
-def _say_what_was_written(path: str) -> None:
+def _report_store(path: str) -> None:
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.data.prepared_files import record_store
 
     store = FeatureStore(path)
+    # a data folder keeps digests of its files: a new features.h5 would look like a damaged one
     record_store(path, len(store), store.content_checksum)
     print(
         f"wrote {path}: {len(store)} items, dim {store.dim}, {store.dtype.name}, "
