@@ -21,11 +21,9 @@ _TINY, _SMALL = 1e-15, 1e-9
 
 
 def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
-    """Count the n-grams of each order; 1-grams are words, which are cheaper than tuples."""
-    counts: list[Counter] = [Counter(tokens)]
-    for n in range(2, MAX_ORDER + 1):
-        counts.append(Counter(zip(*(tokens[i:] for i in range(n)))))
-    return counts
+    # a 1-gram is the word itself, which is cheaper than a tuple
+    longer = [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(2, MAX_ORDER + 1)]
+    return [Counter(tokens), *longer]
 
 
 def bleu_sums(
@@ -52,6 +50,7 @@ def bleu_sums(
         )
         sums[MAX_ORDER + order] = max(0, length - order)
     sums[-2] = length
+    # of two equally close references the shorter, which the second entry of the pairs decides
     sums[-1] = min((abs(len(tokens) - length), len(tokens)) for tokens in references_tokens)[1]
     return sums
 

@@ -13,36 +13,31 @@ Statistic = Callable[[np.ndarray], float]
 
 
 def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int) -> np.ndarray:
-    """Compute the corpus scores of resampled corpora.
+    """Compute the corpus scores ``[samples]`` of resampled corpora.
 
     Args:
         sums: ``[items, statistics]``.
         statistic: Function from the sums of one corpus to its score.
         samples: Number of resampled corpora.
         seed: Seed of the sampling; equal seeds sample equal items, so that two systems are paired.
-
-    Returns:
-        ``[samples]``.
     """
     generator = np.random.default_rng(seed)
     scores = []
     for _ in range(samples):
         items = generator.integers(len(sums), size=len(sums))
+        # counts times sums: the sampled rows are never copied
         scores.append(statistic(np.bincount(items, minlength=len(sums)) @ sums))
     return np.array(scores)
 
 
-def interval(figures: np.ndarray, confidence: float = 0.95) -> tuple[float, float]:
-    """Compute the percentile interval of resampled scores."""
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(figures, [tail, 1 - tail])
+def interval(figures: np.ndarray) -> tuple[float, float]:
+    """Compute the 95 % percentile interval of resampled scores."""
+    low, high = np.quantile(figures, [0.025, 0.975])
     return float(low), float(high)
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Compute the two-sided p-value: how often resampling changes the sign of the difference.
-
-    It is never 0, since the observed sample counts as well.
-    """
+    """Compute the two-sided p-value: how often resampling changes the sign of the difference."""
     smaller = int(min((differences <= 0).sum(), (differences >= 0).sum()))
+    # the observed sample counts as well, so that p is never 0
     return min(1.0, 2 * (smaller + 1) / (len(differences) + 1))

@@ -84,18 +84,15 @@ class CiderD:
         return self._score(hypothesis, counts, [self._compute_inverse_norms(c) for c in counts])
 
     def score_item(self, hypothesis: Sequence[str], index: int) -> float:
-        """Score a hypothesis against the references of item ``index`` of the constructor.
-
-        Their norms are computed only once, which saves time in repeated validation.
-        """
+        """Score a hypothesis against the references of item ``index`` of the constructor."""
         counts, norms = self._counts[index], self._inverse_norms[index]
         if norms is None:
+            # kept, since validation scores the same references after each epoch
             norms = self._inverse_norms[index] = [self._compute_inverse_norms(c) for c in counts]
         return self._score(hypothesis, counts, norms)
 
     def _compute_inverse_norms(self, counts: Counts) -> list[float]:
-        """Return ``[order]``, the reciprocal norms of the text's TF-IDF vectors; 0 for an empty
-        one."""
+        """Return ``[order]``, reciprocal norms of a text's TF-IDF vectors; 0 for an empty one."""
         weight, unseen = self._squared_idf.get, self._unseen
         # sums over lists, which are faster than sums over generators
         squares = [
@@ -126,6 +123,7 @@ class CiderD:
                     ]
                 )
                 similarity += product * own_norm * norm
-            delta = sum(own[1].values()) - sum(counts[1].values())  # bigrams
+            # in bigrams and not in words, as in coco-caption's code
+            delta = sum(own[1].values()) - sum(counts[1].values())
             total += similarity * math.exp(-(delta**2) / (2 * SIGMA**2))
         return SCALE * total / (MAX_ORDER * len(references))

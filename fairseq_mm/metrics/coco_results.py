@@ -17,10 +17,7 @@ _IMAGE = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,12})(?:\.jpg)?", re.ASCII)
 
 
 def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
-    """Find the COCO numbers of image files or image numbers.
-
-    Returns:
-        Name -> number, in the order of the names.
+    """Return the COCO numbers of image files or image numbers, by name.
 
     Raises:
         UserError: If a name is not a COCO name, or an image has two names.

@@ -39,8 +39,7 @@ class Columns(NamedTuple):
     """Distinct conditions of a list of stories.
 
     Attributes:
-        texts: The distinct conditions in the order of first occurrence: the columns of a score
-            matrix.
+        texts: The distinct conditions in order of first occurrence: the columns of a score matrix.
         true: ``[stories]``, column of each story's own condition.
     """
 
@@ -57,8 +56,7 @@ class Figure(NamedTuple):
         chance: Expected value of guessing.
         all_draws: Mean over every possible draw, in closed form; None unless each story was scored
             under all conditions.
-        all_draws_interval: 95 % bootstrap interval of ``all_draws`` over stories, if it is
-            computed.
+        all_draws_interval: 95 % bootstrap interval of ``all_draws`` over stories, if computed.
     """
 
     value: float
@@ -72,9 +70,9 @@ class PromptRanking(NamedTuple):
     """Result of ranking prompts.
 
     Attributes:
-        accuracy: Share of comparisons (draw and story) in which the own prompt is the likeliest,
-            between 0 and 1; a tie counts like a guess among the likeliest prompts. The interval is
-            over stories and draws.
+        accuracy: Share of comparisons (draw and story) in which the own prompt is the likeliest;
+            a tie counts like a guess among the likeliest prompts. The interval is over stories and
+            draws.
         per_draw: ``[draws]`` accuracies.
         stories: Number of stories.
         ties: Share of the comparisons in which a distractor scores as high as the true prompt, and
@@ -123,8 +121,6 @@ def draw_distractors(
 ) -> np.ndarray:
     """Sample, for each draw and story, distinct conditions other than the story's own.
 
-    A draw depends only on ``seed`` and its number, so that more draws begin with the same ones.
-
     Args:
         true: ``[stories]``, column of each story's own condition.
         num_columns: Number of columns to sample from with equal probability.
@@ -151,6 +147,7 @@ def draw_distractors(
         )
     columns = np.empty((draws, len(true), distractors), dtype=np.int64)
     for draw in range(draws):
+        # a generator for each draw, so that more draws begin with the same ones
         generator = np.random.default_rng([seed, draw])
         for story in range(len(true)):
             columns[draw, story] = generator.choice(
@@ -164,7 +161,7 @@ def draw_distractors(
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Return the pairs ``[N, 2]`` of story and column that the draws compare, each once, sorted."""
+    """Return the sorted distinct pairs ``[N, 2]`` of story and column that the draws compare."""
     draws, stories, _ = distractors.shape
     own = np.broadcast_to(true[:, None], (draws, stories, 1))
     columns = np.concatenate([own, distractors], axis=2)
@@ -226,24 +223,18 @@ def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) 
 def all_draws_credits(
     scores: np.ndarray, true: np.ndarray, *, distractors: int = DISTRACTORS
 ) -> np.ndarray:
-    """Compute the mean credit of each story over all possible draws.
+    """Compute the mean credit ``[stories]`` of each story over all possible draws.
 
     Of the M other prompts, w score lower than the true one and t equally. A draw without higher
     ones and with j equal ones gives 1 / (1 + j). Summed over j by Vandermonde's identity, the mean
     is (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)) with K distractors. Without ties this
-    is C(w, K) / C(M, K), the probability that no better prompt is sampled.
-
-    Args:
-        scores: ``[stories, columns]``, without NaN.
-        true: ``[stories]``, columns.
-        distractors: K.
-
-    Returns:
-        ``[stories]``.
+    is C(w, K) / C(M, K), the probability that no better prompt is sampled. ``scores`` must be
+    without NaN, otherwise as in :func:`draw_credits`.
     """
     own = scores[np.arange(len(true)), true][:, None]
     lower = (scores < own).sum(axis=1)
     equal = (scores == own).sum(axis=1) - 1
+    # in Python's integers: binomials of a thousand prompts do not fit into 64 bits
     possible = comb(scores.shape[1] - 1, distractors)
     return np.array(
         [
@@ -292,13 +283,10 @@ def rank_prompts(
 def candidate_ranks(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray, *, tie: float = TIE
 ) -> np.ndarray:
-    """Compute the rank of the own images in each draw, see :func:`draw_credits` for the arrays.
+    """Compute the ranks ``[draws, stories]`` of the own images, see :func:`draw_credits`.
 
-    The rank is 1 + the number of others that are at least as likely; a log-likelihood that is lower
+    A rank is 1 + the number of others that are at least as likely; a log-likelihood that is lower
     by at most ``tie`` counts as equal.
-
-    Returns:
-        ``[draws, stories]`` from 1 to K + 1.
 
     Raises:
         ValueError: Naming the story and column, if a needed score is NaN.
@@ -337,6 +325,7 @@ def rank_albums(
             means[:, None], lambda sums: float(sums[0] / stories), samples=samples, seed=seed
         )
         figures.append(Figure(float(means.mean()), interval(scores_of_samples), chance, limit))
+    # ranks in which near-equal scores count for the system: the difference is the ties' doing
     without_ties = candidate_ranks(scores, true, distractors, tie=-TIE)
     return AlbumRanking(figures[0], figures[1], stories, float((without_ties < ranks).mean()))
 

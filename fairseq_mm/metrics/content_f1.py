@@ -31,9 +31,8 @@ def content_f1(
 ) -> float:
     """Compute the content F1 of two token lists from ``matches`` of their METEOR alignment.
 
-    Returns:
-        0 or more; 0 if nothing is aligned or a text has no content words. The corpus score is the
-        mean over pairs.
+    It is 0 or more; 0 if nothing is aligned or a text has no content words. The corpus score is the
+    mean over pairs.
     """
     hypothesis_stops: set[str] = set()
     reference_stops: set[str] = set()

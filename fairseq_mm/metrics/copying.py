@@ -70,27 +70,27 @@ class CopiedRuns:
 
     Args:
         stories: Words of each generated story.
-        hash_bits: Number of bits to keep of the 64 bits of a hash; the result does not depend on
-            it.
+        hash_bits: Number of bits of a hash to use, of 64; the result does not depend on it.
     """
 
     def __init__(self, stories: Sequence[Sequence[str]], *, hash_bits: int = 64) -> None:
         self._stories = [list(words) for words in stories]
-        self._number_of: dict[str, int] = {_SEPARATOR: _LINE_END}
+        self._word_numbers: dict[str, int] = {_SEPARATOR: _LINE_END}
         for words in self._stories:
             for word in words:
-                self._number_of.setdefault(word, len(self._number_of) + 1)
+                self._word_numbers.setdefault(word, len(self._word_numbers) + 1)
         self._keep = np.uint64((1 << 64) - (1 << (64 - hash_bits)))
-        # random values of words; a sequence of them is hashed as a polynomial modulo 2**64
+        # Random values of words; a sequence of words is hashed as a polynomial modulo 2**64, which
+        # needs no multiplication with a remainder: uint64 overflows by itself.
         generator = np.random.default_rng(0)
-        values = generator.integers(1 << 64, size=len(self._number_of) + 1, dtype=np.uint64)
+        values = generator.integers(1 << 64, size=len(self._word_numbers) + 1, dtype=np.uint64)
         self._values = values
         self._powers = _powers(_MULTIPLIER, 1)
         self._inverses = _powers(pow(_MULTIPLIER, -1, 1 << 64), 1)
         lengths = [len(words) for words in self._stories]
         self._lengths = np.array(lengths, dtype=np.int64)  # [S]
         self._starts = np.concatenate([[0], np.cumsum(lengths)])[:-1].astype(np.int64)  # [S]
-        flat = [self._number_of[word] for words in self._stories for word in words]
+        flat = [self._word_numbers[word] for words in self._stories for word in words]
         self._words = np.array(flat, dtype=np.int32)
         self._sums = self._running_sums(self._words)
         self._best = np.zeros(len(lengths), dtype=np.int64)  # longest run so far, [S]
@@ -120,10 +120,8 @@ class CopiedRuns:
         try:
             with open(path, encoding="utf-8") as file:
                 size = min(_FIRST_BLOCK, block)
-                while True:
-                    text = file.read(size)
-                    if not text:
-                        break
+                while text := file.read(size):
+                    # a run must not be cut at the end of a block: only whole lines are searched
                     if not text.endswith("\n"):
                         text += file.readline()
                     self._read_block(text, str(path))
@@ -145,23 +143,23 @@ class CopiedRuns:
 
     def _read_block(self, text: str, path: str) -> None:
         tokens = text.replace("\n", f" {_SEPARATOR} ").split()
-        numbers = np.array(list(map(self._number_of.get, tokens, repeat(_UNKNOWN))), dtype=np.int32)
+        numbers = np.array(
+            list(map(self._word_numbers.get, tokens, repeat(_UNKNOWN))), dtype=np.int32
+        )
         ends = np.flatnonzero(numbers == _LINE_END)
         self._match(numbers, ends, path)
         self._lines_read += len(ends)
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Improve the stories' runs by the runs in a block of whole lines.
-
-        n only grows: a story's run is extended as far as possible, so that a better run in this
-        block is at least one word longer.
-        """
+        """Improve the stories' runs by the runs in a block of whole lines."""
         if not len(block):
             return
         sums = self._running_sums(block)
         n = 0
         while True:
+            # n only grows: a run is extended as far as possible, so that a better run in this block
+            # is at least one word longer
             improvable = self._best[self._best < self._lengths] + 1
             improvable = improvable[improvable > n]
             if not len(improvable) or improvable.min() > len(block):
@@ -185,18 +183,14 @@ class CopiedRuns:
     ) -> None:
         """Compare the words of equal hashes, and extend runs of equal words.
 
-        Args:
-            block: Numbers of the words in the block.
-            ends: Indices of line ends in ``block``.
-            path: Path of the training file.
-            n: Length of the runs that have equal hashes.
-            places: Indices in ``block`` at which these runs begin.
-            first: For each place, index of the first n-gram with its hash.
+        ``places`` are the indices in ``block`` at which n words have the hash of a generated
+        n-gram, ``first`` the index of the first such n-gram, ``ends`` the indices of line ends.
         """
         ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()
         changed: set[int] = set()
         for place, entry in zip(places.tolist(), first.tolist()):
+            # a block repeats frequent n-grams many times: the first one has improved all it can
             words = block[place : place + n].tobytes()
             if words in seen:
                 continue
@@ -216,6 +210,8 @@ class CopiedRuns:
                 ):
                     length += 1
                 line = self._lines_read + int(np.searchsorted(ends, place)) + 1
+                # n-grams of a story are listed under the length that would improve it: both lists
+                # are stale
                 changed.update((n, length + 1))
                 self._best[story] = length
                 self._runs[story] = (own - int(self._starts[story]), path, line)
@@ -251,8 +247,9 @@ class CopiedRuns:
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
         """Return the hash ``[W - n + 1]`` of the n words that begin at each index."""
         W = len(sums) - 1
-        # polynomials modulo 2**64 have weak low bits; this product carries them into the high bits
+        # the inverse power makes the hash independent of the index
         hashes = (sums[n:] - sums[: W - n + 1]) * self._inverses[: W - n + 1]
+        # polynomials modulo 2**64 have weak low bits; this product carries them into the high bits
         hashes *= np.uint64(_MULTIPLIER)
         hashes &= self._keep
         return hashes

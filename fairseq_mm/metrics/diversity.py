@@ -28,8 +28,8 @@ def ngrams(tokens: Tokens, n: int) -> list[tuple[str, ...]]:
 def distinct_n(texts: Iterable[Tokens], n: int) -> float:
     """Compute the number of distinct n-grams of all texts over the number of all n-grams.
 
-    Li et al. 2016, section 5.2. It is 0 if no text has n tokens. It falls with the amount of text:
-    compare equal numbers of texts.
+    Li et al. 2016, section 5.2. It is 0 without n-grams, and falls with the amount of text: compare
+    equal numbers of texts.
     """
     different: set[tuple[str, ...]] = set()
     total = 0
@@ -41,19 +41,16 @@ def distinct_n(texts: Iterable[Tokens], n: int) -> float:
 
 
 def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
-    """Compute the share of texts that are not equal to any training text.
-
-    Both must be tokenized in the same way.
-    """
+    """Compute the share of texts that equal no training text, both tokenized in the same way."""
     if not texts:
         return 0.0
+    # Only training texts that equal a generated one are kept: a set of all of them would be large.
     wanted = {tuple(tokens) for tokens in texts}
     known = {key for key in (tuple(tokens) for tokens in training_texts) if key in wanted}
     return sum(tuple(tokens) not in known for tokens in texts) / len(texts)
 
 
 def vocabulary_size(texts: Iterable[Tokens]) -> int:
-    """Count the distinct tokens."""
     return len({token for tokens in texts for token in tokens})
 
 
@@ -65,18 +62,10 @@ def mean_length(texts: Sequence[Tokens]) -> float:
 def novel_ngram_counts(
     summary: Tokens, source: Tokens, max_order: int = 4
 ) -> list[tuple[int, int]]:
-    """Count the n-grams of a summary that do not occur in its source, and all of its n-grams.
+    """Count the n-grams of a summary that its source lacks, and all of its n-grams, for each order.
 
     The share of a corpus is the sum of the former over the sum of the latter (See et al. 2017,
-    section 6.2). Repeated n-grams count each time.
-
-    Args:
-        summary: Tokens of the summary.
-        source: Tokens of the summarized text, tokenized in the same way.
-        max_order: Largest n.
-
-    Returns:
-        A pair for each order from 1.
+    section 6.2). Repeated n-grams count each time. Both texts must be tokenized in the same way.
     """
     counts = []
     for n in range(1, max_order + 1):
@@ -86,12 +75,9 @@ def novel_ngram_counts(
 
 
 def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
-    """Compute the repetition of one story: the mean over its second and later sentences.
+    """Compute the repetition of one story by the formula at the top of this file.
 
-    See the formula at the top of this file.
-
-    Returns:
-        0 to 1; None if no later sentence has an n-gram.
+    It is 0 to 1; None if no sentence after the first has an n-gram.
     """
     seen: set[tuple[str, ...]] = set()
     shares = []
@@ -116,7 +102,7 @@ def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
 def shared_between_stories(stories: Iterable[Sequence[Tokens]], n: int) -> float:
     """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories.
 
-    It is 0 without n-grams. It grows with the amount of text: compare equal numbers of stories.
+    It is 0 without n-grams, and grows with the amount of text: compare equal numbers of stories.
     """
     sentences = [sentence for story in stories for sentence in story]
     return 1 - distinct_n(sentences, n) if any(len(s) >= n for s in sentences) else 0.0

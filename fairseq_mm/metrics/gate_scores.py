@@ -23,10 +23,9 @@ class Histogram(NamedTuple):
 
 
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:
-    """Compute statistics of one score or more.
+    """Compute ``count``, ``mean``, ``std``, ``min``, ``q25``, ``median``, ``q75`` and ``max``.
 
-    These are ``count``, ``mean``, ``std`` (of a population, not of a sample), ``min``, ``q25``,
-    ``median``, ``q75`` and ``max``.
+    ``std`` is of a population, not of a sample. There must be one score or more.
     """
     quartiles = np.quantile(scores, [0.25, 0.5, 0.75]).tolist()
     return {
@@ -42,10 +41,8 @@ def gate_statistics(scores: np.ndarray) -> dict[str, float]:
 def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
     """Compute edges of bins for all scores, with a width of 1, 2 or 5 times a power of ten.
 
-    Args:
-        scores: One score or more.
-        most: Maximum number of bins; the narrowest allowed bins are used. Equal scores get a single
-            bin of width 0.001.
+    The narrowest bins are used of which at most ``most`` are necessary. Equal scores get a single
+    bin of width 0.001.
     """
     low, high = float(np.min(scores)), float(np.max(scores))
     exponent = -3 if high == low else math.floor(math.log10((high - low) / most))

@@ -51,10 +51,6 @@ class GeneratedOutput:
     detokenised: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
     cut_short: Optional[int] = None
 
-    @property
-    def is_reference_scores(self) -> bool:
-        return self.scores_references is True
-
     def repeats_targets(self) -> bool:
         """Check whether every text equals its target, unless a log says that it was generated."""
         # a few generated texts may all be equal to their targets
@@ -62,7 +58,7 @@ class GeneratedOutput:
             return False
         return all(
             number in self.targets
-            # fairseq escapes the unknown word in targets
+            # in targets fairseq prints <<unk>>, so that an unknown word equals no hypothesis
             and all(
                 words == self.targets[number][1].replace("<<unk>>", "<unk>") for _, words in scored
             )
@@ -120,6 +116,7 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
     kinds: dict[int, set[str]] = {}
     number, file_line, position = -1, 1, 0
     for match in _LINE.finditer(text):
+        # from the last match on: counting from the beginning would take quadratic time
         file_line += text.count("\n", position, match.start())
         position = match.start()
         kind, number, score = match[1], int(match[2]), match[3]
@@ -144,7 +141,7 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
             )
     others = [item_kinds for item, item_kinds in kinds.items() if item != number]
     if others and not kinds[number] >= set.intersection(*others):
-        # the file was cut short within its last item
+        # the file was cut short within its last item: its text may be half a line
         output.cut_short = number
         output.hypotheses.pop(number, None)
         output.detokenised.pop(number, None)

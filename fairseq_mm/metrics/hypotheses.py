@@ -49,6 +49,7 @@ class Hypotheses:
         if key in self.texts:
             if key not in self.repeated:
                 self.repeated.append(key)
+            # texts of one item in a row are an n-best list; an id that returns later is another run
             if key != self._last_key:
                 self._returned.add(key)
         else:
@@ -56,11 +57,7 @@ class Hypotheses:
         self._last_key = key
 
     def check_one_run(self, path: str) -> None:
-        """Refuse a file in which every id occurs again after others, as in two joined files.
-
-        Raises:
-            UserError: If the file holds several runs.
-        """
+        """Refuse a file in which every id returns after others, as in two joined files."""
         if len(self._returned) == len(self.texts) > 1:
             raise UserError(
                 f"{path}: each of its {len(self.texts)} ids (such as {self.repeated[0]!r}) comes "
@@ -84,14 +81,14 @@ def read_hypotheses(
             lines begin with ids and tabs, like the output of fairseq-mm caption.
         visual_ids: Id of each line of the split, which maps the line numbers of fairseq-generate,
             or of plain text files with a line for each of them, to items.
-        split: Name of the split. Output of fairseq-generate for another split is refused, since its
-            line numbers would be accepted just as well.
+        split: Name of the split; output of fairseq-generate for another split is refused.
 
     Raises:
         UserError: Naming file and line, if the file has none of the formats, is empty, or has an
             unexpected number of lines.
     """
     try:
+        # editors on Windows begin a file with a byte order mark, which would join the first word
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
@@ -99,6 +96,7 @@ def read_hypotheses(
         raise UserError(f"{path}: cannot be read as text: {reason}") from None
     if not text.strip():
         raise UserError(f"{path}: must have generated texts, but is empty.")
+    # a caption may begin with a bracket too: only a bracket and an object are JSON
     if re.match(r"\s*\[\s*(\{|\]\s*$)", text):
         return _read_coco_results(path, text)
     if re.match(r"\s*\{", text):
@@ -140,6 +138,7 @@ def _read_jsonl(path: str, text: str) -> Hypotheses:
         entry = entry if isinstance(entry, dict) else {}
         hypothesis = entry.get("hypothesis", entry.get("caption"))
         key = entry.get("id")
+        # True is an int in Python, but no id
         is_id = isinstance(key, (str, int)) and not isinstance(key, bool)
         if not isinstance(hypothesis, str) or not is_id:
             raise UserError(
@@ -162,7 +161,8 @@ def _read_generated(
     path: str, text: str, visual_ids: Optional[Sequence[str]], split: Optional[str]
 ) -> Hypotheses:
     output = parse_generated(path, text)
-    if output.is_reference_scores:
+    # its H- lines are the references: every metric would be perfect
+    if output.scores_references:
         raise UserError(
             f"{path}: is the output of fairseq-generate --score-reference, whose texts are the "
             "references; give it as --reference-scores."
@@ -172,12 +172,13 @@ def _read_generated(
             f"{path}: is fairseq-generate's output, whose line numbers need --data and --split to "
             "be joined with references."
         )
+    # line numbers of another split would be accepted just as well, and give wrong scores
     for generated in output.splits:
         if split is not None and split not in generated.split(","):
             raise UserError(
                 f"{path}: was generated for the split {generated}, but --split is {split}."
             )
-    # if detokenised lines are printed, they are the texts
+    # fairseq prints a detokenised text (D-) in addition to its tokens (H-)
     lines = {**output.hypotheses, **output.detokenised}
     beyond = [number for number in lines if number >= len(visual_ids)]
     if beyond:
@@ -186,7 +187,7 @@ def _read_generated(
             "(counted from 0); it was generated from another split or data folder."
         )
     hypotheses = Hypotheses({}, "fairseq-generate", output=output)
-    # An n-best list has equally many texts for every line; more texts of a line are repetitions.
+    # an n-best list has equally many texts for every line; more texts of a line are repetitions
     counts = Counter(len(texts) for texts in lines.values())
     n_best = min(counts, default=0)
     for number in sorted(lines):

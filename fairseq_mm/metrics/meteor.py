@@ -22,12 +22,12 @@ from typing import NamedTuple, Optional
 from fairseq_mm.errors import UserError, import_extra
 
 VERSION = "1.5"
+# added to the timeout for each pair, since the jar writes its alignments only at the end
 _SECONDS_A_PAIR = 0.5
 TASKS = ("rank", "adq", "hter", "li", "tune")
 
 
 def find_java() -> str:
-    """Return the path of the Java program."""
     java = shutil.which("java")
     if java is None:
         raise UserError(
@@ -38,7 +38,6 @@ def find_java() -> str:
 
 
 def find_jar() -> Path:
-    """Return the path of ``meteor-1.5.jar``."""
     package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
     for folder in package.__path__:
         jar = Path(folder) / "meteor" / "meteor-1.5.jar"
@@ -51,12 +50,7 @@ def find_jar() -> Path:
 
 
 class _Jar:
-    """Subprocess of the jar that exchanges lines, with a timeout.
-
-    Args:
-        command: Command line.
-        timeout: Seconds without a line after which the process counts as hung.
-    """
+    """Subprocess of the jar that exchanges lines, with a timeout in seconds without a line."""
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
@@ -69,6 +63,7 @@ class _Jar:
         except OSError as error:
             self._errors.close()
             raise UserError(f"METEOR's Java could not be started: {command[0]}: {error}") from None
+        # a thread reads, since a pipe cannot be read with a timeout on every system
         self._lines: queue.Queue[Optional[str]] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
@@ -87,7 +82,7 @@ class _Jar:
         self._lines.put(None)
 
     def write(self, lines: Sequence[str]) -> None:
-        """Send lines from a thread, so that answers are read while questions are written."""
+        """Send lines from a thread: the pipe of unread answers may fill up and block Java."""
         threading.Thread(target=self._write, args=(lines,), daemon=True).start()
 
     def _write(self, lines: Sequence[str]) -> None:
@@ -110,16 +105,13 @@ class _Jar:
                     f"{count} lines and was ended."
                 ) from None
             if line is None:
+                self._errors.seek(0)
                 raise UserError(
                     f"METEOR's Java ended with status {self._process.wait()} after {len(lines)} of "
-                    f"{count} lines: {self._last_error()}"
+                    f"{count} lines: {_first_line(self._errors.read())}"
                 )
             lines.append(line)
         return lines
-
-    def _last_error(self) -> str:
-        self._errors.seek(0)
-        return _first_line(self._errors.read())
 
 
 def _first_line(errors: bytes) -> str:
@@ -131,11 +123,6 @@ def _command(*arguments: str) -> list[str]:
     # 2 GB of memory, as in pycocoevalcap
     java = [find_java(), "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", str(find_jar())]
     return [*java, *arguments, "-l", "en"]
-
-
-def _one_line(text: str) -> str:
-    # ||| separates the fields of a line
-    return " ".join(text.replace("|||", " ").split())
 
 
 def meteor(
@@ -172,10 +159,11 @@ def meteor(
     if not hypotheses:
         return 0.0, []
     command = [*_command("-", "-", "-stdio"), "-t", task, *(["-norm"] if normalize else [])]
-    questions = [
-        " ||| ".join(["SCORE", *(_one_line(text) for text in texts), _one_line(hypothesis)])
-        for hypothesis, texts in zip(hypotheses, references)
-    ]
+    questions = []
+    for hypothesis, texts in zip(hypotheses, references):
+        # ||| separates the fields of a line, and a line break would end it
+        fields = [" ".join(text.replace("|||", " ").split()) for text in (*texts, hypothesis)]
+        questions.append(" ||| ".join(["SCORE", *fields]))
     with _Jar(command, timeout) as jar:
         jar.write(questions)
         statistics = jar.read(len(questions))
@@ -193,10 +181,10 @@ class Match(NamedTuple):
     """Words of the reference that are aligned with words of the hypothesis.
 
     Args:
-        reference_start: Index of the first word in the reference, from 0.
-        reference_length: Number of words in the reference; above 1 for paraphrases.
-        hypothesis_start: Index of the first word in the hypothesis.
-        hypothesis_length: Number of words in the hypothesis.
+        reference_start: Index of the first word, from 0.
+        reference_length: Number of words; above 1 for paraphrases.
+        hypothesis_start: Index of the first word, from 0.
+        hypothesis_length: Number of words.
     """
 
     reference_start: int
@@ -235,7 +223,9 @@ def align(
         paths = [Path(folder, name) for name in ("hypotheses", "references")]
         for path, texts in zip(paths, (hypotheses, references)):
             content = "".join(" ".join(tokens) + "\n" for tokens in texts)
+            # bytes, so that no system changes the line breaks that separate texts
             path.write_bytes(content.encode("utf-8", errors="replace"))
+        # without -norm, which would change tokens and so the positions in the alignment
         prefix = str(Path(folder, "pairs"))
         command = [*_command(*map(str, paths)), "-writeAlignments", "-q", "-f", prefix]
         _run_aligner(command, timeout + _SECONDS_A_PAIR * len(hypotheses))
@@ -277,6 +267,7 @@ def _read_alignments(
         with open(path, encoding="utf-8", errors="replace") as lines:
             for hypothesis, reference in zip(hypotheses, references):
                 head = list(islice(lines, 4))
+                # the texts are echoed: other lengths mean that the pairs are out of step
                 counts = [len(line.split()) for line in head[1:3]]
                 if len(head) < 4 or counts != [len(hypothesis), len(reference)]:
                     raise ValueError("another pair's texts")

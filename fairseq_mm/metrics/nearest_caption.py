@@ -49,34 +49,35 @@ class NearestCaption:
                 f"`captions` and `items` must be equally many and not empty, but are "
                 f"{len(captions)} and {len(items)}."
             )
-        self._number_of: dict[tuple[str, ...], int] = {}
+        self._ngram_numbers: dict[tuple[str, ...], int] = {}
         ngrams, owners, counts = [], [], []
         for owner, tokens in enumerate(captions):
             for ngram, count in _ngrams(tokens).items():
-                ngrams.append(self._number_of.setdefault(ngram, len(self._number_of)))
+                ngrams.append(self._ngram_numbers.setdefault(ngram, len(self._ngram_numbers)))
                 owners.append(owner)
                 counts.append(count)
-        ngram_of = np.array(ngrams, dtype=np.int64)  # [entries]
-        owner_of = np.array(owners, dtype=np.int64)
-        count_of = np.array(counts, dtype=np.float64)
+        ngram_ids = np.array(ngrams, dtype=np.int64)  # [entries]
+        owner_ids = np.array(owners, dtype=np.int64)
+        entry_counts = np.array(counts, dtype=np.float64)
         item_number = {item: i for i, item in enumerate(dict.fromkeys(items))}
-        item_of = np.array([item_number[item] for item in items], dtype=np.int64)
-        pairs = np.unique(ngram_of * len(item_number) + item_of[owner_of])
-        V = len(self._number_of)
+        item_ids = np.array([item_number[item] for item in items], dtype=np.int64)
+        # documents are items and not captions: an image whose captions repeat an n-gram counts once
+        pairs = np.unique(ngram_ids * len(item_number) + item_ids[owner_ids])
+        V = len(self._ngram_numbers)
         frequencies = np.bincount(pairs // len(item_number), minlength=V)
         self._log_items = math.log(len(item_number))
         self._idf = self._log_items - np.log(frequencies)  # [V]
-        order_of = np.array([len(ngram) - 1 for ngram in self._number_of], dtype=np.int64)
+        orders = np.array([len(ngram) - 1 for ngram in self._ngram_numbers], dtype=np.int64)
         squares = np.bincount(
-            owner_of * MAX_ORDER + order_of[ngram_of],
-            weights=(count_of * self._idf[ngram_of]) ** 2,
+            owner_ids * MAX_ORDER + orders[ngram_ids],
+            weights=(entry_counts * self._idf[ngram_ids]) ** 2,
             minlength=len(captions) * MAX_ORDER,
         ).reshape(len(captions), MAX_ORDER)
         self._inverse_norms = _inverse_roots(squares)  # [captions, orders]
         self._num_bigrams = np.array([max(0, len(tokens) - 1) for tokens in captions])
-        by_ngram = np.argsort(ngram_of, kind="stable")
-        self._starts = np.searchsorted(ngram_of[by_ngram], np.arange(V + 1))
-        self._owners, self._counts = owner_of[by_ngram], count_of[by_ngram]
+        by_ngram = np.argsort(ngram_ids, kind="stable")
+        self._starts = np.searchsorted(ngram_ids[by_ngram], np.arange(V + 1))
+        self._owners, self._counts = owner_ids[by_ngram], entry_counts[by_ngram]
 
     def similarities(self, tokens: Sequence[str]) -> np.ndarray:
         """Compute the CIDEr-D ``[captions]`` of a text, with each caption as its only reference."""
@@ -84,7 +85,7 @@ class NearestCaption:
         squares = np.zeros(MAX_ORDER)
         for ngram, count in _ngrams(tokens).items():
             order = len(ngram) - 1
-            number = self._number_of.get(ngram)
+            number = self._ngram_numbers.get(ngram)
             if number is None:  # an unseen n-gram counts as seen once
                 squares[order] += (count * self._log_items) ** 2
                 continue
@@ -105,4 +106,5 @@ class NearestCaption:
 
 
 def _inverse_roots(squares: np.ndarray) -> np.ndarray:
+    # the inner where avoids the warning for a division by 0, whose result is not used
     return np.where(squares > 0, 1 / np.sqrt(np.where(squares > 0, squares, 1.0)), 0.0)

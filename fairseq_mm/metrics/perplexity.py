@@ -89,6 +89,7 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
                 if kind not in ("T", "D", "P") or not key.isdigit():
                     continue
                 if kind == "T":
+                    # fairseq prints an unknown word of a target as <<unk>>, of a text as <unk>
                     targets[key] = value.replace("<<unk>>", "<unk>")
                 elif kind == "D" and key in targets:
                     differing += value.partition("\t")[2] != targets[key]
@@ -107,6 +108,7 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
                             f"{path}:{number}: P-{key} must be followed by finite log2-"
                             f"probabilities, but is {value[:40]!r} instead."
                         )
+                    # the last number may have lost digits and still be a number
                     if not line.endswith("\n"):
                         raise UserError(
                             f"{path}:{number}: P-{key} is the end of the file, but must end with "
@@ -132,9 +134,8 @@ def perplexity_rows(
 ) -> list[Row]:
     """Return the rows of perplexity over tokens and over sentences.
 
-    Args:
-        texts: Result of :func:`read_log_probabilities`; with None the rows say that it is missing.
-        expected: Number of lines of the split, if it is known.
+    ``texts`` are the result of :func:`read_log_probabilities`; with None the rows say that it is
+    missing. ``expected`` is the number of lines of the split, if it is known.
     """
     note = "needs --reference-scores" if texts is None else ""
     missing = [n for n in range(expected or 0) if n not in (texts or ())]

@@ -57,6 +57,7 @@ _CONTRACTION = rf"{_APOSTROPHE}(?:[msd]|re|ve|ll)(?!{_LETTER})"
 
 
 def _either(words: str) -> str:
+    # longest first: an alternative that is the beginning of another one would hide it
     return "(?:" + "|".join(sorted(words.split(), key=len, reverse=True)) + ")"
 
 
@@ -146,7 +147,8 @@ def _tokens(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 17)
 def _tokenize_chunk(chunk: str) -> tuple[str, ...]:
-    if chunk.isascii() and chunk.isalpha() and len(chunk) < 5:  # too short for "cannot", "gonna"
+    # the shortest words that are split ("gonna", "gimme") have five letters
+    if chunk.isascii() and chunk.isalpha() and len(chunk) < 5:
         return (chunk.lower(),)
     return tuple(_tokens(chunk))
 

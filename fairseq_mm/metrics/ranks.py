@@ -139,16 +139,17 @@ def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -
 def chance_summary(
     num_true: np.ndarray, num_candidates: np.ndarray, *, recall_at: Sequence[int] = RECALL_AT
 ) -> RankSummary:
-    """Compute the expected results for candidates in random order.
+    """Compute the expected results for candidates in random order: the row "Random" of the papers.
 
-    This is the row "Random" of the papers. Its median rank is the smallest rank that the first true
-    candidate reaches with a probability of at least one half.
+    Its median rank is the smallest rank that the first true candidate reaches with a probability of
+    at least one half.
 
     Args:
         num_true: ``[Q]`` number of true candidates of each query, 1 or more.
         num_candidates: ``[Q]`` number of all candidates of each query.
         recall_at: K of each R@K.
     """
+    # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
     # P(first true candidate is among the first r) for r = 1 ... C, per kind of query
     probabilities = np.ones((len(counts), int(num_candidates.max())))
@@ -179,8 +180,8 @@ def median_rank(first: np.ndarray) -> int:
 
 
 def curve_percentages() -> np.ndarray:
-    """Return the percentages of a curve's points; they are closer on the left, which matters
-    most."""
+    """Return the percentages of a curve's points."""
+    # integers: steps of .1 would add up their rounding. Closer on the left, which matters most.
     tenths = [np.arange(1, 10), np.arange(10, 90, 2), np.arange(90, 1001, 10)]
     return np.concatenate(tenths) / 10
 
@@ -189,14 +190,8 @@ def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> 
     """Compute the share of the true candidates in the first p % of each query's list.
 
     This is the curve of Mao et al. 2015, figure 4: the mean over queries of the number of true
-    candidates retrieved, divided by their total number.
-
-    Args:
-        ranks: Result of :func:`true_ranks`.
-        percentages: ``[n]`` p of each point, relative to the query's number of candidates.
-
-    Returns:
-        recall: ``[n]`` percentages.
+    candidates retrieved, divided by their total number. ``percentages`` are the p ``[n]`` of the
+    points, relative to the query's number of candidates. Returns ``[n]`` percentages.
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)

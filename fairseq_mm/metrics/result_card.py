@@ -10,7 +10,9 @@ from fairseq_mm.data.input_files import file_digest, parse_json
 from fairseq_mm.metrics.generated_output import LOGGED_SETTINGS, read_settings
 
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
+# hashing a larger file, such as a feature store of video frames, would take longer than scoring
 _HASHED_BYTES = 4 << 30
+# the log precedes the texts, of which there may be gigabytes
 _LOG_CHARACTERS = 1 << 18
 
 

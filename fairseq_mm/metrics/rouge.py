@@ -46,6 +46,7 @@ def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> f
         if not reference:
             continue
         common = longest_common_subsequence(hypothesis, reference)
+        # maximised separately, even over different references: coco-caption's definition
         precision = max(precision, common / len(hypothesis))
         recall = max(recall, common / len(reference))
     if precision == 0:
@@ -65,6 +66,7 @@ def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> f
         raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
     total = max(0, len(hypothesis) - n + 1) + max(0, len(reference) - n + 1)
     own, theirs = _ngrams(hypothesis, n), _ngrams(reference, n)
+    # a list, since sums over generators are slower
     common = sum([min(own[ngram], theirs[ngram]) for ngram in own.keys() & theirs.keys()])
     return 2 * common / total if common else 0.0
 

@@ -19,8 +19,6 @@ _TOKEN_PROPERTIES = {
     "none": {"case": "mixed", "punct": "yes"},
     "wp": {"case": "mixed", "punct": "yes"},
 }
-
-
 _COUNTS = ("vocabulary",)
 _TWO_DECIMALS = frozenset(
     ["perplexity", "perplexity_sentence", "length", "words_per_sentence", "copied_words"]
@@ -34,13 +32,10 @@ def count_label(references: Sequence[Sequence[object]]) -> str:
 
 
 def signature(metric: str, **properties: object) -> str:
-    """Return how a score was computed, in one short string like sacreBLEU's.
+    """Return how a score was computed, in one string like sacreBLEU's.
 
-    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``.
-
-    Args:
-        metric: Name of the metric.
-        properties: Properties that determine the score, in order; None skips a property.
+    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. ``properties`` are in
+    order; None skips a property.
     """
     parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
     return "|".join([metric, *parts, f"version:fairseq_mm-{__version__}"])
@@ -87,10 +82,7 @@ class TokenizedItems:
     """Tokenized hypothesis and references of each item: the input of the metrics.
 
     Args:
-        hypotheses: Tokens of each item.
-        references: Tokens of the references of each item.
-        tokenization: Name of the tokenization (``ptb``, ``m_rnn``, ``wp`` or ``none``), for
-            signatures.
+        tokenization: ``ptb``, ``m_rnn``, ``wp`` or ``none``, for signatures.
         training_texts: Tokenized training texts, for novelty.
         meteor_task: See :func:`fairseq_mm.metrics.meteor.meteor`.
         meteor_normalize: Whether the jar gets the option ``-norm``.
@@ -130,6 +122,7 @@ class TokenizedItems:
         tokenization: Optional[str] = None,
         **properties: object,
     ) -> str:
+        # the order of properties is part of the format: signatures are compared as strings
         tokenization = tokenization or self.tokenization
         return signature(
             metric,
@@ -158,13 +151,8 @@ def ratio_row(
 ) -> Row:
     """Build the row of a score that is one sum over another.
 
-    Args:
-        name: Name of the score.
-        sums: ``[items, 2]``.
-        sign: Signature of the score.
-        note: Remark.
-        scored: Number of items that have the score; by default all.
-        per_item: Scores of the items; by default the ratios, None for 0 over 0.
+    ``sums`` are ``[items, 2]``, ``scored`` the number of items that have the score (default: all).
+    By default ``per_item`` are the ratios, None for 0 over 0.
     """
     sums = np.asarray(sums, dtype=float)
     if per_item is None:

@@ -45,10 +45,12 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
             f"`sums` must be [3, {len(temperatures)}] of two temperatures or more, but is "
             f"{list(sums.shape)} instead."
         )
+    # by 1 / T: a temperature multiplies the logits by it, so the derivatives are simple in it
     inverse = 1 / temperatures[::-1]
     values, slopes, curvatures = sums[:, ::-1]
     best = int(values.argmax())
     highest, at = float(values[best]), float(inverse[best])
+    # the maximum lies next to the best grid point, since the log-likelihood is concave in 1 / T
     for i in (best - 1, best):
         if not 0 <= i < len(inverse) - 1:
             continue

@@ -38,13 +38,6 @@ from fairseq_mm.metrics.score_rows import (
 NGRAMS = 4  # largest order of novel n-grams
 
 
-# Metrics against references ---------------------------------------------------------------------
-
-
-def _bleu_of_order(order: int, sums: np.ndarray) -> float:
-    return bleu_from_sums(sums)[order]
-
-
 def _bleu(items: TokenizedItems) -> list[Row]:
     sums = np.stack([bleu_sums(h, r) for h, r in zip(items.hypotheses, items.references)])
     per_item = [bleu_from_sums(row) for row in sums]
@@ -57,7 +50,7 @@ def _bleu(items: TokenizedItems) -> list[Row]:
                 signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
                 scored=len(sums),
                 sums=sums,
-                statistic=partial(_bleu_of_order, order),
+                statistic=lambda sums, order=order: bleu_from_sums(sums)[order],
                 per_item=[scores[order] for scores in per_item],
             )
         )
@@ -88,10 +81,10 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
     Each story is one segment without METEOR's own normalisation. A story's score is the highest
     over its references, each scored separately, which is METEOR's own way for a segment with
     several references. The corpus score is the mean over image sequences, where coco-caption
-    computes a corpus score from summed statistics. The rows use the challenge's task and METEOR's
-    default task.
+    computes a corpus score from summed statistics.
     """
     rows = []
+    # the challenge's task, and METEOR's default, which scored one and the same file .331, not .618
     for name, task in (("meteor_vist", "hter"), ("meteor_vist_rank", "rank")):
         sign = items.sign(
             f"meteor-{meteor_jar.VERSION}",
@@ -137,12 +130,11 @@ _ROUGE: dict[str, Callable[[Tokens, Tokens], float]] = {
 
 
 def _choice(items: TokenizedItems) -> Optional[str]:
-    """Return the signature's property for several references: the best score counts."""
+    # a property of the signature only where there is a choice: the best of several references
     return "of-refs" if any(len(texts) > 1 for texts in items.references) else None
 
 
 def _rouge(items: TokenizedItems) -> list[Row]:
-    """Compute ROUGE-1, -2 and -L of summaries, see ``rouge.py``."""
     rows = []
     for name, rouge in _ROUGE.items():
         scores = [
@@ -162,7 +154,8 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
         task="rank",
         norm="no",
         stop=f"{len(STOP_WORDS)}-words",
-        span="first",  # older signatures without this property: every word of a span was removed
+        # without this property, in older signatures, every word of a span was removed
+        span="first",
         bags="sets",
         f1="mean",
     )
@@ -180,9 +173,6 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
     pair_scores = (content_f1(*pair, matches) for pair, matches in zip(pairs, alignments))
     scores = [max(next(pair_scores) for _ in texts) for texts in items.references]
     return [mean_row("content_f1", scores, sign)]
-
-
-# Metrics of the texts themselves, and against training texts and sources -----------------------
 
 
 def _diversity(items: TokenizedItems) -> list[Row]:
@@ -205,7 +195,6 @@ def _novelty(items: TokenizedItems) -> list[Row]:
 
 
 def _novel_ngrams(items: TokenizedItems) -> list[Row]:
-    """Compute the shares of novel n-grams; the notes have the shares in the references."""
     signs = {
         f"novel{n}": items.sign(f"novel{n}", refs=False, source="transcript", mean="ngrams")
         for n in range(1, NGRAMS + 1)
@@ -213,23 +202,23 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
     sources = items.sources
     if sources is None:
         return rows_without(signs, "needs DATA/SPLIT.transcripts.jsonl")
-    # [2, items, orders, 2]; items without a source count 0, since two systems need equal items
-    nothing = [(0, 0)] * NGRAMS
-    sums, theirs = np.array(
-        [
-            [
-                nothing if source is None else novel_ngram_counts(tokens, source, NGRAMS)
-                for tokens, source in zip(texts, sources)
-            ]
-            for texts in (items.hypotheses, [texts[0] for texts in items.references])
-        ],
-        dtype=float,
-    )
+
+    def count(texts: Sequence[Tokens]) -> np.ndarray:
+        # items without a source count 0, since the comparison of two systems needs equal items
+        nothing = [(0, 0)] * NGRAMS
+        counts = [
+            nothing if source is None else novel_ngram_counts(tokens, source, NGRAMS)
+            for tokens, source in zip(texts, sources)
+        ]
+        return np.array(counts, dtype=float)  # [items, orders, 2]
+
+    sums, theirs = count(items.hypotheses), count([texts[0] for texts in items.references])
     scored = sum(source is not None for source in sources)
     if not scored:
         return rows_without(signs, "no item has a transcript")
     rows = []
     for order, (name, sign) in enumerate(signs.items()):
+        # people's share is the scale: a summary of a talk also has words that the talk lacks
         note = f"references: {mean_from_sums(theirs[:, order].sum(0)):.5f}"
         if scored < len(sources):
             note += f"; {len(sources) - scored} without a transcript left out"
@@ -238,7 +227,6 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
 
 
 def _copying(items: TokenizedItems) -> list[Row]:
-    """Compute the longest run of words shared with a training text, and its share of the text."""
     training = None if items.training_words is None else f"{items.training_words}-words"
     signs = {
         name: items.sign(name, refs=False, run="contiguous", training=training)
@@ -264,7 +252,6 @@ _REPETITIONS: dict[str, Callable[[Sequence[Tokens]], Optional[float]]] = {
 
 
 def _sentences(items: TokenizedItems) -> list[Row]:
-    """Compute the words per sentence, and the repetition of sentences, see :mod:`.diversity`."""
     signs = {"words_per_sentence": items.sign("words_per_sentence", refs=False)}
     for name in _REPETITIONS:
         signs[name] = items.sign(name, refs=False, of="earlier-sentences-of-its-story")
@@ -347,7 +334,8 @@ METRIC_OF_FIGURE = {
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
     """Compute the rows of the named :data:`METRICS`; Java runs in parallel with the others."""
-    # Java runs in a process of its own, which a thread only waits for
+    # Java runs in a process of its own, which a thread only waits for; not more than two at a time,
+    # since each takes up to 2 GB
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
         waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}
         rows = {name: METRICS[name](items) for name in metrics if name not in waiting}

@@ -36,8 +36,8 @@ def video_gain(
 ) -> VideoGain:
     """Compute the share of a gain that comes from the video.
 
-    It is the mean of (system - text-only) / (system - baseline). A share below 0 means that the
-    video does harm; above 1 that the text-only backbone is worse than the baseline.
+    A share below 0 means that the video does harm; above 1 that the text-only backbone is worse
+    than the baseline.
 
     Args:
         system: Scores of the multimodal system, one per metric; higher is better.
@@ -54,8 +54,10 @@ def video_gain(
         )
     gains = tuple(float(a - c) for a, c in zip(system, baseline))
     video_gains = tuple(float(a - b) for a, b in zip(system, text_only))
+    # without a gain there is nothing to share: the ratio would have the wrong sign
     shares = tuple(video / gain if gain > 0 else None for video, gain in zip(video_gains, gains))
     known = [share for share in shares if share is not None]
+    # a mean over the other metrics could not be compared with the paper's over all three
     mean = sum(known) / len(known) if len(known) == len(shares) else None
     return VideoGain(gains, video_gains, shares, mean)
 
@@ -63,8 +65,7 @@ def video_gain(
 def share_interval(
     system: np.ndarray, text_only: np.ndarray, baseline: np.ndarray, *, samples: int, seed: int
 ) -> Optional[tuple[float, float]]:
-    """Compute the 95 % interval of the share over resampled items, equal ones for all three
-    systems.
+    """Compute the 95 % interval of the share; all systems are resampled with equal items.
 
     Args:
         system: ``[items, metrics]`` scores by item, whose means are the system's scores.
@@ -75,8 +76,7 @@ def share_interval(
         seed: Seed of the resampling.
 
     Returns:
-        None if the baseline is as good as the system in a resampled corpus: then the share has no
-            finite interval.
+        None if the baseline is as good as the system in a resampled corpus: the share is unbounded.
     """
     num_items, measures = system.shape
     columns = [system, text_only, np.broadcast_to(baseline, system.shape)]
