@@ -19,21 +19,17 @@ _MANY = 50_000  # pairs: for so many, the search for equal vectors is worth its 
 
 
 def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
-    """Return vectors of any floating-point type and device as float32 in main memory.
+    """Return vectors ``[n, K]`` of any floating-point type and device as contiguous float32 array.
 
-    Args:
-        vectors: ``[n, K]`` array or tensor (float16, bfloat16, float32, float64).
-        what: Noun for one of the vectors, for messages.
-        names: Name of each vector, for messages.
-
-    Returns:
-        rows: ``[n, K]`` contiguous; not a copy if ``vectors`` is such an array already.
+    It is no copy if ``vectors`` is such an array already. ``what`` is the noun for a vector and
+    ``names`` are the vectors' names, for messages.
 
     Raises:
         UserError: If ``vectors`` is empty or not a matrix, or a vector is not finite or has a norm
             above 1e18.
     """
-    if hasattr(vectors, "detach"):  # a tensor; numpy has no bfloat16
+    # a tensor goes through float(), since numpy has no bfloat16
+    if hasattr(vectors, "detach"):
         vectors = vectors.detach().float().cpu().numpy()
     rows = np.ascontiguousarray(vectors, dtype=np.float32)
     if rows.ndim != 2 or 0 in rows.shape:
@@ -41,21 +37,23 @@ def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
             f"{what} vectors must be [number, dimension], both above 0, but are {list(rows.shape)}."
         )
     norms = norm_bounds(rows)
+    # not `norms > _LARGEST`, which is False for NaN
     is_bad = ~(norms <= _LARGEST)
     if is_bad.any():
         i = int(is_bad.argmax())
-        named = f"{what} vector {i}" + ("" if names is None else f" ({names[i]})")
         size = "has NaN or infinite values" if not np.isfinite(rows[i]).all() else "is too large"
+        named = name_vector(what, i, names)
         raise UserError(f"{named} {size}: vectors must be finite and shorter than 1e18.")
     return rows
 
 
-def check_same_dimension(dim: int, what: str, other_dim: int, other: str) -> None:
-    """Check that two kinds of vectors have the same dimension.
+def name_vector(what: str, i: int, names: Optional[Sequence[str]]) -> str:
+    """Return the number of a vector, and its name if it is known, for messages."""
+    return f"{what} vector {i}" + ("" if names is None else f" ({names[i]})")
 
-    Raises:
-        UserError: If they have not.
-    """
+
+def check_same_dimension(dim: int, what: str, other_dim: int, other: str) -> None:
+    """Refuse two kinds of vectors that have different dimensions."""
     if dim != other_dim:
         raise UserError(
             f"{what} vectors have dimension {dim}, but {other} vectors have {other_dim}: both must "
@@ -65,51 +63,37 @@ def check_same_dimension(dim: int, what: str, other_dim: int, other: str) -> Non
 
 def norm_bounds(rows: np.ndarray) -> np.ndarray:
     """Return upper bounds ``[n]`` of the Euclidean norms of ``[n, K]`` float32 vectors."""
-    # float32 loses squares below 1e-38
+    # the factor covers the rounding of the sum, the summand squares below 1e-38, lost in float32
     return 1.001 * np.sqrt(np.einsum("nk,nk->n", rows, rows)).astype(np.float64) + 1e-17
 
 
 def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
-    """Return bounds of the error of float32 inner products, whatever the order of their sums.
+    """Return bounds ``[n]`` of the error of float32 inner products, in any order of summation.
 
-    Args:
-        norms: ``[n]`` norms of the vectors on one side, see :func:`norm_bounds`.
-        largest: Largest norm on the other side.
-        dim: Dimension K of the vectors.
-
-    Returns:
-        bound: ``[n]`` sum of (K + 2) units of rounding and of the loss near 0.
+    ``norms`` are the norms ``[n]`` of the vectors on one side, see :func:`norm_bounds`, ``largest``
+    is the largest norm on the other side, ``dim`` the dimension of the vectors.
     """
+    # K products and K - 1 sums round by at most 2**-24 each, relative to the product of the norms;
+    # products near 0 lose up to the smallest normal number
     relative = 1.01 * (dim + 2) * 2.0**-24
     return relative * norms * largest + dim * float(np.finfo(np.float32).tiny)
 
 
 def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return bounds that decide a comparison with a threshold in spite of rounding.
+    """Return float32 bounds that decide a comparison with a threshold in spite of rounding.
 
-    A product is below the threshold if its float32 value is below ``low``, and above the threshold
-    if its float32 value is above ``high``. Between the two only the exact product decides.
-
-    Args:
-        thresholds: ``[n]`` float64.
-        error: ``[n]`` bound of the rounding error, see :func:`rounding_error`.
-
-    Returns:
-        low: ``[n]`` float32.
-        high: ``[n]`` float32.
+    A product is below the threshold if its float32 value is below the first bound, and above the
+    threshold if its float32 value is above the second. Between the two only the exact product
+    decides. ``thresholds`` are ``[n]`` float64, ``error`` is a result of :func:`rounding_error`.
     """
+    # one float further, since the conversion to float32 may round towards the threshold
     low = np.nextafter((thresholds - error).astype(np.float32), np.float32(-np.inf))
     high = np.nextafter((thresholds + error).astype(np.float32), np.float32(np.inf))
     return low, high
 
 
 class ExactProducts:
-    """Inner products of chosen pairs, in float64 and in one order of summation.
-
-    Args:
-        first: ``[n, K]`` float32.
-        second: ``[m, K]`` float32.
-    """
+    """Inner products of chosen rows of float32 matrices ``[n, K]`` and ``[m, K]``, in float64."""
 
     def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
         self.first = first
@@ -117,15 +101,7 @@ class ExactProducts:
         self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
 
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Compute the products of P pairs.
-
-        Args:
-            i: ``[P]`` rows of the first matrix.
-            j: ``[P]`` rows of the second matrix.
-
-        Returns:
-            products: ``[P]`` float64.
-        """
+        """Return the products ``[P]`` of rows ``i`` of the first and ``j`` of the second."""
         if len(i) < _MANY:
             return self._multiply_pairs(i, j)
         # a collapsed model gives equal vectors by the thousand: compute equal pairs once
@@ -141,12 +117,14 @@ class ExactProducts:
         for start in range(0, len(i), step):
             piece = self.first[i[start : start + step]].astype(np.float64)
             piece *= self.second[j[start : start + step]]
+            # not @ or einsum, whose order of summation depends on library and processor
             products[start : start + step] = piece.sum(1)
         return products
 
 
 def _find_first_equal(rows: np.ndarray) -> np.ndarray:
     """Return ``[n]``: for each row the first row that has the same bytes."""
+    # each row as one opaque value: np.unique(axis=0) would compare number by number
     whole = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize)))[:, 0]
     _, first, place = np.unique(whole, return_index=True, return_inverse=True)
     return first[place.reshape(-1)]

@@ -85,23 +85,21 @@ class FactoredLikelihood:
         self.exp_bias = (self.bias - self.largest_bias).exp().to(dtype)
 
         columns = len(self.image_terms)
+        # equal chunks instead of full ones and a small rest, whose products would be slow
         chunks = -(-columns // block_rows)
         self.images_at_once = -(-columns // chunks)
         self.nodes_at_once = max(1, block_rows // self.images_at_once)
         rows = self.nodes_at_once * self.images_at_once
+        # buffers of all blocks: allocating 1024 x V floats anew would touch new pages each time
         self.multimodal = weight.new_empty(rows, M)
         self.rounded = self.multimodal.to(dtype) if dtype != torch.float32 else None
         self.logits = torch.empty(rows, V, dtype=dtype, device=weight.device)
 
     @torch.no_grad()
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
-        """Compute log P of sentences for all images.
+        """Return log P [S, I], float32, of sentences for all images.
 
-        Args:
-            sentences: Token indices of each sentence, with the end token, which is counted.
-
-        Returns:
-            [S, I] float32.
+        ``sentences`` are token indices with the end token, which is counted.
         """
         tree = PrefixTree(sentences)
         terms = self._language_terms(tree)  # [inner, M]
@@ -116,13 +114,14 @@ class FactoredLikelihood:
                 log_probs[children, images] = self._next_words(
                     terms[i : i + len(starts) - 1], images, tokens[children], starts - starts[0]
                 )
+        # a node's parent is in the level before, whose sums are complete
         for first, end in zip(tree.level_starts[1:-1], tree.level_starts[2:]):
             log_probs[first:end] += log_probs[torch.from_numpy(tree.parent[first:end])]
         log_probs = log_probs[torch.from_numpy(tree.leaf)]
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """``[inner, M]`` what the words add to the multimodal layer, by depth."""
+        """Return what the words add to the multimodal layer, [inner, M], depth by depth."""
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
         states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)
@@ -132,7 +131,8 @@ class FactoredLikelihood:
                 continue
             nodes = tree.inner[i:j]
             words = tree.token[nodes] if depth else np.array([self.start])
-            initial = states[torch.from_numpy(tree.inner_of_parent[nodes])]  # zeros at the root
+            # zeros at the root, which is its own parent and has not been written yet
+            initial = states[torch.from_numpy(tree.inner_of_parent[nodes])]
             terms_of_level, states_of_level = self.decoder.language_terms(
                 torch.from_numpy(words).to(like.device).unsqueeze(1), None, initial
             )
@@ -142,16 +142,10 @@ class FactoredLikelihood:
     def _next_words(
         self, terms: Tensor, images: slice, words: Tensor, starts: np.ndarray
     ) -> Tensor:
-        """Compute log-probabilities of the next words.
+        """Compute log-probabilities [E, I'] of the E next words ``words`` for I' images.
 
-        Args:
-            terms: [n, M] terms of the beginnings.
-            images: Terms of I' images.
-            words: [E] next words; the words of a beginning are adjacent.
-            starts: [n + 1] index of the first word of each beginning, and E.
-
-        Returns:
-            [E, I'].
+        ``terms`` are the terms [n, M] of n beginnings. The words of a beginning are adjacent:
+        ``starts`` [n + 1] has the index of the first word of each beginning, and E.
         """
         n, num_images = len(terms), images.stop - images.start
         rows = n * num_images
@@ -223,7 +217,7 @@ class DecoderLikelihood:
 
     @torch.no_grad()
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
-        """As :meth:`FactoredLikelihood.__call__`."""
+        """Return log P [S, I], see :meth:`FactoredLikelihood.__call__`."""
         # equal sentences are scored once, so that their scores are equal to the last bit
         distinct = {tuple(int(word) for word in sentence): 0 for sentence in sentences}
         log_probs = torch.empty(len(distinct), self.num_images, device=self.device)
@@ -242,7 +236,7 @@ class DecoderLikelihood:
         return log_probs[torch.tensor(rows)]
 
     def _sentence(self, words: tuple[int, ...], encoder_out: Any, num_images: int) -> Tensor:
-        """``[I']`` log P of one sentence for the images that were encoded."""
+        """Return log P [I'] of one sentence for the images that were encoded."""
         shifted = torch.tensor([self.start, *words[:-1]], device=self.device)
         with self._autocast():
             logits, extra = self.model.decoder(
@@ -284,6 +278,7 @@ def build_likelihood(
             features=features.to(device), padding_mask=padding_mask.to(device)
         )
         to_multimodal, to_word = model.decoder.image_terms(encoder_out["image"][0])
+        # the recurrent part depends on the image: beginnings cannot be shared between images
         if to_word is not None:
             return DecoderLikelihood(model, read_images, num_images, **options)
         if to_multimodal is None:
@@ -296,26 +291,19 @@ def build_likelihood(
 def log_marginal(log_probs: np.ndarray) -> np.ndarray:
     """Compute log P(sentence), the mean of P(sentence | image) over sampled images (equation 7).
 
-    Args:
-        log_probs: [S, N] for N images.
-
-    Returns:
-        [S] float64. If all images have the same value, the result is exactly this value, so that a
-        model that ignores images produces ties.
+    ``log_probs`` are [S, N] for N images, the result is [S] float64.
     """
     log_probs = np.asarray(log_probs, dtype=np.float64)
+    # If all images have the same value, the result is exactly this value, so that a model that
+    # ignores images produces ties.
     largest = log_probs.max(1, keepdims=True)
     return largest[:, 0] + np.log(np.exp(log_probs - largest).mean(1))
 
 
-def check_finite(log_probs: Tensor) -> None:
-    """Check that log-probabilities are finite.
-
-    Raises:
-        UserError: if one is not.
-    """
+def check_finite(log_probs: Tensor, what: str = "a sentence") -> None:
+    """Refuse log-probabilities of ``what`` that are not finite."""
     if not bool(torch.isfinite(log_probs).all()):
         raise UserError(
-            "the checkpoint gives a sentence a probability that is no number: its weights hold "
-            "NaN or infinite values."
+            f"the checkpoint gives {what} a probability that is no number: its weights hold NaN or "
+            "infinite values."
         )

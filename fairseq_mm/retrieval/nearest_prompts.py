@@ -23,12 +23,7 @@ _TAG = re.compile(r"(?:\s*\[\s+\S+\s+\])+\s*")
 
 
 class NearPrompt(NamedTuple):
-    """Training line that was found for a prompt.
-
-    Attributes:
-        line: Number of the line, counted from 0.
-        similarity: Cosine of the two TF-IDF vectors, 0 to 1.
-    """
+    """Number of a training line, from 0, and the cosine (0 to 1) of the TF-IDF vectors."""
 
     line: int
     similarity: float
@@ -37,8 +32,7 @@ class NearPrompt(NamedTuple):
 def prompt_words(prompt: str) -> list[str]:
     """Return the lower-cased white-space tokens of a prompt, without the tags that it begins with.
 
-    A tag is one token between separate brackets, ``[ WP ]``. A prompt that consists of tags keeps
-    them.
+    A tag is one token between separate brackets, ``[ WP ]``. A prompt of tags keeps them.
     """
     tag = _TAG.match(prompt)
     rest = prompt[tag.end() :] if tag else prompt
@@ -49,9 +43,6 @@ class NearestPrompts:
     """Index of training prompts that finds the lines with the highest cosine to a prompt.
 
     Lines with equal cosines are ordered by their number.
-
-    Args:
-        prompts: Prompts of the training lines.
 
     Raises:
         ValueError: If no prompt has a word.
@@ -95,12 +86,9 @@ class NearestPrompts:
     ) -> list[list[NearPrompt]]:
         """Return the k nearest training lines of each prompt, nearest first.
 
-        Args:
-            prompts: Query prompts.
-            k: Number of lines. A prompt has fewer if fewer lines have a word in common with it.
-            leave_out_same: Leave out lines with the same words; for queries that are training
-                prompts themselves.
-            progress: Called with the number of queries after each step.
+        There are fewer if fewer lines have a word in common with the prompt. ``leave_out_same``
+        leaves out lines with the same words, for queries that are training prompts themselves.
+        ``progress`` is called with the number of queries after each step.
         """
         results = []
         for prompt in prompts:
@@ -109,6 +97,7 @@ class NearestPrompts:
             if leave_out_same and tuple(words) in self._row_by_words:
                 cosines[self._row_by_words[tuple(words)]] = 0.0
             rows = np.flatnonzero(cosines > _NO_COMMON_WORD)
+            # ties with the kth stay until lines are sorted: a row may have several lines
             if len(rows) > k:
                 rows = rows[cosines[rows] >= np.partition(cosines[rows], -k)[-k]]
             near = [

@@ -16,6 +16,7 @@ from fairseq_mm.retrieval.exact_products import (
     bounds_around,
     check_same_dimension,
     float32_rows,
+    name_vector,
     norm_bounds,
     rounding_error,
 )
@@ -25,46 +26,30 @@ _QUERIES = 256  # queries that are multiplied at once
 
 
 class NearVector(NamedTuple):
-    """Item of a store that was found for a query.
-
-    Attributes:
-        id: Key of the item in the store.
-        similarity: Cosine, -1 to 1.
-    """
+    """Key of an item in the store, and its cosine (-1 to 1) to the query."""
 
     id: str
     similarity: float
 
 
 def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
-    """Return vectors scaled to length 1.
-
-    Args:
-        vectors: ``[n, K]`` array or tensor of any floating-point type.
-        what: Noun for one of the vectors, for messages.
-        names: Name of each vector, for messages.
-
-    Returns:
-        unit: ``[n, K]`` float32.
+    """Return vectors ``[n, K]`` scaled to length 1, as float32.
 
     Raises:
         UserError: If a vector is zero, or is refused by
-            :func:`~fairseq_mm.retrieval.exact_products.float32_rows`.
+            :func:`~fairseq_mm.retrieval.exact_products.float32_rows`, which has the same arguments.
     """
     rows = float32_rows(vectors, what, names=names)
+    # in float64, since squares of small float32 values would be lost
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     if not norms.all():
         i = int(norms[:, 0].argmin())
-        named = f"{what} vector {i}" + ("" if names is None else f" ({names[i]})")
-        raise UserError(f"{named} is zero: it has no direction.")
+        raise UserError(f"{name_vector(what, i, names)} is zero: it has no direction.")
     return (rows / norms).astype(np.float32)
 
 
 class VectorStore:
     """Feature store with one vector an item, read as unit vectors in pieces.
-
-    Args:
-        store: The opened feature store.
 
     Raises:
         UserError: If the store is empty or an item has several rows.
@@ -99,12 +84,10 @@ class VectorStore:
     def search(
         self, queries: Any, k: int, *, exclude: Collection[str] = ()
     ) -> list[list[NearVector]]:
-        """Return the k nearest items of each query, best first.
+        """Return the k nearest items of each query, best first; all if the store has fewer.
 
-        Args:
-            queries: ``[Q, K]`` array or tensor; scaled to length 1.
-            k: Number of items; all items if the store has fewer.
-            exclude: Ids that must not be found, such as the query's own.
+        ``queries`` are ``[Q, K]`` and are scaled to length 1. Items in ``exclude``, such as the
+        query's own, are not returned.
 
         Raises:
             UserError: If the queries have another dimension, or a vector is zero or not finite.
@@ -112,6 +95,7 @@ class VectorStore:
         rows = unit_vectors(queries, "query")
         check_same_dimension(rows.shape[1], "query", self.store.dim, f"{self.store.path}:")
         excluded = set(exclude)
+        # more than k, since excluded items may be among the nearest and are removed only afterwards
         places, cosines = nearest(rows, self, min(k + len(excluded), len(self)))
         results = []
         for query_places, query_cosines in zip(places.tolist(), cosines.tolist()):
@@ -148,17 +132,18 @@ def _search_block(
     Q, K = queries.shape
     norms = norm_bounds(queries)
     floor = np.full(Q, -np.inf)  # the kth best product is at least so large
-    found = []  # query, place and product of the pairs that may be among the best
+    pairs = []  # query, place and product of the pairs that may be among the best
     for start in range(0, len(candidates), _PIECE):
         piece = candidates[start : start + _PIECE]
         scores = queries @ piece.T  # [Q, piece]
         error = rounding_error(norms, norm_bounds(piece).max(), K)
         if len(piece) >= k:
             floor = np.maximum(floor, np.partition(scores, -k, axis=1)[:, -k] - error)
+        # all that rounding may have put below the floor: the exact products decide
         low, _ = bounds_around(floor, error)
         query, place = np.nonzero(scores >= low[:, None])
-        found.append((query, start + place, ExactProducts(queries, piece)(query, place)))
-    query, place, product = (np.concatenate(parts) for parts in zip(*found))
+        pairs.append((query, start + place, ExactProducts(queries, piece)(query, place)))
+    query, place, product = (np.concatenate(parts) for parts in zip(*pairs))
     order = np.lexsort((place, -product, query))
     firsts = np.searchsorted(query[order], np.arange(Q))
     best = order[firsts[:, None] + np.arange(k)]

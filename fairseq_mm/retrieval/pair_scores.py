@@ -1,5 +1,4 @@
-"""Stores log-likelihoods of story and prompt, or of story and images, so that each pair is computed
-once.
+"""Stores log-likelihoods of stories under prompts or images, so that each pair is computed once.
 
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, the settings of the scores. Each
 further line is a pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``, in the order of
@@ -46,6 +45,7 @@ class PairScores:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.exists() and self._read(identity):
                 return
+            # by a rename, so that the first line of an existing file is complete
             temporary = self.path.with_name(FILE + ".tmp")
             temporary.write_text(json.dumps({"scores_of": identity}) + "\n")
             os.replace(temporary, self.path)
@@ -73,7 +73,7 @@ class PairScores:
             return False
         first, *lines = content[:whole].decode(errors="replace").split("\n")[:-1]
         try:
-            found = dict(parse_json(first)["scores_of"])
+            stored = dict(parse_json(first)["scores_of"])
             for line in lines:
                 entry = parse_json(line)
                 self.scores[entry["story"], entry[self.condition]] = float(entry["log_likelihood"])
@@ -81,10 +81,10 @@ class PairScores:
             raise UserError(
                 f"{self.path}: is no file of likelihoods; delete it to start anew."
             ) from None
-        for key in {**identity, **found}:
-            if found.get(key) != identity.get(key):
+        for key in {**identity, **stored}:
+            if stored.get(key) != identity.get(key):
                 raise UserError(
-                    f"{self.path} holds likelihoods with {key} = {found.get(key)!r}, but this run "
+                    f"{self.path} holds likelihoods with {key} = {stored.get(key)!r}, but this run "
                     f"has {identity.get(key)!r}: give another --output, or delete that file."
                 )
         return True

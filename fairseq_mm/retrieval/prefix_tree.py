@@ -31,25 +31,26 @@ class PrefixTree:
     def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
         if not sentences or not all(len(sentence) for sentence in sentences):
             raise ValueError("sentences must have one token each at least.")
+        # sorted, so that the children of consecutive nodes get consecutive numbers
         order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
         parent, token, level_starts = [0], [-1], [0]
-        node_of = [0] * len(sentences)
+        nodes = [0] * len(sentences)
         for depth in range(max(len(sentence) for sentence in sentences)):
             level_starts.append(len(parent))
             known: dict[tuple[int, int], int] = {}
             for i in order:
                 if depth >= len(sentences[i]):
                     continue
-                key = (node_of[i], int(sentences[i][depth]))
+                key = (nodes[i], int(sentences[i][depth]))
                 if key not in known:
                     known[key] = len(parent)
                     parent.append(key[0])
                     token.append(key[1])
-                node_of[i] = known[key]
+                nodes[i] = known[key]
         self.parent = np.array(parent)
         self.token = np.array(token)
         self.level_starts = np.array([*level_starts, len(parent)])
-        self.leaf = np.array(node_of)
+        self.leaf = np.array(nodes)
         self.inner, first = np.unique(self.parent[1:], return_index=True)
         self.child_starts = np.append(first + 1, len(parent))
         self.inner_of_parent = np.searchsorted(self.inner, self.parent)

@@ -40,11 +40,7 @@ class Projection:
 
 
 def principal_components(vectors: Any, count: int = 2) -> Projection:
-    """Compute the directions in which the vectors differ most.
-
-    Args:
-        vectors: ``[n, K]`` array or tensor of words and images together.
-        count: Number C of components.
+    """Compute the ``count`` directions in which vectors ``[n, K]`` of words and images differ most.
 
     Raises:
         UserError: If ``count`` is not below the number of vectors or is above their dimension, if
@@ -62,6 +58,7 @@ def principal_components(vectors: Any, count: int = 2) -> Projection:
     variances = lengths**2
     if variances.sum() <= 1e-14 * (rows**2).sum():
         raise UserError(f"the {n} vectors are all equal: they have no principal components.")
+    # the sign of a singular vector is arbitrary and differs between libraries
     components = directions[:count]
     largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], axis=1)
     return Projection(

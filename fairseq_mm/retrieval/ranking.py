@@ -22,12 +22,8 @@ _BLOCK_PAIRS = 400_000
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
     """Divide sentences into blocks of similar sentences, which share their beginnings.
 
-    Args:
-        sentences: Token indices of each sentence.
-        num_images: Number of images that each sentence is scored with.
-
-    Returns:
-        Indices of the sentences of each block; each sentence is in one block.
+    Each sentence is scored with ``num_images`` images. Returns the indices of the sentences of each
+    block.
     """
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
     words = sum(len(sentence) for sentence in sentences) / len(sentences)
@@ -84,7 +80,9 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
     nearest = []
     for start in range(0, len(features), block):
         queries = np.arange(start, min(start + block, len(features)))
-        distances = squares - 2 * features[queries] @ features.T  # less each query's own square
+        # without the query's own square, which changes no order
+        distances = squares - 2 * features[queries] @ features.T
+        # rounding may put an equal image before the query itself
         distances[np.arange(len(queries)), queries] = -np.inf
         nearest.append(np.argsort(distances, axis=1, kind="stable")[:, :count])
     return np.concatenate(nearest)
@@ -93,9 +91,7 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
 def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRanks:
     """Rank the images for each sentence by P(s | I).
 
-    Args:
-        log_probs: [S, I].
-        image_of_sentence: [S] the true image.
+    ``log_probs`` are [S, I], ``image_of_sentence`` [S] are the true images.
     """
     return true_ranks(
         lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])

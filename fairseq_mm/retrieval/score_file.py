@@ -1,5 +1,4 @@
-"""Scores of all sentences and images on disk, written block by block, so that a killed run
-continues.
+"""Scores of all sentences and images on disk, written by blocks, so that a killed run continues.
 
 A finished folder has ``log_probs.npy`` [S, I] and ``log_marginals.npy`` [S]; until then, they end
 with ``.partial.npy``. ``scores.json`` has the settings of the scores, and ``scores.blocks`` the
@@ -36,7 +35,7 @@ class ScoreFile:
         is_finished: True if all blocks are in the file.
 
     Raises:
-        UserError: if the folder has scores with other settings, or incomplete files.
+        UserError: If the folder has scores with other settings, or incomplete files.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class ScoreFile:
 
     @property
     def log_probs(self) -> np.ndarray:
-        """``[S, I]`` float32, mapped from disk."""
+        """Return [S, I] float32, mapped from disk."""
         return self._arrays["log_probs"]
 
     @property
     def log_marginals(self) -> np.ndarray:
-        """``[S]`` float64, mapped from disk."""
+        """Return [S] float64, mapped from disk."""
         return self._arrays["log_marginals"]
 
     def write_block(
@@ -100,14 +99,11 @@ class ScoreFile:
     ) -> None:
         """Write a block; from then on an interrupted run keeps it.
 
-        Args:
-            block: Number of the block.
-            sentences: [n] rows of the block.
-            log_probs: [n, I].
-            log_marginals: [n].
+        ``sentences`` are the rows [n] of the block, ``log_probs`` [n, I], ``log_marginals`` [n].
         """
         self.log_probs[sentences] = log_probs
         self.log_marginals[sentences] = log_marginals
+        # rows first, and only then the block's number: after a crash, a number means complete rows
         for array in self._arrays.values():
             array.flush()
         with open(self._record, "a") as file:
@@ -128,17 +124,17 @@ class ScoreFile:
 
     def _check_identity(self, path: Path, identity: dict[str, Any]) -> None:
         try:
-            found = parse_json(path.read_text())
+            stored = parse_json(path.read_text())
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            stored = None
+        if not isinstance(stored, dict):
             raise UserError(f"{path}: must be a JSON object; delete {self.folder} to start anew.")
-        for key in {**identity, **found}:
-            if found.get(key) != identity.get(key):
+        for key in {**identity, **stored}:
+            if stored.get(key) != identity.get(key):
                 raise UserError(
-                    f"{self.folder} holds scores with {key} = {found.get(key)!r}, but this run has "
-                    f"{identity.get(key)!r} (another checkpoint, other data or --max-images): give "
-                    "another --output, or delete that folder."
+                    f"{self.folder} holds scores with {key} = {stored.get(key)!r}, but this run "
+                    f"has {identity.get(key)!r} (another checkpoint, other data or --max-images): "
+                    "give another --output, or delete that folder."
                 )
 
     def _open(self, path: Path, mode: Any, shape: tuple[int, ...]) -> np.ndarray:

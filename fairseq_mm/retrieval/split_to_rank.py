@@ -1,5 +1,4 @@
-"""What is ranked: the sentences of a split, its images, and training images for the marginal, or
-the mean of all training images."""
+"""Sentences and images of a split to rank, with training images for the marginal probability."""
 
 import hashlib
 import os
@@ -28,7 +27,6 @@ class SplitToRank:
         lines: Line of each sentence in the split.
         sentences: Token indices of each sentence, with the end token.
         image_of_sentence: [S] index of each sentence's image.
-        sampled: The further images.
     """
 
     def __init__(
@@ -41,19 +39,19 @@ class SplitToRank:
     ) -> None:
         self.store = dataset.features
         self.images = list(dict.fromkeys(dataset.visual_ids))[:max_images]
-        place_of = {image: place for place, image in enumerate(self.images)}
-        self.lines = [i for i, image in enumerate(dataset.visual_ids) if image in place_of]
-        self.image_of_sentence = np.array([place_of[dataset.visual_ids[i]] for i in self.lines])
+        places = {image: place for place, image in enumerate(self.images)}
+        self.lines = [i for i, image in enumerate(dataset.visual_ids) if image in places]
+        self.image_of_sentence = np.array([places[dataset.visual_ids[i]] for i in self.lines])
         self.sentences = [tuple(dataset.target[i].tolist()) for i in self.lines]
         self.sampled = sampled or []
         self.mean_image = mean_image
 
     def __len__(self) -> int:
-        """Number of images, the sampled ones and the mean image included."""
+        """Return the number of images, with the sampled ones and the mean image."""
         return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """``[N, D]`` features of an image; the sampled ones and the mean image come last."""
+        """Return features ``[N, D]`` of an image; sampled images and the mean image come last."""
         count = len(self.images)
         if self.mean_image is not None and place == len(self) - 1:
             return self.mean_image
@@ -65,13 +63,14 @@ class SplitToRank:
         return pad_features([self.rows(place) for place in range(start, end)])
 
     def mean_features(self) -> np.ndarray:
-        """``[I, D]`` float32: mean of the rows of each image."""
+        """Return the mean ``[I, D]`` of the rows of each image, float32."""
         return np.stack(
             [self.rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
         )
 
     def identity(self) -> dict[str, Any]:
         """Return digests of everything that determines the scores, except the checkpoint."""
+        # with their lengths, so that no two lists of sentences have the same digits
         words = np.concatenate([[len(words), *words] for words in self.sentences])
         return {
             "sentences": _digest(words, self.image_of_sentence),
@@ -99,16 +98,12 @@ def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
 
 
 def mean_training_image(folder: str, store: Any) -> np.ndarray:
-    """``[1, D]`` float32 mean of the training images of a data folder, each the mean of its rows.
-
-    Args:
-        folder: Data folder.
-        store: Feature store of its images.
-    """
+    """Return the mean ``[1, D]`` of a data folder's training images, each the mean of its rows."""
     images = dict.fromkeys(read_visual_ids(os.path.join(folder, "train.visual_ids")))
     total = np.zeros(1)
     for image in images:
         rows = np.concatenate([store.read(key) for key in image.split("\t")])
+        # in float64: a sum of 100,000 float32 images would lose digits
         total = total + rows.mean(0, dtype=np.float64)
     return (total / len(images)).astype(np.float32)[None]
 
@@ -116,5 +111,6 @@ def mean_training_image(folder: str, store: Any) -> np.ndarray:
 def _digest(*arrays: np.ndarray) -> str:
     digest = hashlib.sha256()
     for array in arrays:
+        # with shape and type: equal bytes of another shape are other features
         digest.update(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
     return digest.hexdigest()[:12]

@@ -10,7 +10,7 @@ encoded once, however many stories are scored with it; of a prompt nothing can b
 its pairs, for the hidden states depend on it from the first layer on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 from fairseq_mm.data.collate import pad_tokens, shift_right
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval.likelihood import check_finite
 from fairseq_mm.retrieval.word_likelihood import CHUNK_BYTES, mean_log_probs, word_log_probs
 
 PRECISIONS = ("float32", "bfloat16")
@@ -60,8 +61,9 @@ class TextLikelihood:
         self.chunk_bytes = chunk_bytes
 
     def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
-        """Return the token indices of a story with its end; with more than ``num_words`` words,
-        only the first ``num_words`` without an end, because the story does not end there.
+        """Return the token indices of a story with its end.
+
+        A story of more than ``num_words`` words is cut and gets no end: it does not end there.
         """
         tokens = [self.dictionary.index(word) for word in words]
         if num_words is not None and len(tokens) > num_words:
@@ -72,18 +74,13 @@ class TextLikelihood:
     def batches(
         self, pairs: Sequence[Pair], *, log_probs_of: Optional[LogProbs] = None
     ) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Score pairs, batch by batch.
+        """Score pairs, batch by batch; ``log_probs_of`` replaces the mean probability of models.
 
-        Args:
-            pairs: Pairs to score.
-            log_probs_of: Function that replaces the mean probability of the models.
-
-        Yields:
-            Indices of some pairs, each pair once in all, and [tokens] log P of each pair's tokens,
-            float32 on the CPU.
+        Yields the indices of some pairs, each pair once in all, and log P [tokens] of each pair's
+        tokens, float32 on the CPU.
 
         Raises:
-            UserError: if a probability is not finite.
+            UserError: If a probability is not finite.
         """
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
@@ -92,6 +89,27 @@ class TextLikelihood:
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
         """Yield the indices of a batch's pairs, and the output of each model's encoder."""
         raise NotImplementedError
+
+    def _can_share(self, pair: Pair, other: Pair) -> bool:
+        """Return whether two pairs may be in one batch."""
+        return True
+
+    def _split_batches(
+        self, pairs: Sequence[Pair], numbers: Iterable[int], key: Callable[[int], Any]
+    ) -> Iterator[list[int]]:
+        """Yield the numbers of pairs in batches, in descending order of ``key``."""
+        batch: list[int] = []
+        width = 0
+        for number in sorted(numbers, key=key, reverse=True):
+            story = pairs[number][1]
+            fits = max(width, len(story)) * (len(batch) + 1) <= self.batch_tokens
+            if batch and not (fits and self._can_share(pairs[batch[0]], pairs[number])):
+                yield batch
+                batch, width = [], 0
+            batch.append(number)
+            width = max(width, len(story))
+        if batch:
+            yield batch
 
     def _score(
         self, encoded: Sequence[Any], stories: Sequence[list[int]], log_probs_of: LogProbs
@@ -109,19 +127,15 @@ class TextLikelihood:
                 for model, encoder_out in zip(self.models, encoded)
             ]
             log_probs = log_probs_of(features, target[valid_mask])
-        if not bool(torch.isfinite(log_probs).all()):
-            raise UserError(
-                "the checkpoint gives a word a probability that is no number: its weights hold NaN "
-                "or infinite values."
-            )
+        check_finite(log_probs, "a word")
         return list(log_probs.cpu().split(lengths))
 
     def _log_probs(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        found = [
+        log_probs = [
             word_log_probs(model.decoder, hidden, target, chunk_bytes=self.chunk_bytes)
             for model, hidden in zip(self.models, features)
         ]
-        return found[0] if len(found) == 1 else mean_log_probs(torch.stack(found))
+        return log_probs[0] if len(log_probs) == 1 else mean_log_probs(torch.stack(log_probs))
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(
@@ -144,6 +158,9 @@ class StoryLikelihood(TextLikelihood):
             for part in (model.decoder for model in self.models)
         )
 
+    def _can_share(self, pair: Pair, other: Pair) -> bool:
+        return self.pads_prompts or len(pair[0] or ()) == len(other[0] or ())
+
     @property
     def max_story_words(self) -> int:
         """Words, without the end, that all models have positions for."""
@@ -154,14 +171,15 @@ class StoryLikelihood(TextLikelihood):
         return self._max_positions(0) - 1
 
     def _max_positions(self, side: int) -> int:
-        found = [model.max_positions() for model in self.models]
-        return min(n[side] if isinstance(n, (tuple, list)) else n for n in found)
+        # language models of fairseq return one number, encoder-decoder models a pair
+        limits = [model.max_positions() for model in self.models]
+        return min(n[side] if isinstance(n, (tuple, list)) else n for n in limits)
 
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
         """Return the token indices of a prompt with its end; None for language models.
 
         Raises:
-            UserError: if the models have too few positions.
+            UserError: If the models have too few positions.
         """
         if self.source_dictionary is None:
             return None
@@ -173,7 +191,12 @@ class StoryLikelihood(TextLikelihood):
         return [*map(self.source_dictionary.index, words), self.source_dictionary.eos()]
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        for numbers in self._batches(pairs):
+        def get_lengths(number: int) -> tuple[int, int]:
+            prompt, story = pairs[number]
+            lengths = len(story), len(prompt or ())
+            return lengths if self.pads_prompts else lengths[::-1]
+
+        for numbers in self._split_batches(pairs, range(len(pairs)), get_lengths):
             if self.source_dictionary is None:
                 yield numbers, [None] * len(self.models)
                 continue
@@ -183,28 +206,6 @@ class StoryLikelihood(TextLikelihood):
             with self.autocast():
                 encoded = [model.encoder(source, src_lengths=lengths) for model in self.models]
             yield numbers, encoded
-
-    def _batches(self, pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """Yield the indices of batches of pairs, the longest first."""
-
-        def key(number: int) -> tuple[int, int]:
-            prompt, story = pairs[number]
-            lengths = len(story), len(prompt or ())
-            return lengths if self.pads_prompts else lengths[::-1]
-
-        batch: list[int] = []
-        width = prompt_width = 0
-        for number in sorted(range(len(pairs)), key=key, reverse=True):
-            prompt, story = pairs[number]
-            fits = max(width, len(story)) * (len(batch) + 1) <= self.batch_tokens
-            is_alike = self.pads_prompts or len(prompt or ()) == prompt_width
-            if batch and not (fits and is_alike):
-                yield batch
-                batch, width = [], 0
-            batch.append(number)
-            width, prompt_width = max(width, len(story)), len(prompt or ())
-        if batch:
-            yield batch
 
 
 class SequenceImages:
@@ -227,7 +228,7 @@ class SequenceImages:
         """Check that all images have features or are known to be missing.
 
         Raises:
-            UserError: if an image is unknown, or has another number of rows.
+            UserError: If an image is unknown, or has another number of rows.
         """
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
             if image in self.missing:
@@ -240,14 +241,10 @@ class SequenceImages:
                 )
 
     def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Read the features of image sequences.
+        """Read the features of image sequences: B lines of visual_ids with N images each.
 
-        Args:
-            sequences: B lines of visual_ids with N images each.
-
-        Returns:
-            features: [B, N R, D], zero for missing images.
-            padding_mask: [B, N R] bool, True for missing images.
+        Returns features [B, N R, D], zero for missing images, and their padding mask [B, N R], True
+        for missing images.
         """
         B, R = len(sequences), self.rows_per_image
         N = len(sequences[0].split("\t"))
@@ -282,36 +279,27 @@ class VisualStoryLikelihood(TextLikelihood):
         self.sequences_at_once = sequences_at_once
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        numbers_of: dict[str, list[int]] = {}
+        numbers_by_sequence: dict[str, list[int]] = {}
         for number, (sequence, _) in enumerate(pairs):
-            numbers_of.setdefault(sequence, []).append(number)
-        sequences = list(numbers_of)
+            numbers_by_sequence.setdefault(sequence, []).append(number)
+        sequences = list(numbers_by_sequence)
         for start in range(0, len(sequences), self.sequences_at_once):
             chosen = sequences[start : start + self.sequences_at_once]
-            row_of = {sequence: row for row, sequence in enumerate(chosen)}
+            row_by_sequence = {sequence: row for row, sequence in enumerate(chosen)}
             features, padding_mask = (x.to(self.device) for x in self.images.read(chosen))
             with self.autocast():
                 encoded = [
                     model.encoder(features=features, padding_mask=padding_mask)
                     for model in self.models
                 ]
-            for batch in self._batches([n for line in chosen for n in numbers_of[line]], pairs):
-                rows = torch.tensor([row_of[pairs[number][0]] for number in batch]).to(self.device)
+            numbers = [number for sequence in chosen for number in numbers_by_sequence[sequence]]
+            for batch in self._split_batches(pairs, numbers, lambda n: len(pairs[n][1])):
+                rows = torch.tensor([row_by_sequence[pairs[number][0]] for number in batch]).to(
+                    self.device
+                )
                 with self.autocast():
                     reordered = [
                         model.encoder.reorder_encoder_out(encoder_out, rows)
                         for model, encoder_out in zip(self.models, encoded)
                     ]
                 yield batch, reordered
-
-    def _batches(self, numbers: list[int], pairs: Sequence[Pair]) -> Iterator[list[int]]:
-        """Yield batches, the longest stories first, for little padding."""
-        batch: list[int] = []
-        for number in sorted(numbers, key=lambda number: -len(pairs[number][1])):
-            width = len(pairs[batch[0] if batch else number][1])
-            if batch and width * (len(batch) + 1) > self.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(number)
-        if batch:
-            yield batch

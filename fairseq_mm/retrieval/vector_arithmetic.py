@@ -39,13 +39,8 @@ def shifted_vector(
 ) -> np.ndarray:
     """Return the query of equation 15, ``q - sum(w_n) + sum(w_p)`` of unit vectors, as unit vector.
 
-    Args:
-        query: ``[K]`` vector of an image, or of anything else in the space.
-        minus: ``[n, K]`` vectors of negative words, if any.
-        plus: ``[p, K]`` vectors of positive words, if any.
-
-    Returns:
-        shifted: ``[K]`` float32 of unit length.
+    ``query`` is the vector ``[K]`` of an image, or of anything else in the space, ``minus`` and
+    ``plus`` are vectors ``[n, K]`` of words. The result is float32.
 
     Raises:
         UserError: If dimensions differ, a vector is zero or not finite, or the vectors cancel out.

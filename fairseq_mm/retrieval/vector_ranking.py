@@ -1,7 +1,7 @@
-"""Ranks of images and sentences by the inner products of their vectors (Kiros et al. 2014, tables 1
-and 2), in both directions at once and without a matrix of all pairs.
+"""Ranks of images and sentences by the inner products of their vectors, without a matrix of pairs.
 
-The score of a pair is the inner product of the two float32 vectors, exact to float64, see
+They are computed in both directions at once (Kiros et al. 2014, tables 1 and 2). The score of a
+pair is the inner product of the two float32 vectors, exact to float64, see
 :mod:`fairseq_mm.retrieval.exact_products`. Ties count as errors: a wrong candidate that scores as
 much as the true one is placed before it. Ranks are therefore the same on every machine.
 """
@@ -69,7 +69,7 @@ class RetrievalSummary:
 
     @property
     def rsum(self) -> float:
-        """Sum of R@K over K and both directions, at most 600 for three K."""
+        """Return the sum of R@K over K and both directions, at most 600 for three K."""
         both = (self.image_retrieval, self.sentence_retrieval)
         return sum(value for summary in both for value in summary.recall_at.values())
 
@@ -114,6 +114,7 @@ def rank_vectors(
     for rows, columns, scores in _score_blocks(images, sentences):
         row_of_column = image_of[columns] - rows.start
         true_columns = np.flatnonzero((row_of_column >= 0) & (row_of_column < len(scores)))
+        # true pairs are not their own competitors
         scores[row_of_column[true_columns], true_columns] = -np.inf
 
         is_above = scores > best_high[rows, None]
@@ -158,12 +159,8 @@ def rank_folds(
 ) -> list[VectorRanks]:
     """Rank within each of several equal parts of the images, as in the 5 x 1k protocol of COCO.
 
-    Args:
-        images: ``[I, K]`` array or tensor of any floating-point type.
-        sentences: ``[N, K]`` array or tensor of any floating-point type.
-        image_of_sentence: ``[N]`` row of the image that each sentence describes.
-        image_names: Name of each image, for messages.
-        folds: Number of parts. Each has consecutive images and their sentences.
+    Each of the ``folds`` parts has consecutive images and their sentences; for the other arguments
+    see :func:`rank_vectors`.
 
     Raises:
         UserError: If the images cannot be divided equally, or :func:`rank_vectors` refuses them.

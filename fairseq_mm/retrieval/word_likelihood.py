@@ -1,5 +1,4 @@
-"""Computes log P of given tokens from a decoder's hidden states, with few logits in memory at a
-time.
+"""Computes log P of given tokens from a decoder's hidden states, with few logits in memory.
 
 The output layer gives [tokens, vocabulary] logits, but the probability of a given token needs only
 its own logit and a sum. Only a slice of rows is in memory, and the sum is computed in blocks of
@@ -25,12 +24,9 @@ _PIECE_BYTES = 2**20
 
 
 class Tempered(NamedTuple):
-    """Values of log softmax(b l)[target] at inverse temperatures b, float64.
+    """Values [N, G] of log softmax(b l)[target] at inverse temperatures b, float64.
 
-    Attributes:
-        log_probs: [N, G].
-        slopes: First derivatives by b.
-        curvatures: Second derivatives by b.
+    ``slopes`` and ``curvatures`` are the first and second derivatives by b.
     """
 
     log_probs: Tensor
@@ -41,7 +37,7 @@ class Tempered(NamedTuple):
 def word_log_probs(
     decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
-    """Compute log P of given words.
+    """Compute log P [N] of given words, float32.
 
     Args:
         decoder: Decoder with ``output_layer``. If that is the linear layer ``output_proj``, a
@@ -50,19 +46,19 @@ def word_log_probs(
         target: [N] words.
         chunk_bytes: Maximum bytes of float32 logits in memory; at least one row is computed at a
             time.
-
-    Returns:
-        [N] float32.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
     for rows, logits in logit_chunks(decoder, features, chunk_bytes=chunk_bytes):
-        own = None
+        words = target[rows]
         if isinstance(linear, nn.Linear) and logits.dtype != torch.float32:
-            own = _own_logits(linear, features[rows], target[rows])
-        if own is None:
-            own = logits.gather(1, target[rows].unsqueeze(1)).squeeze(1).float()
-        results.append(own - _log_sums(logits))
+            # the rounding of the sum over the vocabulary averages out, that of one logit does not
+            own = (features[rows].float() * linear.weight[words].float()).sum(1)
+            own = own if linear.bias is None else own + linear.bias[words].float()
+        else:
+            own = logits.gather(1, words.unsqueeze(1)).squeeze(1).float()
+        sums = [piece.float().logsumexp(1) for piece in _pieces(logits)]
+        results.append(own - torch.stack(sums).logsumexp(0))
     return torch.cat(results) if results else features.new_zeros(0)
 
 
@@ -80,34 +76,19 @@ def logit_chunks(
         yield rows, decoder.output_layer(features[rows].unsqueeze(0))[0]
 
 
-def _own_logits(linear: nn.Linear, features: Tensor, target: Tensor) -> Tensor:
-    own = (features.float() * linear.weight[target].float()).sum(1)
-    return own if linear.bias is None else own + linear.bias[target].float()
-
-
 def _pieces(logits: Tensor) -> Sequence[Tensor]:
+    # blocks that stay in the cache between two operations; a GPU is faster with all columns
     columns = max(64, _PIECE_BYTES // (4 * len(logits)))
     if logits.device.type != "cpu":
         columns = logits.size(1)
     return logits.split(columns, dim=1)
 
 
-def _log_sums(logits: Tensor) -> Tensor:
-    """``[n]`` log of the sum of each row's exponentials, float32."""
-    sums = [piece.float().logsumexp(1) for piece in _pieces(logits)]
-    return torch.stack(sums).logsumexp(0)
-
-
 def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Tensor) -> Tempered:
     """Compute log-probabilities of targets at several temperatures, with derivatives.
 
-    Args:
-        logits: [N, V].
-        target: [N] words.
-        inverse_temperatures: [G] b.
-
-    Returns:
-        [N, G] each. With p = softmax(b l): log p[target], l[target] - E_p[l], and -Var_p[l].
+    ``logits`` are [N, V], ``target`` [N], b = ``inverse_temperatures`` [G]. With p = softmax(b l),
+    the results [N, G] are log p[target], l[target] - E_p[l], and -Var_p[l].
     """
     largest = logits.amax(1, keepdim=True).float()
     G = len(inverse_temperatures)
@@ -115,6 +96,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
     for piece in _pieces(logits):
         x = piece.float() - largest
         for g, b in enumerate(inverse_temperatures.tolist()):
+            # E[l] and E[l^2] come from the same exponentials, so that one pass serves all three
             powers = (x * b).exp_()
             sums[0, g] += powers.sum(1)
             sums[1, g] += powers.mul_(x).sum(1)
@@ -147,15 +129,9 @@ def top_candidates(
 ) -> tuple[Tensor, Tensor]:
     """Find the rows whose target is among the k most probable words.
 
-    Args:
-        logits: [N, V]; overwritten at the excluded words.
-        target: [N].
-        k: Number of most probable words.
-        excluded: Words that are never candidates.
-
-    Returns:
-        candidates: [M, k] logits of the rows whose target is among the k.
-        place: [M] index of the target.
+    ``logits`` are [N, V] and are overwritten at the ``excluded`` words, which are never candidates;
+    ``target`` is [N]. Returns logits [M, k] of the rows whose target is among the k, and the index
+    [M] of the target.
     """
     logits[:, list(excluded)] = float("-inf")
     values, words = logits.topk(min(k, logits.size(1) - len(excluded)), dim=1)
@@ -204,7 +180,7 @@ class TemperatureSums:
         self.top_words = 0
 
     def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        """``[N]`` log-probabilities at temperature 1; adds to the sums."""
+        """Return log-probabilities [N] at temperature 1, and add to the sums."""
         log_probs = []
         for parts in zip(
             *(
@@ -219,6 +195,7 @@ class TemperatureSums:
             self.sums += _summed(tempered)
             log_probs.append(tempered.log_probs[:, self.unity])
             if self.top_k is not None:
+                # last, since it overwrites the logits of excluded words
                 candidates, place = top_candidates(
                     parts[0][1], target[rows], self.top_k, self.excluded
                 )
