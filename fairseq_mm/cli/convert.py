@@ -86,9 +86,9 @@ class Layout(NamedTuple):
     """Kind of a SOURCE.
 
     Attributes:
-        module: Module of the package ``conversion``; empty if another file of this folder converts
-            it.
-        function: Function that converts it to or from Hugging Face's format.
+        module: Module of the package ``conversion`` whose ``function`` converts to or from Hugging
+            Face's format; empty for other conversions.
+        function: Name of the function.
         options: Options for this kind only.
     """
 
@@ -98,7 +98,7 @@ class Layout(NamedTuple):
 
 
 _STORIES, _KIROS, _VSEPP = "fairseq's fconv_self_att", "Kiros's VSE", "VSE++"
-# of the commands that are printed
+# beginning of the training commands that are printed
 _TRAIN = (
     'fairseq-train DATA --user-dir "$(fairseq-mm user-dir)" --optimizer adam --lr 1e-4 '
     "--batch-size 64"
@@ -114,7 +114,7 @@ LAYOUTS = {
     _HF_BART: Layout("bart", "convert_bart", ("encoder_json",)),
     _HF_T5: Layout("t5", "convert_t5"),
     _BART: Layout("bart_back", "convert_bart_to_huggingface", ("data",)),
-    _T5: Layout("t5_back", "convert_t5_to_huggingface"),
+    _T5: Layout("t5", "convert_t5_to_huggingface"),
 }
 _MODEL_TYPES = {"bart": _HF_BART, "t5": _HF_T5, "mt5": _HF_T5}
 
@@ -126,19 +126,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Convert the source.
-
-    Raises:
-        UserError: if a file cannot be read or written, or a tensor does not fit.
-    """
-    register_quietly()  # what reads the checkpoint imports fairseq
-    kind, state = _kind_of(args)
+    register_quietly()  # the readers of checkpoints import fairseq, which logs on import
+    kind, state = _detect_kind(args)
     for name in sorted({name for layout in LAYOUTS.values() for name in layout.options}):
         if arguments.is_given(args, name) and name not in LAYOUTS[kind].options:
             others = " and ".join(x for x, layout in LAYOUTS.items() if name in layout.options)
             raise UserError(f"{flag(name)} is for {others}, but {args.source} is taken for {kind}.")
     if kind == _STORIES:
-        assert state is not None
+        assert state is not None  # for mypy: this kind is detected by the checkpoint's content
         convert_stories.run(args, state)
     elif LAYOUTS[kind].module:
         _convert_pretrained(args, kind, state)
@@ -150,6 +145,7 @@ def _convert_pretrained(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
     layout = LAYOUTS[kind]
+    # by name, so that BART does not import T5's code and the libraries of its tokenizer
     module = importlib.import_module(f"fairseq_mm.conversion.{layout.module}")
     options: dict[str, Any] = {name: getattr(args, name) for name in layout.options}
     if state is not None:
@@ -159,8 +155,10 @@ def _convert_pretrained(
     print(f"{args.source}: {kind}")
     for note in result.notes:
         print(f"note: {note}")
-    names = ", ".join(sorted(os.listdir(result.folder)))
-    print(f"{result.folder}: {result.parameters:,} parameters, {result.words:,} words: {names}")
+    print(
+        f"{result.folder}: {result.parameters:,} parameters, {result.words:,} words: "
+        f"{_list_files(result.folder)}"
+    )
     if args.to is None:
         for line in _usage(result):
             print(line)
@@ -169,15 +167,14 @@ def _convert_pretrained(
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """Convert a model of Kiros's; or a model of VSE++, GLAC Net or Transtory-XL with the content
-    ``state``.
-    """
+    """Convert a model of Kiros (``state`` is None), VSE++, GLAC Net or Transtory-XL."""
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
     from fairseq_mm.conversion.released_vse import read_released_vse
     from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 
+    # before the source is read, which may take minutes
     check_output_folder(args.output, overwrite=args.overwrite, reads=args.source)
     if state is None:
         released = read_released_vse(args.source)
@@ -189,75 +186,57 @@ def _convert_released(
     print(f"{args.source}: {released.tensors} tensors, all converted")
     for note in released.notes:
         print(f"note: {note}")
-    names = ", ".join(sorted(os.listdir(result.folder)))
     print(
         f"{result.folder}: --arch {released.arch}, {result.parameters:,} parameters, "
-        f"{len(released.words):,} words: {names}"
+        f"{len(released.words):,} words: {_list_files(result.folder)}"
     )
-    usage = _visual_story_usage if kind == _VISUAL_STORIES else _embedding_usage
-    for line in usage(result):
+    for line in _released_usage(result, is_story=kind == _VISUAL_STORIES):
         print(line)
 
 
-def _visual_story_usage(result: Any) -> list[str]:
-    """Return the commands that prepare data for the new checkpoint, generate, and continue
-    training.
-    """
-    from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, flags_of
+def _list_files(folder: str) -> str:
+    return ", ".join(sorted(os.listdir(folder)))
 
-    released = result.released
-    dictionary = os.path.join(result.folder, DICTIONARY)
+
+def _released_usage(result: Any, *, is_story: bool) -> list[str]:
+    """Return commands that prepare data, extract features, use the model and train it further."""
+    from fairseq_mm.conversion.new_checkpoint import format_flags
+    from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, NETWORK
+
+    released, folder = result.released, result.folder
+    paths = {name: os.path.join(folder, name) for name in (CHECKPOINT, DICTIONARY, NETWORK)}
+    if is_story:
+        data, more, task, criterion = "vist", "", "visual_storytelling", "cross_entropy"
+        use = f"generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint {folder} "
+        use += "--preset paper"
+    else:
+        # the network was trained on text of this tokenizer: other words are unknown to it
+        data, more, task = "captions", f" {released.tokenizer}", "multimodal_captioning"
+        criterion = f"pairwise_ranking {' '.join(format_flags(released.criterion))}"
+        use = f"rank: fairseq-mm rank DATA --checkpoint {folder}"
+    features = f"of dimension {result.feature_dim}, as the model was trained on"
+    if released.cnn_type:
+        features = f"fairseq-mm extract ... --model {released.cnn_type} --weights {paths[NETWORK]}"
     return [
-        f"data: fairseq-mm prepare vist ... --dictionary {dictionary}",
-        _features_of(result),
-        f"generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint {result.folder} "
-        "--preset paper",
-        f"train: {_TRAIN} --task visual_storytelling --arch {released.arch} "
-        f"{' '.join(flags_of(released.options))} --criterion cross_entropy --finetune-from-model "
-        f"{os.path.join(result.folder, CHECKPOINT)}",
+        f"data: fairseq-mm prepare {data} ... --dictionary {paths[DICTIONARY]}{more}",
+        f"features: {features}",
+        use,
+        f"train: {_TRAIN} --task {task} --arch {released.arch} "
+        f"{' '.join(format_flags(released.options))} --criterion {criterion} --finetune-from-model "
+        f"{paths[CHECKPOINT]}",
     ]
 
 
-def _features_of(result: Any) -> str:
-    """Describe the features that the new checkpoint reads."""
-    from fairseq_mm.conversion.released_model import NETWORK
-
-    released = result.released
-    if not released.cnn_type:
-        return f"features: of dimension {result.feature_dim}, as the model was trained on"
-    network = os.path.join(result.folder, NETWORK)
-    return f"features: fairseq-mm extract ... --model {released.cnn_type} --weights {network}"
-
-
-def _embedding_usage(result: Any) -> list[str]:
-    """Return the commands that prepare data for the new checkpoint, rank, and continue training."""
-    from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, flags_of
-
-    released = result.released
-    file = {name: os.path.join(result.folder, name) for name in (CHECKPOINT, DICTIONARY)}
-    options = " ".join(flags_of(released.options))
-    criterion = " ".join(flags_of(released.criterion))
-    return [
-        f"data: fairseq-mm prepare captions ... --dictionary {file[DICTIONARY]} "
-        f"{released.tokenizer}",
-        _features_of(result),
-        f"rank: fairseq-mm rank DATA --checkpoint {result.folder}",
-        f"train: {_TRAIN} --task multimodal_captioning --arch {released.arch} {options} "
-        f"--criterion pairwise_ranking {criterion} --finetune-from-model {file[CHECKPOINT]}",
-    ]
-
-
-def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """Return the kind of the source, one of ``LAYOUTS``, and the content of a checkpoint, which is
-    read only once because it may be large.
-    """
+def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
+    """Return the kind of the source, a key of ``LAYOUTS``, and the content of a checkpoint."""
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
     from fairseq_mm.conversion.released_vse import is_numpy_archive
     from fairseq_mm.conversion.released_vsepp import is_vsepp
-    from fairseq_mm.conversion.t5_back import is_t5
+    from fairseq_mm.conversion.t5 import is_t5
 
+    # the content is returned because a checkpoint of gigabytes must not be read twice
     source = args.source
     if not os.path.exists(source):
         raise UserError(f"{source}: no such checkpoint. It is no folder either.")
@@ -267,7 +246,7 @@ def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]
         state = read_foreign_checkpoint(path)
         return (_T5 if is_t5(state) else _BART), state
     if os.path.isdir(source):
-        return _kind_of_folder(source), None
+        return _detect_folder_kind(source), None
     if is_numpy_archive(source):
         return _KIROS, None
     state = read_foreign_checkpoint(source)
@@ -276,8 +255,7 @@ def _kind_of(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]
     return (_VSEPP if is_vsepp(state) else _STORIES), state
 
 
-def _kind_of_folder(source: str) -> str:
-    """Return the kind of a folder, one of ``LAYOUTS``."""
+def _detect_folder_kind(source: str) -> str:
     if os.path.isfile(os.path.join(source, "config.json")):
         from fairseq_mm.conversion.huggingface_folder import read_config
 
@@ -301,11 +279,14 @@ def _kind_of_folder(source: str) -> str:
 
 
 def _usage(result: Any) -> list[str]:
-    """Return the architectures that can be trained from the new checkpoint, with commands."""
+    """Return commands that train models from a converted BART or T5."""
     checkpoint = os.path.join(result.folder, "model.pt")
     lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
     for title, arch, options in _architectures(result.arch, result.options):
-        flags = "".join(f" {_option(name, value)}" for name, value in options.items())
+        flags = "".join(
+            f" {flag(name)}" if value is True else f" {flag(name)} {value}"
+            for name, value in options.items()
+        )
         lines.append(
             f"{title}: fairseq-train ... --task video_summarization --arch {arch}{flags} "
             f"--finetune-from-model {checkpoint}"
@@ -314,25 +295,19 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return title, ``--arch`` and options of the text-only model and of the model that reads
-    videos.
-    """
+    """Return title, ``--arch`` and options of the models without and with videos."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
-    found = [("text only", arch, dict(options))]
+    architectures = [("text only", arch, dict(options))]
     guided = f"vg_{arch}"
     if guided in ARCH_MODEL_REGISTRY:
         known = ARCH_MODEL_REGISTRY[guided].__dataclass.__dataclass_fields__
-        # the decoder's width is the encoder's
+        # the option does not exist there: the decoder is as wide as the encoder
         rest = {name: x for name, x in options.items() if name != "decoder_embed_dim"}
         if arch.startswith("bart") and "encoder_layers" in rest:
-            # the last two, as at the sizes that have names; T5's are so by themselves
+            # the last two, as in the named sizes of BART; T5's default follows its depth
             count = rest["encoder_layers"]
             rest["fusion_encoder_layers"] = ",".join(map(str, range(max(1, count - 1), count + 1)))
         if all(name in known for name in rest):
-            found.append(("with videos", guided, rest))
-    return found
-
-
-def _option(name: str, value: Any) -> str:
-    return flag(name) if value is True else f"{flag(name)} {value}"
+            architectures.append(("with videos", guided, rest))
+    return architectures

@@ -1,4 +1,4 @@
-"""A checkpoint of fairseq's own story model -> one of conv_story, for ``fairseq-mm convert``."""
+"""``fairseq-mm convert`` from fairseq's story model, ``fconv_self_att``, to ``conv_story``."""
 
 import argparse
 import os
@@ -9,21 +9,19 @@ from typing import Any
 from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.errors import UserError
 
-_LISTED = 8  # names before they are folded
-
-
+_LISTED = 8  # number of names above which names that differ in numbers become one line
 _FILE = {"metavar": "FILE"}
 ARGUMENTS: Rows = {
-    "--source-dictionary": ("Dictionary of the prompts, instead of that of --data.", _FILE),
-    "--target-dictionary": ("Dictionary of the stories, instead of that of --data.", _FILE),
+    "--source-dictionary": ("Dictionary of the prompts, instead of the one of --data.", _FILE),
+    "--target-dictionary": ("Dictionary of the stories, instead of the one of --data.", _FILE),
     "--pretrained-checkpoint": (
-        "Checkpoint of fairseq's on which a fusion model was trained, for its dropout and heads, "
-        "of which the fusion checkpoint says nothing.",
+        "fairseq's checkpoint on which a fusion model was trained; its dropout and heads are not "
+        "in the fusion checkpoint.",
         _FILE,
     ),
     "--compat": (
-        "Attention to the prompt's padding: released (as in fairseq's model, whose numbers are "
-        "then reproduced) or none (default: released).",
+        "Attention to the prompt's padding: released, to reproduce the numbers of fairseq's model, "
+        "or none (default: released).",
         {"choices": ("released", "none")},
     ),
     "--layers-from-weights": (
@@ -36,17 +34,12 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert a checkpoint of ``fconv_self_att``.
-
-    Args:
-        args: Options of the command.
-        state: Content of the checkpoint.
+    """Convert a checkpoint with the content ``state``.
 
     Raises:
-        UserError: if a file cannot be read or written, or a tensor does not fit.
+        UserError: If a file cannot be read or written, or a tensor does not fit.
     """
     from fairseq_mm.conversion import stories as converting
-    from fairseq_mm.conversion.story_dictionaries import load_story_dictionaries
 
     _check_output(args)
     checkpoint = converting.fairseq_stories(args.source, state)
@@ -54,7 +47,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     if args.pretrained_checkpoint:
         pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
     files = _dictionary_files(args, checkpoint.languages)
-    dictionaries = load_story_dictionaries(*files, checkpoint.types, args.source)
+    dictionaries = converting.load_story_dictionaries(*files, checkpoint.types, args.source)
     result = converting.convert_stories(
         checkpoint,
         *dictionaries,
@@ -94,11 +87,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Check the output before minutes of work.
-
-    Raises:
-        UserError: if the checkpoint cannot be written there.
-    """
+    """Check that the output can be written, before minutes of work."""
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
         raise UserError(f"{args.output}: there is no folder {folder}.")
@@ -106,8 +95,9 @@ def _check_output(args: argparse.Namespace) -> None:
         raise UserError(f"{args.output}: is a folder; name a file.")
     if os.path.exists(args.output) and not os.path.isfile(args.output):
         raise UserError(f"{args.output}: is a device or a pipe; name a file.")
-    read = [args.source, args.pretrained_checkpoint]
-    if os.path.realpath(args.output) in [os.path.realpath(path) for path in read if path]:
+    inputs = filter(None, (args.source, args.pretrained_checkpoint))
+    # realpath: a link to the source would otherwise destroy it, --overwrite or not
+    if os.path.realpath(args.output) in map(os.path.realpath, inputs):
         raise UserError(f"{args.output}: would overwrite a file that is read.")
     if os.path.exists(args.output) and not args.overwrite:
         raise UserError(f"{args.output}: exists already; --overwrite replaces it.")
@@ -117,40 +107,40 @@ def _dictionary_files(args: argparse.Namespace, languages: tuple[str, str]) -> l
     files = []
     for side, language in zip(("source", "target"), languages):
         file = getattr(args, f"{side}_dictionary")
-        if not file:
-            if not args.data:
-                raise UserError(
-                    f"--data DIR or --{side}-dictionary FILE is needed: the new checkpoint carries "
-                    "its dictionaries."
-                )
-            file = os.path.join(args.data, f"dict.{language}.txt")
-        files.append(file)
+        if not file and not args.data:
+            raise UserError(
+                f"--data DIR or --{side}-dictionary FILE is needed: the new checkpoint carries "
+                "its dictionaries."
+            )
+        files.append(file or os.path.join(args.data, f"dict.{language}.txt"))
     return files
 
 
 def _flag(name: str, value: Any) -> str:
+    # layers are Python expressions with spaces, which a shell would split
     text = f"'{value}'" if " " in str(value) else value
     return f"{flag(name)} {text}"
 
 
-def _table(read: int, conversion: Any) -> list[str]:
-    """Return one row per fate of the tensors, followed by their names."""
-    lines = [f"{'tensors':<12}{'number':>7}", f"{'read':<12}{read:>7}"]
-    lines.append(
-        f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors"
-    )
+def _table(num_tensors: int, conversion: Any) -> list[str]:
+    """Return one row per outcome of the conversion, followed by the names of the tensors."""
     left_out = conversion.left_out
-    lines.append(f"{'left out':<12}{sum(map(len, left_out.values())):>7}")
+    lines = [
+        f"{'tensors':<12}{'number':>7}",
+        f"{'read':<12}{num_tensors:>7}",
+        f"{'converted':<12}{len(conversion.used):>7}  into {len(conversion.weights)} tensors",
+        f"{'left out':<12}{sum(map(len, left_out.values())):>7}",
+    ]
     for reason, names in left_out.items():
-        lines += [f"  {name}" for name in _fold((name, f": {reason}") for name in names)]
+        lines += _fold((f"  {name}", f": {reason}") for name in names)
     for title in ("missing", "unexpected"):
         names = getattr(conversion, title)
         lines.append(f"{title:<12}{len(names):>7}")
-        lines += [f"  {name}" for name in _fold((name, "") for name in names)]
+        lines += _fold((f"  {name}", "") for name in names)
     lines.append(f"{'mismatched':<12}{len(conversion.mismatched):>7}")
     lines += _fold(
-        (f"  {name}", f": {list(found)} in the checkpoint, {list(expected)} by its options")
-        for name, found, expected in conversion.mismatched
+        (f"  {name}", f": {list(shape)} in the checkpoint, {list(expected)} by its options")
+        for name, shape, expected in conversion.mismatched
     )
     return lines
 

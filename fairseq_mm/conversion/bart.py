@@ -2,57 +2,79 @@
 
 The output folder has the files of fairseq's published models (``model.pt``, ``dict.txt``) and the
 files of the tokenizer. ``bart_back.py`` converts in the other direction.
+
+Names of tensors differ only by a prefix: fairseq's ``encoder.layers.0.fc1.weight`` is Hugging
+Face's ``model.encoder.layers.0.fc1.weight``. All parts share the embeddings, which fairseq stores
+three times and Hugging Face once. Both packages start positions at row 2.
 """
 
 import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from fairseq_mm.conversion.bart_layout import (
-    ACTIVATIONS,
-    EMBEDDINGS,
-    FIRST_POSITION,
-    RATES,
-    SIZES,
-    BartSizes,
-    check_tensors,
-    share_embeddings,
-)
-from fairseq_mm.conversion.bart_vocabulary import BartVocabulary, read_huggingface_vocabulary
-from fairseq_mm.conversion.huggingface_folder import read_config, read_weights
-from fairseq_mm.conversion.new_checkpoint import checkpoint_state
+from fairseq_mm.conversion.bart_vocabulary import read_huggingface_vocabulary
+from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
+from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 
+# Row of the first word in the position tables: fairseq numbers positions from padding_idx + 1 on,
+# which is 2, and Hugging Face's BART has this offset as a constant.
+FIRST_POSITION = 2
+EMBEDDINGS = (
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
+    "decoder.output_projection.weight",
+)
+# option of fairseq's --arch -> field of config.json, which has one width and one length for both
+# sides
+SIZES = {
+    "encoder_embed_dim": "d_model",
+    "encoder_layers": "encoder_layers",
+    "encoder_ffn_embed_dim": "encoder_ffn_dim",
+    "encoder_attention_heads": "encoder_attention_heads",
+    "decoder_embed_dim": "d_model",
+    "decoder_layers": "decoder_layers",
+    "decoder_ffn_embed_dim": "decoder_ffn_dim",
+    "decoder_attention_heads": "decoder_attention_heads",
+    "max_source_positions": "max_position_embeddings",
+    "max_target_positions": "max_position_embeddings",
+}
+RATES = {name: name for name in ("dropout", "attention_dropout", "activation_dropout")}
+# fairseq's --activation-fn -> config.json's activation_function; gelu_new is the tanh approximation
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "gelu_accurate": "gelu_new"}
+_LISTED = 3  # names in a message: a wrong folder would list hundreds
 _PREFIX = "model."
-_EMBEDDINGS = (
+# save_pretrained writes only the shared table, but older versions wrote every copy
+_SHARED_EMBEDDINGS = (
     *("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
     "lm_head.weight",
 )
 _BIAS = "final_logits_bias"
 _HEAD = "classification_head."
-# field of config.json -> its only value that fairseq's BART computes, which is the default, too
+# Field of config.json -> its only value that fairseq's BART computes. They are BartConfig's
+# defaults, too, so a config without the field passes.
 _FIXED = {
     "normalize_before": False,
     "add_final_layer_norm": False,
     "static_position_embeddings": False,
     "normalize_embedding": True,
     "tie_word_embeddings": True,
-    "decoder_start_token_id": 2,
+    "decoder_start_token_id": 2,  # fairseq's decoder begins with </s>
 }
-# what fairseq's two architectures say
+# defaults of both bart_base and bart_large
 _COMMON = {
     **{"max_source_positions": 1024, "max_target_positions": 1024, "activation_fn": "gelu"},
     **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
 }
 
 
-def _defaults(embed_dim: int, layers: int, ffn_embed_dim: int, attention_heads: int) -> dict:
+def _architecture(embed_dim: int, layers: int, ffn_embed_dim: int, attention_heads: int) -> dict:
     sizes = {
         "embed_dim": embed_dim,
         "layers": layers,
@@ -63,34 +85,13 @@ def _defaults(embed_dim: int, layers: int, ffn_embed_dim: int, attention_heads: 
     return {**_COMMON, **{f"{part}_{name}": x for part in parts for name, x in sizes.items()}}
 
 
-_BASE = _defaults(768, 6, 3072, 12)
-_LARGE = _defaults(1024, 12, 4096, 16)
-
-
-@dataclass
-class ConvertedBart:
-    """Result of a conversion from Hugging Face's BART.
-
-    Attributes:
-        folder: Folder that was written.
-        arch: fairseq's ``--arch``.
-        options: Options of the model that differ from the defaults of ``arch``.
-        parameters: Number of weights.
-        words: Dictionary with special symbols and ``<mask>``.
-        notes: Assumptions and omissions, one sentence each.
-    """
-
-    folder: str
-    arch: str
-    options: dict[str, Any]
-    parameters: int
-    words: int
-    notes: list[str] = field(default_factory=list)
+_BASE = _architecture(768, 6, 3072, 12)
+_LARGE = _architecture(1024, 12, 4096, 16)
 
 
 def convert_bart(
     folder: str, output: str, *, encoder_json: Optional[str] = None, overwrite: bool = False
-) -> ConvertedBart:
+) -> ConvertedPretrained:
     """Convert Hugging Face's BART to fairseq's.
 
     Args:
@@ -111,33 +112,36 @@ def convert_bart(
     path = os.path.join(folder, "config.json")
     if config["model_type"] != "bart":
         raise UserError(f"{path}: `model_type` must be bart, but is {config['model_type']}.")
-    options, arch = _options(config, path)
-    weights = read_weights(folder)
+    # the config is checked first: reading the weights of a large model takes a minute
+    options, arch = _convert_config(config, path)
     notes: list[str] = []
-    weights, sizes = _rename(weights, options, folder, notes)
-    vocabulary = read_huggingface_vocabulary(folder, sizes.rows, encoder_json=encoder_json)
-    subwords = Subwords("gpt2", files=_files(vocabulary))
-    defaults = _LARGE if arch.endswith("large") else _BASE
-    changed = {name: x for name, x in options.items() if defaults.get(name) != x}
-    flags = [text for name, x in options.items() for text in (_option(name), str(x))]
+    weights = _rename(read_weights(folder), options, folder, notes)
+    num_rows = len(weights[EMBEDDINGS[0]])
+    vocabulary = read_huggingface_vocabulary(folder, num_rows, encoder_json=encoder_json)
+    merges = "".join(f"{line}\n" for line in vocabulary.merge_lines())
+    encoder = json.dumps(vocabulary.encoder) + "\n"
+    subwords = Subwords(
+        "gpt2", files={"encoder.json": encoder.encode(), "vocab.bpe": merges.encode()}
+    )
+    flags = format_flags(options)
+    # the task denoising is the one that gives the dictionary its last row, <mask>
     state = checkpoint_state([".", "--task", "denoising", "--arch", arch, *flags], weights)
-    # BARTModel.from_pretrained puts its own `bpe` into every part that has the name; the task's is
-    # another thing
+    # BARTModel.from_pretrained overrides `bpe` in every part of the config that has the name, and
+    # the task's `bpe` has another meaning
     state["cfg"]["task"].pop("bpe", None)
     with output_folder(output) as partial:
         subwords.save(partial)
         with open(os.path.join(partial, "dict.txt"), "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in vocabulary.dictionary_lines())
         torch.save(state, os.path.join(partial, "model.pt"))
+    defaults = _LARGE if arch.endswith("large") else _BASE
+    changed = {name: x for name, x in options.items() if defaults.get(name) != x}
+    # fairseq has three names for one table of embeddings
     parameters = sum(x.numel() for name, x in weights.items() if name not in EMBEDDINGS[1:])
-    return ConvertedBart(output, arch, changed, parameters, sizes.rows, notes)
+    return ConvertedPretrained(output, arch, changed, parameters, num_rows, notes)
 
 
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def _options(config: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any], str]:
     """Return the options of fairseq's model, and the architecture with the nearest defaults."""
     for name, expected in _FIXED.items():
         if config.get(name, expected) != expected:
@@ -148,11 +152,11 @@ def _options(config: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     options: dict[str, Any] = {}
     for name, theirs in SIZES.items():
         value = config.get(theirs)
-        if type(value) is not int or value < 1:
+        if type(value) is not int or value < 1:  # isinstance would let true pass as 1
             raise UserError(f"{path}: `{theirs}` must be a number, but is {json.dumps(value)}.")
         options[name] = value
     for name, theirs in RATES.items():
-        options[name] = float(config.get(theirs, _COMMON[name]))  # its defaults are fairseq's
+        options[name] = float(config.get(theirs, _COMMON[name]))  # BartConfig's defaults are equal
     activations = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     activation = config.get("activation_function", "gelu")
     if activation not in activations:
@@ -162,19 +166,17 @@ def _options(config: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
         )
     options["activation_fn"] = activations[activation]
     size = "large" if options["encoder_embed_dim"] >= _LARGE["encoder_embed_dim"] else "base"
-    # architectures differ in whether embeddings are scaled, which is no option of the command line
+    # bart_* do not scale embeddings, and --no-scale-embedding cannot be negated; mbart_* do
     family = "mbart" if config.get("scale_embedding") else "bart"
     return options, f"{family}_{size}"
 
 
 def _rename(
-    weights: dict[str, Tensor], options: dict[str, Any], folder: str, notes: list[str]
-) -> tuple[dict[str, Tensor], BartSizes]:
-    """Rename the weights for fairseq, and return them with their sizes."""
-    weights = {
-        name[len(_PREFIX) :] if name.startswith(_PREFIX) else name: x.float()
-        for name, x in weights.items()
-    }
+    weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str, notes: list[str]
+) -> dict[str, Tensor]:
+    """Return the weights by fairseq's names."""
+    # the base class BartModel saves its weights without the prefix
+    weights = {name.removeprefix(_PREFIX): x.float() for name, x in weights.items()}
     bias = weights.pop(_BIAS, None)
     if bias is not None and bias.any():
         raise UserError(
@@ -186,22 +188,87 @@ def _rename(
         notes.append("The head that classifies texts is left out.")
         for name in head:
             del weights[name]
-    embeddings = share_embeddings(weights, _EMBEDDINGS, folder)
+    embeddings = share_embeddings(weights, _SHARED_EMBEDDINGS, folder)
     weights[EMBEDDINGS[0]] = embeddings
-    sizes = BartSizes(
-        len(embeddings),
-        options["encoder_embed_dim"],
-        tuple(options[f"max_{x}_positions"] + FIRST_POSITION for x in ("source", "target")),
-        tuple(options[f"{part}_layers"] for part in ("encoder", "decoder")),
-        tuple(options[f"{part}_ffn_embed_dim"] for part in ("encoder", "decoder")),
-    )
-    check_tensors(weights, sizes, folder)
-    return {**weights, **dict.fromkeys(EMBEDDINGS, embeddings)}, sizes
+    # max_position_embeddings does not count the unused rows at the start of the tables
+    source, target = (options[f"max_{x}_positions"] + FIRST_POSITION for x in ("source", "target"))
+    check_tensors(weights, options, (source, target), folder)
+    return {**weights, **dict.fromkeys(EMBEDDINGS, embeddings)}
 
 
-def _files(vocabulary: BartVocabulary) -> dict[str, bytes]:
-    merges = "".join(f"{line}\n" for line in vocabulary.merge_lines())
-    return {
-        "encoder.json": (json.dumps(vocabulary.encoder) + "\n").encode(),
-        "vocab.bpe": merges.encode(),
-    }
+def _expected_shapes(
+    options: Mapping[str, Any], num_rows: int, positions: tuple[int, int]
+) -> dict[str, tuple[int, ...]]:
+    """Return fairseq's names with their shapes; the embeddings have their first name."""
+    C = options["encoder_embed_dim"]
+    shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}
+
+    def add_linear(name: str, rows: int, columns: int) -> None:
+        shapes.update({f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)})
+
+    def add_norm(name: str) -> None:
+        shapes.update({f"{name}.weight": (C,), f"{name}.bias": (C,)})
+
+    for part, length in zip(("encoder", "decoder"), positions):
+        ffn_dim = options[f"{part}_ffn_embed_dim"]
+        shapes[f"{part}.embed_positions.weight"] = (length, C)
+        add_norm(f"{part}.layernorm_embedding")
+        for layer in range(options[f"{part}_layers"]):
+            stem = f"{part}.layers.{layer}"
+            for attention in ("self_attn", "encoder_attn") if part == "decoder" else ("self_attn",):
+                for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                    add_linear(f"{stem}.{attention}.{projection}", C, C)
+                add_norm(f"{stem}.{attention}_layer_norm")
+            add_linear(f"{stem}.fc1", ffn_dim, C)
+            add_linear(f"{stem}.fc2", C, ffn_dim)
+            add_norm(f"{stem}.final_layer_norm")
+    return shapes
+
+
+def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: str) -> Tensor:
+    """Remove the embeddings, which have one name or several, from ``weights`` and return them.
+
+    Raises:
+        UserError: if they are missing, or differ.
+    """
+    copies = {name: weights.pop(name) for name in names if name in weights}
+    if not copies:
+        raise UserError(f"{path}: has no embeddings: expected {names[0]}.")
+    first, *others = copies
+    for name in others:
+        if not torch.equal(copies[name], copies[first]):
+            raise UserError(
+                f"{path}: {first} and {name} differ, but BART's input and output words share their "
+                "embeddings."
+            )
+    return copies[first]
+
+
+def check_tensors(
+    weights: Mapping[str, Tensor], options: Mapping[str, Any], positions: tuple[int, int], path: str
+) -> None:
+    """Check names and shapes of the tensors.
+
+    Args:
+        weights: Weights by fairseq's names; the embeddings have their first name only.
+        options: Options of fairseq's model.
+        positions: Rows of the encoder's and of the decoder's position table.
+        path: Path for messages.
+
+    Raises:
+        UserError: if a tensor is missing, has no place, or has another shape than the options say.
+    """
+    shapes = _expected_shapes(options, len(weights[EMBEDDINGS[0]]), positions)
+    for title, names in (
+        ("lacks", sorted(set(shapes) - set(weights))),
+        ("has tensors that BART has not:", sorted(set(weights) - set(shapes))),
+    ):
+        if names:
+            more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+            raise UserError(f"{path}: {title} {', '.join(names[:_LISTED])}{more}.")
+    for name, shape in shapes.items():
+        if tuple(weights[name].shape) != shape:
+            raise UserError(
+                f"{path}: {name} is {list(weights[name].shape)}, but by the options "
+                f"{list(shape)} is expected."
+            )

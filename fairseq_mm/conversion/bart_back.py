@@ -1,11 +1,11 @@
-"""Converts a checkpoint of fairseq's BART to a folder that Hugging Face's package loads.
+"""Conversion of a checkpoint of fairseq's BART to a folder that Hugging Face's package loads.
 
 Reads checkpoints that fairseq publishes, that :mod:`fairseq_mm.conversion.bart` has written, and
 that were trained from either, in the layout of any version.
 """
 
-import json
 import os
+import re
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -13,16 +13,12 @@ from typing import Any, Optional
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor
 
-from fairseq_mm.conversion.bart import ConvertedBart
-from fairseq_mm.conversion.bart_layout import (
+from fairseq_mm.conversion.bart import (
     ACTIVATIONS,
-    DUPLICATES,
     EMBEDDINGS,
     FIRST_POSITION,
     RATES,
     SIZES,
-    WITHOUT_WEIGHTS,
-    BartSizes,
     check_tensors,
     share_embeddings,
 )
@@ -39,11 +35,19 @@ from fairseq_mm.conversion.foreign_checkpoint import (
     checkpoint_path,
     read_foreign_checkpoint,
 )
-from fairseq_mm.conversion.huggingface_folder import write_safetensors
+from fairseq_mm.conversion.huggingface_folder import (
+    ConvertedPretrained,
+    write_json_files,
+    write_safetensors,
+)
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError
 
+# second copies of stock fairseq's encoder layers, named for PyTorch's own kernel
+_DUPLICATES = re.compile(r"(en|de)coder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)")
+# in published checkpoints: a version number, and a tensor that only held the dtype
+_WITHOUT_WEIGHTS = re.compile(r"(en|de)coder\.(version|embed_positions\._float_tensor)")
 _HEADS = "classification_heads."
 # fairseq's option -> the only value that Hugging Face's BART supports
 _FIXED = {
@@ -55,6 +59,7 @@ _FIXED = {
     "no_token_positional_embeddings": False,
     "adaptive_softmax_cutoff": None,
 }
+# fairseq's published models have the first, data folders of summaries the second
 _DICTIONARIES = ("dict.txt", "dict.desc.txt")
 
 
@@ -65,7 +70,7 @@ def convert_bart_to_huggingface(
     data: Optional[str] = None,
     overwrite: bool = False,
     state: Optional[Mapping[str, Any]] = None,
-) -> ConvertedBart:
+) -> ConvertedPretrained:
     """Convert fairseq's BART to Hugging Face's.
 
     Args:
@@ -85,58 +90,60 @@ def convert_bart_to_huggingface(
     check_output_folder(output, overwrite=overwrite, reads=path)
     state = read_foreign_checkpoint(path) if state is None else state
     arch, options = _options(state, path)
-    weights, notes = _weights(state, path)
+    weights, notes = _select_weights(state)
     embeddings = share_embeddings(weights, EMBEDDINGS, path)
+    num_rows = len(embeddings)
     weights[EMBEDDINGS[0]] = embeddings
-    positions = [weights.get(f"{part}.embed_positions.weight") for part in ("encoder", "decoder")]
-    rows = [0 if table is None else len(table) for table in positions]
-    sizes = BartSizes(
-        len(embeddings),
-        options["encoder_embed_dim"],
-        (rows[0], rows[0]),  # config.json has one number for both
-        (options["encoder_layers"], options["decoder_layers"]),
-        (options["encoder_ffn_embed_dim"], options["decoder_ffn_embed_dim"]),
-    )
-    check_tensors(weights, sizes, path)
+    # Counted in the table: the option of this name is also the task's limit for texts. config.json
+    # has one number for both sides, so the decoder's table must be as long.
+    positions = weights.get("encoder.embed_positions.weight")
+    num_positions = 0 if positions is None else len(positions)
+    check_tensors(weights, options, (num_positions, num_positions), path)
     folder = data or os.path.dirname(os.path.abspath(path))
-    vocabulary = _vocabulary(folder, sizes.rows, notes)
+    vocabulary = _read_vocabulary(folder, num_rows, notes)
     try:
         pieces = vocabulary.pieces()
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
-    config = _config(options, sizes, rows[0] - FIRST_POSITION)
+    config = _build_config(options, num_rows, num_positions - FIRST_POSITION)
+    # one copy: safetensors refuses to save two names for the same memory
     del weights[EMBEDDINGS[0]]
     renamed = {"model.shared.weight": embeddings.float()}
     renamed.update({f"model.{name}": x.float() for name, x in weights.items()})
-    renamed["final_logits_bias"] = embeddings.new_zeros(1, sizes.rows).float()
-    has_mask = MASK in pieces
+    # a buffer that save_pretrained writes, too; fairseq adds nothing to its logits
+    renamed["final_logits_bias"] = embeddings.new_zeros(1, num_rows).float()
     with output_folder(output) as partial:
         write_safetensors(renamed, os.path.join(partial, "model.safetensors"))
         write_vocab_json(pieces, os.path.join(partial, "vocab.json"))
         with open(os.path.join(partial, "merges.txt"), "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in vocabulary.merge_lines())
-        for name, content in (
-            ("config.json", config),
-            ("generation_config.json", _generation(config)),
-            ("tokenizer_config.json", _tokenizer(has_mask)),
-        ):
-            with open(os.path.join(partial, name), "w", encoding="utf-8") as file:
-                file.write(json.dumps(content, indent=2) + "\n")
+        write_json_files(
+            {
+                "config.json": config,
+                # the token ids alone: fairseq's search options are not part of a checkpoint
+                "generation_config.json": {
+                    name: x for name, x in config.items() if name.endswith("token_id")
+                },
+                "tokenizer_config.json": _tokenizer_config(has_mask=MASK in pieces),
+            },
+            partial,
+        )
     parameters = sum(x.numel() for name, x in renamed.items() if name != "final_logits_bias")
-    return ConvertedBart(output, arch, {}, parameters, sizes.rows, notes)
+    return ConvertedPretrained(output, arch, {}, parameters, num_rows, notes)
 
 
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
     """Return the architecture, and all options of the model."""
-    arch, found = checkpoint_options(state, path)
+    arch, saved = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
-    namespace = Namespace(**found)
+    # a checkpoint of an older fairseq lacks options that were added since
+    namespace = Namespace(**saved)
     ARCH_CONFIG_REGISTRY[arch](namespace)
     options = vars(namespace)
     for name, expected in _FIXED.items():
         value = options.get(name, expected)
-        if (value or None) != (expected or None):
+        if (value or None) != (expected or None):  # False, None and 0 all switch an option off
             raise UserError(
                 f"{path}: --{name.replace('_', '-')} is {value}, but Hugging Face's BART is as "
                 f"with {expected}."
@@ -151,29 +158,30 @@ def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
     return arch, options
 
 
-def _weights(state: Mapping[str, Any], path: str) -> tuple[dict[str, Tensor], list[str]]:
+def _select_weights(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights that Hugging Face's BART has, and notes on the others."""
     notes = []
-    weights = {}
-    heads = False
-    for name, x in state["model"].items():
-        if DUPLICATES.fullmatch(name) or WITHOUT_WEIGHTS.fullmatch(name):
-            continue
-        if name.startswith(_HEADS):
-            heads = True
-        elif isinstance(x, Tensor):
-            weights[name] = x.detach()
-    if heads:
+    if any(name.startswith(_HEADS) for name in state["model"]):
         notes.append("Heads that classify texts are left out.")
+    weights = {
+        name: x.detach()
+        for name, x in state["model"].items()
+        if isinstance(x, Tensor)
+        and not name.startswith(_HEADS)
+        and not _DUPLICATES.fullmatch(name)
+        and not _WITHOUT_WEIGHTS.fullmatch(name)
+    }
     return weights, notes
 
 
-def _vocabulary(folder: str, rows: int, notes: list[str]) -> BartVocabulary:
+def _read_vocabulary(folder: str, rows: int, notes: list[str]) -> BartVocabulary:
     paths = [os.path.join(folder, name) for name in _DICTIONARIES]
     path = next((x for x in paths if os.path.isfile(x)), None)
     if path is None:
         raise UserError(f"{folder}: has no {' or '.join(_DICTIONARIES)}; --data DIR names another.")
     dictionary = load_dictionary(path)
     symbols = list(SPECIAL) + dictionary.symbols[dictionary.nspecial :]
+    # fairseq's denoising task adds the word when it loads the file
     if len(symbols) == rows - 1 and MASK not in symbols:
         symbols.append(MASK)
     if len(symbols) != rows:
@@ -193,32 +201,29 @@ def _vocabulary(folder: str, rows: int, notes: list[str]) -> BartVocabulary:
     return BartVocabulary(symbols, encoder, read_merges(os.path.join(folder, "vocab.bpe")))
 
 
-def _config(options: Mapping[str, Any], sizes: BartSizes, positions: int) -> dict[str, Any]:
-    config = {theirs: options[ours] for ours, theirs in SIZES.items()}
-    config.update({theirs: options.get(ours) or 0.0 for ours, theirs in RATES.items()})
+def _build_config(options: Mapping[str, Any], num_rows: int, positions: int) -> dict[str, Any]:
     return {
         "architectures": ["BartForConditionalGeneration"],
         "model_type": "bart",
-        **config,
+        **{theirs: options[ours] for ours, theirs in SIZES.items()},
+        **{theirs: options.get(ours) or 0.0 for ours, theirs in RATES.items()},
         "max_position_embeddings": positions,
-        "vocab_size": sizes.rows,
+        "vocab_size": num_rows,
         "activation_function": ACTIVATIONS[options["activation_fn"]],
         "scale_embedding": not options["no_scale_embedding"],
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
         **{"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2},
+        # fairseq's decoder begins with </s>, and its search ends every text with it
         **{"decoder_start_token_id": 2, "forced_eos_token_id": 2},
     }
 
 
-def _generation(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in config.items() if name.endswith("token_id")}
-
-
-def _tokenizer(has_mask: bool) -> dict[str, Any]:
+def _tokenizer_config(*, has_mask: bool) -> dict[str, Any]:
     return {
         "tokenizer_class": "BartTokenizer",
         "add_prefix_space": False,
         **{"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+        # without the null, BartTokenizer would add a <mask> beyond the last row
         **{"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK if has_mask else None},
     }

@@ -1,10 +1,10 @@
 """Conversion between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
 
 Row i of the embeddings is the same word in both: four special symbols, the pieces, and ``<mask>``
-last. Hugging Face's ``vocab.json`` names a piece by its letters, fairseq's ``dict.txt`` by its
-number in GPT-2's ``encoder.json``; fairseq's denoising task adds ``<mask>``, which is not in the
-file. The number of a piece is its place in the list of the 256 bytes, the results of ``merges.txt``
-in order, and ``<|endoftext|>``, so it can be computed without GPT-2's file.
+last. Hugging Face's ``vocab.json`` names a piece by its letters. fairseq's ``dict.txt`` names it by
+its number in GPT-2's ``encoder.json`` and lacks ``<mask>``, which fairseq's denoising task adds.
+GPT-2 numbers the 256 bytes first, then the results of ``merges.txt`` in order, then
+``<|endoftext|>``, so the numbers can be computed without GPT-2's file.
 """
 
 import json
@@ -20,7 +20,9 @@ from fairseq_mm.errors import UserError
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
+# fairseq fills dictionaries up to a multiple of 8 with these words
 _FILLER = re.compile(r"madeupword\d+")
+# first line of GPT-2's file, which readers skip: without it they would skip the first merge
 _VERSION = "#version: 0.2"
 
 
@@ -38,10 +40,9 @@ class BartVocabulary(NamedTuple):
     merges: list[tuple[str, str]]
 
     def dictionary_lines(self) -> list[str]:
-        """Return the lines of ``dict.txt``; like fairseq's own, it lacks ``<mask>`` if that is the
-        last row.
-        """
+        """Return the lines of ``dict.txt``."""
         words = self.symbols[len(SPECIAL) :]
+        # the denoising task adds <mask> at the end: a file that had it would have it once more
         if words and words[-1] == MASK:
             words = words[:-1]
         return [f"{word} 1" for word in words]
@@ -58,6 +59,7 @@ class BartVocabulary(NamedTuple):
         """
         letters = {str(number): piece for piece, number in self.encoder.items()}
         rows = {letters.get(symbol, symbol): row for row, symbol in enumerate(self.symbols)}
+        # the tokenizers package refuses merges whose pieces are not in the vocabulary
         made = [*bytes_to_unicode().values(), *("".join(pair) for pair in self.merges)]
         lacking = [piece for piece in made if piece not in rows]
         if lacking:
@@ -83,6 +85,7 @@ def read_huggingface_vocabulary(
         UserError: if the files are missing or damaged, or are no byte-level BPE in BART's order.
     """
     pieces, merges, path = _read_tokenizer(folder)
+    # fairseq's Dictionary has these four in fixed places, which are BART's
     for row, word in enumerate(SPECIAL):
         if pieces.get(word) != row:
             raise UserError(
@@ -133,8 +136,7 @@ def read_merges(path: str) -> list[tuple[str, str]]:
         raise UserError(f"{path}: cannot be read ({error}).") from None
     lines = [line.rstrip("\r") for line in lines]
     start = 1 if lines[0].startswith("#version") else 0
-    rows = [line.split(" ") for line in lines[start:] if line]
-    return [_pair(row, path) for row in rows]
+    return [_check_pair(line.split(" "), path) for line in lines[start:] if line]
 
 
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
@@ -143,10 +145,11 @@ def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]],
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
     )
     if os.path.isfile(vocabulary) and os.path.isfile(merges):
-        pieces = dict(_checked(read_json(vocabulary), vocabulary))
+        pieces = dict(_check_pieces(read_json(vocabulary), vocabulary))
+        # tokens of tokenizer.add_tokens are in a file of their own
         added = os.path.join(folder, "added_tokens.json")
         if os.path.isfile(added):
-            pieces.update(_checked(read_json(added), added))
+            pieces.update(_check_pieces(read_json(added), added))
         return pieces, read_merges(merges), vocabulary
     if not os.path.isfile(whole):
         raise UserError(f"{folder}: has neither vocab.json and merges.txt nor tokenizer.json.")
@@ -154,20 +157,21 @@ def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]],
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE":
         raise UserError(f"{whole}: must be a BPE, as BART's, but is not.")
-    pieces = dict(_checked(model.get("vocab"), whole))
+    pieces = dict(_check_pieces(model.get("vocab"), whole))
     for token in content.get("added_tokens") or []:
         pieces[token["content"]] = token["id"]
-    rows = (x.split(" ") if isinstance(x, str) else x for x in model.get("merges") or [])
-    return pieces, [_pair(row, whole) for row in rows], whole
+    # tokenizers 0.20 and newer write a merge as a list, older versions as a text
+    merges_of_file = (x.split(" ") if isinstance(x, str) else x for x in model.get("merges") or [])
+    return pieces, [_check_pair(x, whole) for x in merges_of_file], whole
 
 
-def _checked(pieces: Any, path: str) -> dict[str, int]:
+def _check_pieces(pieces: Any, path: str) -> dict[str, int]:
     if not isinstance(pieces, dict) or not all(type(x) is int for x in pieces.values()):
         raise UserError(f'{path}: must have pieces as {{"piece": number, ...}}, but has not.')
     return pieces
 
 
-def _pair(parts: Sequence[str], path: str) -> tuple[str, str]:
+def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
     if len(parts) != 2 or not all(parts):
         raise UserError(f"{path}: a merge must be two pieces, but is {' '.join(parts)!r:.80}.")
     return parts[0], parts[1]
@@ -178,18 +182,20 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
     for piece in (*alphabet, *("".join(pair) for pair in merges)):
+        # two merges may produce the same piece; the first has its number
         encoder.setdefault(piece, len(encoder))
     letters = set(alphabet)
     for row in sorted(by_row):
         piece = by_row[row]
-        if piece in SPECIAL or piece == MASK or _FILLER.fullmatch(piece):
-            continue
-        if set(piece) <= letters:
+        is_special = piece in SPECIAL or piece == MASK or _FILLER.fullmatch(piece)
+        # added words that are made of bytes: GPT-2's BPE could not decode others
+        if not is_special and set(piece) <= letters:
             encoder.setdefault(piece, len(encoder))
     return encoder
 
 
 def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
+    """Return the symbols of fairseq's dictionary by row."""
     symbols = list(SPECIAL)
     used = set(by_row.values())
     fillers = (f"madeupword{i:04}" for i in range(10 * rows))

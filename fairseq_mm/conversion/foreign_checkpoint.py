@@ -1,25 +1,43 @@
-"""Safe reading of checkpoint files of other programs.
+"""Safe reading of files of other programs: checkpoints and pickles.
 
-A pickle can call any function. The unpickler used here accepts tensors, containers and options. It
-replaces fairseq's meters by empty objects, and refuses everything else. Checkpoints of all versions
-of fairseq can therefore be read with every version of PyTorch.
+A pickle can call any function. The unpickler used here accepts tensors, containers, numbers, arrays
+and options, as Python 2 or 3 and any numpy write them. It replaces fairseq's meters by empty
+objects, and refuses everything else. Checkpoints of all versions of fairseq can therefore be read
+with every version of PyTorch.
 """
 
 import os
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.evaluated_options import check_options
-from fairseq_mm.compat.unpickling import checkpoints, read_torch_file, refusal
+from fairseq_mm.compat.unpickling import (
+    VALUES,
+    RestrictedUnpickler,
+    checkpoints,
+    read_torch_file,
+    explain_refusal,
+    refusal,
+)
 from fairseq_mm.errors import UserError
 
 
 def checkpoint_path(checkpoint: str) -> str:
     """Return the path of a checkpoint: the file itself, or a folder's ``model.pt``."""
     return os.path.join(checkpoint, "model.pt") if os.path.isdir(checkpoint) else checkpoint
+
+
+def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a checkpoint as dictionaries; empty before fairseq 0.10, which had only
+    ``args``.
+    """
+    cfg = state.get("cfg")
+    if isinstance(cfg, DictConfig):
+        cfg = OmegaConf.to_container(cfg)
+    return cfg if isinstance(cfg, dict) else {}
 
 
 def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
@@ -32,17 +50,16 @@ def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[s
     Raises:
         UserError: if it has no model, or no options.
     """
-    cfg, found = state.get("cfg"), {}
-    if isinstance(cfg, DictConfig):
-        cfg = OmegaConf.to_container(cfg)
-    for part in (cfg.get("model") if isinstance(cfg, dict) else None, state.get("args")):
-        if isinstance(part, Namespace):
-            part = vars(part)
-        if isinstance(part, dict):
-            found.update({name: x for name, x in part.items() if x is not None})
-    if not isinstance(state.get("model"), dict) or not found:
+    options: dict[str, Any] = {}
+    for part in (checkpoint_config(state).get("model"), state.get("args")):
+        # models without a dataclass have a Namespace in cfg, too
+        values = vars(part) if isinstance(part, Namespace) else part
+        if isinstance(values, dict):
+            # an option that is None would hide the default of the architecture
+            options.update({name: x for name, x in values.items() if x is not None})
+    if not isinstance(state.get("model"), dict) or not options:
         raise UserError(f"{path}: is no checkpoint of fairseq: it has no model, or no options.")
-    return str(found.get("_name") or found.get("arch")), found
+    return str(options.get("_name") or options.get("arch")), options
 
 
 def read_foreign_checkpoint(path: str) -> dict[str, Any]:
@@ -63,5 +80,46 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
         raise refusal(path, error) from None
     if not isinstance(state, dict):
         raise UserError(f"{path}: must hold a dictionary, but holds a {type(state).__name__}.")
+    # fairseq calls eval() on some options, so even a file without functions can run code
     check_options(state, path)
     return state
+
+
+def read_plain_pickle(
+    path: str, *, stand_ins: Optional[Mapping[tuple[str, str], Any]] = None
+) -> Any:
+    """Read a pickle of containers, numbers, arrays and options without running code.
+
+    Args:
+        path: Path of the pickle.
+        stand_ins: (module, name) of a class -> function that makes the replacement of its objects.
+
+    Returns:
+        Content of the pickle. Byte strings of Python 2 become text, see :func:`repaired_text`.
+
+    Raises:
+        UserError: if the file is missing or damaged, or needs anything but plain values.
+    """
+    if not os.path.isfile(path):
+        raise UserError(f"{path}: no such file.")
+    try:
+        with open(path, "rb") as file:
+            table = {**VALUES, **(stand_ins or {})}
+            # Latin-1 has a letter for each byte, so that numpy's arrays in Python 2's byte strings
+            # survive
+            return RestrictedUnpickler(file, table, encoding="latin1").load()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+    except Exception as error:  # pickle raises nearly anything on other files
+        raise UserError(
+            f"{path}: is no pickle that can be read safely (containers, numbers and options, "
+            f"nothing that runs): {explain_refusal(error)}."
+        ) from None
+
+
+def repaired_text(text: str) -> str:
+    """Decode a byte string of Python 2, which was read as Latin-1, as UTF-8."""
+    try:
+        return text.encode("latin1").decode("utf-8")
+    except UnicodeError:  # it was text already
+        return text

@@ -1,6 +1,8 @@
 """A model's folder as Hugging Face's ``save_pretrained`` writes it: configuration and weights."""
 
+import json
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +14,28 @@ from fairseq_mm.errors import UserError, import_extra
 # in the order of preference: safetensors can hold nothing but tensors
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _PURPOSE = "reading or writing a safetensors file"
+
+
+@dataclass
+class ConvertedPretrained:
+    """Result of a conversion of BART or T5, in either direction.
+
+    Attributes:
+        folder: Folder that was written.
+        arch: fairseq's ``--arch``.
+        options: Options of the model that differ from the defaults of ``arch``; empty on the way to
+            Hugging Face.
+        parameters: Number of weights.
+        words: Number of words in the dictionary, with special symbols and ``<mask>``.
+        notes: Assumptions and omissions, one sentence each.
+    """
+
+    folder: str
+    arch: str
+    options: dict[str, Any]
+    parameters: int
+    words: int
+    notes: list[str] = field(default_factory=list)
 
 
 def read_config(folder: str) -> dict[str, Any]:
@@ -52,8 +76,17 @@ def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
         UserError: if the package is missing.
     """
     library = import_extra("safetensors.torch", extra="convert", purpose=_PURPOSE)
+    # save_file refuses tensors that are not contiguous, such as rolled or transposed ones
     plain = {name: x.detach().contiguous() for name, x in weights.items()}
+    # transformers 4 refuses a file whose metadata names no framework
     library.save_file(plain, path, metadata={"format": "pt"})
+
+
+def write_json_files(contents: dict[str, Any], folder: str) -> None:
+    """Write one JSON file per name in the layout of Hugging Face's package."""
+    for name, content in contents.items():
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=2) + "\n")
 
 
 def _read_parts(folder: str, index: str) -> dict[str, Tensor]:
@@ -63,6 +96,7 @@ def _read_parts(folder: str, index: str) -> dict[str, Tensor]:
         raise UserError(f"{index}: must have `weight_map`, but has not.")
     weights: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
+        # an index from elsewhere could name any file of this machine
         if os.path.basename(name) != name:
             raise UserError(f"{index}: names a file outside the folder: {name!r:.80}.")
         weights.update(_read(os.path.join(folder, name)))
@@ -74,6 +108,7 @@ def _read_parts(folder: str, index: str) -> dict[str, Tensor]:
 
 def _read(path: str) -> dict[str, Tensor]:
     if not path.endswith(".safetensors"):
+        # not with torch.load, which may run what a pickle calls
         state = read_foreign_checkpoint(path)
         return {name: x.detach() for name, x in state.items() if isinstance(x, Tensor)}
     library = import_extra("safetensors.torch", extra="convert", purpose=_PURPOSE)
@@ -81,5 +116,5 @@ def _read(path: str) -> dict[str, Tensor]:
         raise UserError(f"{path}: no such file.")
     try:
         return library.load_file(path)
-    except Exception as error:  # the package's own kind, which old versions do not have
+    except Exception as error:  # old versions have no class of their own for it
         raise UserError(f"{path}: is no safetensors file ({error}).") from None

@@ -24,20 +24,48 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
     with warnings.catch_warnings():  # hydra warns of fairseq's way of calling it
         warnings.simplefilter("ignore")
         cfg = convert_namespace_to_omegaconf(args)
+    # models without a dataclass read their options from a Namespace, which to_container keeps
+    plain: Any = OmegaConf.to_container(cfg, resolve=True, enum_to_str=True)
+    return checkpoint_of_config(plain, weights, optimizer="FairseqAdam")
+
+
+def checkpoint_of_config(
+    cfg: Mapping[str, Any], weights: Mapping[str, Tensor], *, optimizer: str, num_updates: int = 0
+) -> dict[str, Any]:
+    """Build the content of a checkpoint from a plain config.
+
+    Args:
+        cfg: Config of fairseq-train as dictionaries.
+        weights: Weights by fairseq's names.
+        optimizer: Class of the optimizer that trained the weights, for the record.
+        num_updates: Number of updates of the training.
+    """
     return {
-        "args": None,
-        # options of models without a dataclass stay the Namespace that they ask for
-        "cfg": OmegaConf.to_container(cfg, resolve=True, enum_to_str=True),
+        "args": None,  # the place of the options before fairseq 0.10, which fairseq still looks up
+        "cfg": cfg,
         "model": dict(weights),
         "criterion": None,
+        # the trainer reads this and extra_state even where it finds no optimizer state
         "optimizer_history": [
             {
                 "criterion_name": "CrossEntropyCriterion",
-                "optimizer_name": "FairseqAdam",
+                "optimizer_name": optimizer,
                 "lr_scheduler_state": {},
-                "num_updates": 0,
+                "num_updates": num_updates,
             }
         ],
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
+
+
+def format_flags(options: Mapping[str, Any]) -> list[str]:
+    """Format options as arguments of a command line; the value True is a flag without an
+    argument.
+    """
+    flags = []
+    for name, value in options.items():
+        flags.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            flags.append(str(value))
+    return flags

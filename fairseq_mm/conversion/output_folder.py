@@ -25,6 +25,7 @@ def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
     if os.path.exists(path) and not os.path.isdir(path):
         raise UserError(f"{path}: is a file; name a folder.")
     folder = reads if os.path.isdir(reads) else os.path.dirname(os.path.abspath(reads))
+    # source and output have files of the same names: with --overwrite the source would be lost
     if os.path.realpath(path) == os.path.realpath(folder):
         raise UserError(f"{path}: is the folder that is read; name another.")
     if os.path.isdir(path) and os.listdir(path) and not overwrite:
@@ -41,11 +42,13 @@ def output_folder(path: str) -> Iterator[str]:
     Raises:
         UserError: if the folder cannot be written.
     """
-    target = os.path.realpath(path)
+    target = os.path.realpath(path)  # a link to a folder stays a link
     try:
         with partial_path(target) as partial:
             os.mkdir(partial)
             yield partial
+            # a folder cannot be renamed onto one with files, so an existing one is filled file by
+            # file
             if os.path.isdir(target):
                 for name in sorted(os.listdir(partial)):
                     os.replace(os.path.join(partial, name), os.path.join(target, name))

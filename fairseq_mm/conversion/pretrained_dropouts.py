@@ -1,8 +1,6 @@
 """Reading of the dropout probabilities of a pretrained model from its checkpoint."""
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any
 
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
@@ -31,25 +29,21 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
     arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
     if arch in ARCH_MODEL_REGISTRY and not issubclass(ARCH_MODEL_REGISTRY[arch], _PRETRAINED):
         raise UserError(f"{path}: must be a checkpoint of BART or T5, but --arch {arch} is not.")
-    options = _completed(arch, options)
+    namespace = Namespace(**options)
+    if arch in ARCH_CONFIG_REGISTRY:  # older versions of fairseq had fewer options
+        ARCH_CONFIG_REGISTRY[arch](namespace)
+    options = vars(namespace)
     # fairseq's older name, which its layers take where the newer one is 0
     options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
-    found: dict[str, float] = {}
+    dropouts: dict[str, float] = {}
     for name in DROPOUTS:
         rate = options.get(name)
         if rate is None:
             continue
+        # type, not isinstance: True is an int
         if type(rate) not in (int, float) or not 0 <= rate < 1:
             raise UserError(f"{path}: {name} must be 0 or more and below 1, but is {rate!r}.")
-        found[name] = float(rate)
-    if "dropout" not in found:
+        dropouts[name] = float(rate)
+    if "dropout" not in dropouts:
         raise UserError(f"{path}: does not say the dropout of its --arch {arch}.")
-    return found
-
-
-def _completed(arch: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete the options of a checkpoint by the defaults of its architecture."""
-    namespace = Namespace(**options)
-    if arch in ARCH_CONFIG_REGISTRY:
-        ARCH_CONFIG_REGISTRY[arch](namespace)
-    return vars(namespace)
+    return dropouts

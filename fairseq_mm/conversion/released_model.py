@@ -1,18 +1,18 @@
-"""Released models of VSE, VSE++, GLAC Net and Transtory-XL -> a folder with a checkpoint of ours.
+"""Writes a folder with a checkpoint from a released model of VSE, VSE++, GLAC Net or Transtory-XL.
 
-``released_vse.py``, ``released_vsepp.py`` and ``released_visual_stories.py`` read them. The folder
-has ``checkpoint_best.pt``, ``dict.txt`` and, of a model that carries its image network, ``cnn.pt``:
-a state dict for ``fairseq-mm extract --weights``, whose features the checkpoint then asks for.
+``released_vse.py``, ``released_vsepp.py`` and ``released_visual_stories.py`` read these models. The
+folder has ``checkpoint_best.pt`` and ``dict.txt``. If the model contains its image network, the
+folder also has ``cnn.pt``, a state dict for ``fairseq-mm extract --weights``; the checkpoint then
+accepts only features of this network.
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fairseq_mm.conversion.new_checkpoint import checkpoint_state
+from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.conversion.released_vse import ReleasedModel
 from fairseq_mm.errors import UserError
@@ -53,9 +53,10 @@ def convert_released(
         UserError: if the network for images is not torchvision's, or the output cannot be written.
     """
     check_output_folder(output, overwrite=overwrite, reads=released.path)
+    # torch.save would write the whole memory behind each slice and keep transposed layouts
     weights = {name: x.contiguous() for name, x in released.weights.items()}
     feature_dim = weights[released.image_weight].size(1)
-    flags = flags_of({**released.options, **released.criterion})
+    flags = format_flags({**released.options, **released.criterion})
     arguments = [".", "--task", released.task, "--arch", released.arch]
     arguments += ["--criterion", released.criterion_name, *flags]
     with output_folder(output) as partial:
@@ -68,27 +69,19 @@ def convert_released(
         state = checkpoint_state(arguments, {**weights, STATE_KEY: provenance.get_extra_state()})
         torch.save(state, os.path.join(partial, CHECKPOINT))
         with open(os.path.join(partial, DICTIONARY), "w", encoding="utf-8", newline="\n") as file:
-            # nobody knows how often a word was there
+            # the format wants counts, which the released files lack; only the order matters
             file.writelines(f"{word} 1\n" for word in released.words)
     return ConvertedModel(output, released, sum(x.numel() for x in weights.values()), feature_dim)
 
 
-def flags_of(options: Mapping[str, Any]) -> list[str]:
-    """Format options as arguments of a command line."""
-    flags = []
-    for name, value in options.items():
-        flags.append(f"--{name.replace('_', '-')}")
-        if value is not True:
-            flags.append(str(value))
-    return flags
-
-
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
-    """Write the state dict of the network for images, and return the attributes of its features."""
+    """Write the state dict of the image network, and return the attributes of its features."""
     torch.save(released.cnn, path)
+    # building the extractor checks the weights and computes their digest, as extract will do
     try:
         extractor = build_extractor(released.cnn_type, weights=path)
     except UserError as error:
+        # the path is a temporary folder, which is gone when the message is read
         message = str(error).replace(path, f"its network {released.cnn_type}")
         raise UserError(f"{released.path}: {message}") from None
     if extractor.dim != feature_dim:

@@ -40,8 +40,9 @@ from fairseq_mm.conversion.released_vsepp import read_vocabulary
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.errors import UserError
 
-_HEADS = 4
+_HEADS = 4  # not visible in the weights of PyTorch's transformers
 _RESNET = "encoder.cnn.resnet."
+# the released encoder is nn.Sequential of the ResNet's children; 2, 3 and 8 have no weights
 _CHILDREN = {"0": "conv1", "1": "bn1", **{str(3 + n): f"layer{n}" for n in range(1, 5)}}
 # blocks of the four stages, and whether a block has three convolutions
 _RESNETS = {
@@ -51,7 +52,8 @@ _RESNETS = {
     ((3, 4, 23, 3), True): "resnet101",
     ((3, 8, 36, 3), True): "resnet152",
 }
-# pattern of their names -> ours, one after the other
+# Released names -> ours. All patterns are applied in this order: the first ones place a tensor, the
+# later ones rename parts of layers, where norm2 is another norm in a decoder than in an encoder.
 _NAMES = {
     r"^encoder\.cnn\.linear\.": "encoder.pictures.proj.",
     r"^encoder\.cnn\.bn\.": "encoder.pictures.norm.",
@@ -90,7 +92,7 @@ _NAMES = {
     r"\.pos_ff\.layer_norm\.": ".feed_forward_norm.",
     r"\.num_batches_tracked$": ".num_batches",
 }
-# what our models compute anew
+# tables of positions, which our models compute anew
 _CONSTANT = re.compile(r".*\b(pos_encoder\.pe|pos_emb\.inv_freq)$")
 _EMBEDDING = "decoder.embedding.weight"
 
@@ -102,7 +104,7 @@ class _Files(NamedTuple):
     decoder: str
     vocabulary: str
 
-    def named(self, name: str) -> str:
+    def locate(self, name: str) -> str:
         """Return file and tensor of a name that begins with ``encoder.`` or ``decoder.``."""
         part, _, rest = name.partition(".")
         return f"{getattr(self, part)}: {rest}"
@@ -127,61 +129,64 @@ def read_released_visual_stories(
     Raises:
         UserError: if a file is missing or damaged, or the files do not fit together.
     """
-    files = _files_of(path, decoder, vocabulary)
+    files = _find_files(path, decoder, vocabulary)
     weights: dict[str, Tensor] = {}
     for part, content in (("encoder", state), ("decoder", read_foreign_checkpoint(files.decoder))):
         for name, x in content.items():
             if not isinstance(name, str) or not isinstance(x, Tensor):
                 raise UserError(f"{getattr(files, part)}: must hold tensors, but has {name!r}.")
-            weights[f"{part}.{name}"] = x.float()
-            if not weights[f"{part}.{name}"].isfinite().all():
+            if not x.float().isfinite().all():
                 raise UserError(f"{getattr(files, part)}: {name} has NaN or infinite values.")
-    by_number, sign = read_vocabulary(files.vocabulary, "GLAC Net or of Transtory-XL")
+            weights[f"{part}.{name}"] = x.float()
+    by_number, special = read_vocabulary(files.vocabulary, "GLAC Net or of Transtory-XL")
     notes = [f"{SEPARATOR} and </s> have the logit of <end> each, see the documentation."]
     rows, words = known_words(by_number, notes)
     if SEPARATOR in words:
         raise UserError(f"{files.vocabulary}: has {SEPARATOR}, which separates sentences here.")
     words.append(SEPARATOR)
     network = _torchvision_names(weights)
+    # our name -> released name, for messages about files that the user can look into
     origins = {
-        _our_name(name): name
+        _rename(name): name
         for name in weights
         if not _CONSTANT.match(name) and not name.startswith(_RESNET)
     }
-    found = _split({ours: weights[theirs] for ours, theirs in origins.items()}, origins, files)
+    parts = _split({ours: weights[theirs] for ours, theirs in origins.items()}, origins, files)
     for name in (_EMBEDDING, "decoder.output_proj.weight", "decoder.output_proj.bias"):
-        if name not in found:
+        if name not in parts:
             raise UserError(
                 f"{files.decoder}: is no decoder of GLAC Net or of Transtory-XL: it has no "
                 f"{'embedding' if name == _EMBEDDING else 'output layer'}."
             )
-        if len(found[name]) != len(by_number) + len(sign):
+        num_words = len(by_number) + len(special)
+        if len(parts[name]) != num_words:
             raise UserError(
-                f"{files.vocabulary}: has {len(by_number) + len(sign)} words, but {files.decoder} "
-                f"was trained with {len(found[name])}: give the vocabulary that it was trained "
+                f"{files.vocabulary}: has {num_words} words, but {files.decoder} "
+                f"was trained with {len(parts[name])}: give the vocabulary that it was trained "
                 "with."
             )
-        found[name] = _of_our_words(found[name], rows, sign, is_input=name == _EMBEDDING)
+        parts[name] = _reorder_rows(parts[name], rows, special, is_input=name == _EMBEDDING)
+    # a missing or odd tensor shows in many ways where shapes are read
     try:
-        arch, options = _options(found, notes)
+        arch, options = _infer_options(parts, notes)
     except (KeyError, IndexError, ValueError, ZeroDivisionError) as error:
         raise UserError(
             f"{files.encoder} and {os.path.basename(files.decoder)}: are no model that can be "
             f"converted: {error} is missing or has another shape."
         ) from None
-    feature_dim = found["encoder.pictures.proj.weight"].size(-1)
-    _check(_expected(arch, options, words, feature_dim), found, origins, files)
+    feature_dim = parts["encoder.pictures.proj.weight"].size(-1)
+    _check(_build_weights(arch, options, words, feature_dim), parts, origins, files)
     return ReleasedModel(
         path,
         arch,
         options,
         {},
         words,
-        found,
+        parts,
         len(weights),
         "",
         notes,
-        _resnet_of(network, files) if network else "",
+        _name_resnet(network, files) if network else "",
         network,
         task="visual_storytelling",
         criterion_name="cross_entropy",
@@ -190,7 +195,7 @@ def read_released_visual_stories(
     )
 
 
-def _files_of(path: str, decoder: Optional[str], vocabulary: Optional[str]) -> _Files:
+def _find_files(path: str, decoder: Optional[str], vocabulary: Optional[str]) -> _Files:
     folder, name = os.path.split(path)
     beside = os.path.join(folder, name.replace("encoder", "decoder"))
     if decoder is None and (beside == path or not os.path.isfile(beside)):
@@ -208,36 +213,34 @@ def _files_of(path: str, decoder: Optional[str], vocabulary: Optional[str]) -> _
     return _Files(path, decoder or beside, vocabulary or words)
 
 
-def _our_name(name: str) -> str:
+def _rename(name: str) -> str:
     for pattern, ours in _NAMES.items():
         name = re.sub(pattern, ours, name)
     return name
 
 
 def _split(
-    found: Mapping[str, Tensor], origins: dict[str, str], files: _Files
+    weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Split weights of the released model that are several weights here, or of which only a part is
-    used.
-
-    Args:
-        found: Weights by our names, if they have one.
-        origins: Our names -> released names; the parts are added.
-        files: Paths, for messages.
+    """Split weights of the released model that are several weights here or are used in part; add
+    the parts to ``origins``.
     """
     parts: dict[str, Tensor] = {}
-    for name, x in found.items():
+    for name, x in weights.items():
         if ".dec_attn.qkv_net." in name:
+            # Transformer-XL computes queries, keys and values by one matrix
             _need(x.dim() == 2 and len(x) % 3 == 0, origins[name], files)
             stem = name.replace(".dec_attn.qkv_net.", ".attention.{}.")
             split = {
                 stem.format("query_proj"): x[: len(x) // 3],
                 stem.format("key_value_proj"): x[len(x) // 3 :],
             }
-        elif ".pictures.in_proj_" in name:  # with one image, queries and keys have no effect
+        elif ".pictures.in_proj_" in name:
+            # attention to one image has weight 1, so queries and keys have no effect
             _need(len(x) % 3 == 0, origins[name], files)
             split = {name.replace("in_proj_", "value_proj."): x[2 * len(x) // 3 :]}
         elif name == "decoder.fuse_linear.weight":
+            # the released layer reads memory and image side by side; here each has its own matrix
             _need(x.dim() == 2 and x.size(1) > len(x), origins[name], files)
             split = {
                 "decoder.memory_fusion.weight": x[:, : len(x)],
@@ -255,32 +258,35 @@ def _split(
 
 def _need(is_so: bool, name: str, files: _Files) -> None:
     if not is_so:
-        raise UserError(f"{files.named(name)} has a shape that cannot be converted.")
+        raise UserError(f"{files.locate(name)} has a shape that cannot be converted.")
 
 
-def _of_our_words(
-    x: Tensor, rows: Sequence[int], sign: Mapping[str, int], *, is_input: bool
+def _reorder_rows(
+    x: Tensor, rows: Sequence[int], special: Mapping[str, int], *, is_input: bool
 ) -> Tensor:
     """Return the rows of a released table in the order of our dictionary, the separator last."""
-    start, pad, end, unknown = (x[sign[name]] for name in ("<start>", "<pad>", "<end>", "<unk>"))
+    names = ("<start>", "<pad>", "<end>", "<unk>")
+    start, pad, end, unknown = (x[special[name]] for name in names)
+    # our separator ends a sentence and begins the next one: it is predicted as <end>, but read as
+    # <start>
     ending = start if is_input else end
-    signs = torch.stack([start, pad, ending, unknown])
-    return torch.cat([signs, x[list(rows)], ending.unsqueeze(0)])
+    first = torch.stack([start, pad, ending, unknown])
+    return torch.cat([first, x[list(rows)], ending.unsqueeze(0)])
 
 
-def _options(found: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
+def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
     """Infer architecture and options from the shapes of the weights."""
 
     def size(name: str, dim: int) -> int:
-        return found[name].size(dim)
+        return weights[name].size(dim)
 
     options: dict[str, Any] = {
         "picture_dim": size("encoder.pictures.proj.weight", 0),
         "embedding_dim": size(_EMBEDDING, 1),
     }
-    layers = _count(found, "decoder.layers.")
-    if "decoder.memory_fusion.weight" in found:
-        heads, head_dim = found["decoder.layers.0.attention.content_bias"].shape
+    layers = _count(weights, "decoder.layers.")
+    if "decoder.memory_fusion.weight" in weights:
+        heads, head_dim = weights["decoder.layers.0.attention.content_bias"].shape
         return "transtory_xl", {
             **options,
             "compat": "released",
@@ -297,31 +303,32 @@ def _options(found: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[s
             decoder_attention_heads=_HEADS,
             decoder_ffn_dim=size("decoder.layers.0.feed_forward.inner_proj.weight", 0),
         )
-    if _count(found, "encoder.layers."):
+    encoder_layers = _count(weights, "encoder.layers.")
+    if encoder_layers:
         notes.append(
             "The layout of the released Transtory-full is not known with certainty; its linear "
             "layer is taken to have no ReLU after it."
         )
-        ffn_dim = size("encoder.layers.0.feed_forward.inner_proj.weight", 0)
         return "transtory_full", {
             **options,
             "compat": "released",
-            "encoder_layers": _count(found, "encoder.layers."),
+            "encoder_layers": encoder_layers,
             "encoder_attention_heads": _HEADS,
-            "encoder_ffn_dim": ffn_dim,
+            "encoder_ffn_dim": size("encoder.layers.0.feed_forward.inner_proj.weight", 0),
         }
     options.update(
         encoder_hidden_dim=size("encoder.lstm.lstm.weight_hh_l0", 1),
-        encoder_layers=_count(found, "encoder.lstm.lstm.weight_hh_l"),
+        encoder_layers=_count(weights, "encoder.lstm.lstm.weight_hh_l"),
         glocal_dim=size("encoder.glocal_proj.weight", 0),
     )
     if layers:
         return "transtory_decoder", options
     hidden_dim = size("decoder.lstm.weight_hh_l0", 1)
+    # with decoder attention, the image vector is cut into slices of the LSTM's width
     slices = size("encoder.output_proj.weight", 0) // hidden_dim
     options.update(
         hidden_dim=hidden_dim,
-        decoder_layers=_count(found, "decoder.lstm.weight_hh_l"),
+        decoder_layers=_count(weights, "decoder.lstm.weight_hh_l"),
         slices=slices,
     )
     return ("glac" if slices == 1 else "glac_decoder_attention"), options
@@ -333,12 +340,12 @@ def _count(names: Mapping[str, Any], prefix: str) -> int:
     return len({match[1] for match in map(pattern.match, names) if match})
 
 
-def _expected(
+def _build_weights(
     arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
 ) -> dict[str, Tensor]:
     """Return the weights of our untrained model."""
     model = ARCH_MODEL_REGISTRY[arch]
-    fields = model.__dataclass.__dataclass_fields__
+    fields = model.__dataclass.__dataclass_fields__  # fairseq's registry sets it on the class
     cfg = Namespace(**{name: field.default for name, field in fields.items()})
     vars(cfg).update(options)
     dictionary = Dictionary()
@@ -357,28 +364,23 @@ def _expected(
 
 def _check(
     expected: Mapping[str, Tensor],
-    found: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
     origins: Mapping[str, str],
     files: _Files,
 ) -> None:
-    """Check names and shapes of the tensors.
-
-    Raises:
-        UserError: if a tensor is missing, left over or of another shape; the message names the
-            first.
-    """
-    for name in sorted({*found} - {*expected}):
-        raise UserError(f"{files.named(origins[name])} has no place in our model.")
-    for name in sorted({*expected} - {*found}):
+    """Check names and shapes of the tensors; a message names the first that is wrong."""
+    for name in sorted({*weights} - {*expected}):
+        raise UserError(f"{files.locate(origins[name])} has no place in our model.")
+    for name in sorted({*expected} - {*weights}):
         raise UserError(
             f"{files.encoder} and {os.path.basename(files.decoder)}: have no tensor that becomes "
             f"{name}."
         )
     for name, x in expected.items():
-        if found[name].shape != x.shape:
+        if weights[name].shape != x.shape:
             raise UserError(
-                f"{files.named(origins[name])} must be {list(x.shape)} here, but is "
-                f"{list(found[name].shape)}."
+                f"{files.locate(origins[name])} must be {list(x.shape)} here, but is "
+                f"{list(weights[name].shape)}."
             )
 
 
@@ -392,12 +394,8 @@ def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return network
 
 
-def _resnet_of(network: Mapping[str, Tensor], files: _Files) -> str:
-    """Return torchvision's name of a ResNet.
-
-    Raises:
-        UserError: if the network is no ResNet of torchvision.
-    """
+def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
+    """Return torchvision's name of a ResNet."""
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
     name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
     if name is None:

@@ -1,14 +1,15 @@
-"""The released models of Kiros et al. 2014 (https://github.com/ryankiros/visual-semantic-embedding)
--> weights by the names of ``--arch vse_gru`` or ``vse_bow``.
+"""Reads released models of Kiros et al. 2014, and renames their weights for ``--arch vse_gru`` or
+``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
-numbers, from 2 on; 0 is the end of a sentence, which is read after its words, 1 the unknown word.
-Words whose number is ``n_words`` or more are unknown, too: by the released training they are two.
-With p the columns of reset and of update in turn, the GRU is
+numbers, from 2 on. Number 0 is the end of a sentence, which is read after its words; number 1 is
+the unknown word. Words whose number is ``n_words`` or more are unknown as well; the released
+training has two such words. The columns of W, b and U belong to the reset gate, then to the update
+gate. The GRU is
 
     r, u = sigmoid(x W + b + h U),   g = tanh(x Wx + bx + r * (h Ux)),   h' = u * h + (1 - u) * g
 
-which is PyTorch's without the biases of its recurrent products.
+which is PyTorch's GRU without the biases of its recurrent products.
 """
 
 import zipfile
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mm.conversion.plain_pickle import read_plain_pickle, repaired_text
+from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
 from fairseq_mm.data.caption_text import RESERVED_TOKENS
 from fairseq_mm.data.numpy_files import DAMAGE, load_numpy, read_member
 from fairseq_mm.errors import UserError
@@ -30,7 +31,7 @@ _IMAGE = ("ff_image_W", "ff_image_b")
 _GRU = tuple(f"encoder_{name}" for name in ("W", "b", "U", "Wx", "Ux", "bx"))
 _FIRST_WORD = 2
 _END, _UNKNOWN = 0, 1
-_NAMED = 3  # words of a message
+_NAMED = 3  # words in a message
 
 
 @dataclass
@@ -97,8 +98,8 @@ def read_released_vse(path: str) -> ReleasedModel:
     if not isinstance(kind, str) or kind not in ("gru", "bow"):
         raise UserError(f"{path}.pkl: `encoder` must be gru or bow, but is {kind}.")
     arrays = _read_arrays(path, (*("Wemb", *_IMAGE), *(_GRU if kind == "gru" else ())))
-    V, E = sides(arrays["Wemb"])
-    D, K = sides(arrays["ff_image_W"])
+    V, E = num_rows_and_columns(arrays["Wemb"])
+    D, K = num_rows_and_columns(arrays["ff_image_W"])
     expected = {"Wemb": (V, E), "ff_image_W": (D, K), "ff_image_b": (K,)}
     if kind == "gru":
         expected.update(encoder_W=(E, 2 * K), encoder_b=(2 * K,), encoder_U=(K, 2 * K))
@@ -110,7 +111,9 @@ def read_released_vse(path: str) -> ReleasedModel:
         )
     check_shapes(arrays, expected, path)
     for name, size in (("n_words", V), ("dim_word", E), ("dim_image", D), ("dim", K)):
-        if not _is_number(options.get(name, size), size):
+        value = options.get(name, size)
+        # only numbers: a comparison with an array has no truth value
+        if not isinstance(value, (int, float, np.number)) or not bool(value == size):
             raise UserError(f"{path}.pkl: `{name}` is {options[name]}, but {path} has {size}.")
     notes: list[str] = []
     by_number = _read_dictionary(f"{path}.dictionary.pkl", V, notes)
@@ -124,15 +127,16 @@ def read_released_vse(path: str) -> ReleasedModel:
         "image_proj.bias": torch.from_numpy(arrays["ff_image_b"]),
     }
     if kind == "gru":
-        weights.update(_gru(arrays))
+        weights.update(_convert_gru(arrays))
     return ReleasedModel(
         path,
         f"vse_{kind}",
         {
             **{"word_dim": E, "embed_dim": K, "sentence_signs": "end"},
+            # the released training scales image vectors to unit length only when it evaluates
             **{"image_norm": "evaluation", "feature_scaling": "unit"},
         },
-        {"margin": margin_of(options, f"{path}.pkl"), "same_image_negatives": True},
+        {"margin": read_margin(options, f"{path}.pkl"), "same_image_negatives": True},
         words,
         weights,
         len(arrays),
@@ -141,8 +145,8 @@ def read_released_vse(path: str) -> ReleasedModel:
     )
 
 
-def margin_of(options: Mapping[str, Any], path: str) -> float:
-    """Return the margin of the training.
+def read_margin(options: Mapping[str, Any], path: str) -> float:
+    """Read the margin of the training from its options.
 
     Raises:
         UserError: if the margin is no number above 0.
@@ -165,6 +169,7 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
     """
     rows, words, impossible = [], [], []
     for number, word in sorted(by_number.items()):
+        # a line of dict.txt cannot hold white space, and these words have rows of their own
         if word.split() != [word] or word in (*RESERVED_TOKENS, "<unk>"):
             impossible.append(word)
         else:
@@ -173,7 +178,7 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
     if impossible:
         notes.append(
             "Words with white space in them, and fairseq's own signs, are left out, since no text "
-            f"has them as words: {named(impossible)}."
+            f"has them as words: {format_words(impossible)}."
         )
     return rows, words
 
@@ -192,18 +197,18 @@ def word_table(
     Returns:
         [4 + V, E] in the order of fairseq's dictionary: beginning, padding, end, unknown, words.
     """
-    nothing = torch.zeros_like(end)
-    signs = [nothing if begin is None else begin, nothing, end, unknown]
-    return torch.cat([torch.stack(signs), words])
+    zeros = torch.zeros_like(end)  # of padding, and of a beginning that is never read
+    special = [zeros if begin is None else begin, zeros, end, unknown]
+    return torch.cat([torch.stack(special), words])
 
 
-def check_names(found: Iterable[str], expected: Iterable[str], path: str) -> None:
+def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> None:
     """Check that the tensors have exactly the expected names.
 
     Raises:
         UserError: if a tensor is missing, or there is another one.
     """
-    missing, unexpected = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
     if missing or unexpected:
         parts = [f"has no {', '.join(missing)}"] if missing else []
         parts += [f"has {', '.join(unexpected)}, for which there is no place"] if unexpected else []
@@ -211,7 +216,7 @@ def check_names(found: Iterable[str], expected: Iterable[str], path: str) -> Non
 
 
 def check_shapes(
-    found: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
+    tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
 ) -> None:
     """Check the shapes of tensors or arrays.
 
@@ -219,26 +224,24 @@ def check_shapes(
         UserError: if a shape differs.
     """
     for name, shape in expected.items():
-        if tuple(found[name].shape) != shape:
-            raise UserError(
-                f"{path}: {name} must be {list(shape)}, but is {list(found[name].shape)}."
-            )
+        actual = tuple(tensors[name].shape)
+        if actual != shape:
+            raise UserError(f"{path}: {name} must be {list(shape)}, but is {list(actual)}.")
 
 
-def sides(matrix: Any) -> tuple[int, int]:
-    """Return the numbers of rows and columns; raise an error with the shape if it is no matrix."""
+def num_rows_and_columns(matrix: Any) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a tensor or an array.
+
+    Missing dimensions count as 0, so that :func:`check_shapes` names the tensor that is no matrix.
+    """
     rows, columns = (*matrix.shape, 0, 0)[:2]
     return rows, columns
 
 
-def named(words: Sequence[str]) -> str:
-    """Return the first words, for a message."""
+def format_words(words: Sequence[str]) -> str:
+    """Format the first words of a list for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
-
-
-def _is_number(value: Any, expected: int) -> bool:
-    return isinstance(value, (int, float, np.number)) and bool(value == expected)
 
 
 def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -257,7 +260,7 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Read the row of each word's vector -> the word."""
+    """Return the row of each word's vector -> the word."""
     content = read_plain_pickle(path)
     if not isinstance(content, dict) or not all(
         isinstance(word, str) and isinstance(number, (int, np.integer))
@@ -266,29 +269,30 @@ def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
         raise UserError(f"{path}: must be a dictionary of words and their numbers, but is not.")
     by_number = {int(number): repaired_text(word) for word, number in content.items()}
     unknown = [word for number, word in sorted(by_number.items()) if number >= rows]
-    found = {number: word for number, word in by_number.items() if _FIRST_WORD <= number < rows}
-    is_whole = len(by_number) == len(content) == len(found) + len(unknown)
-    if not is_whole or len(found) != rows - _FIRST_WORD:
+    known = {number: word for number, word in by_number.items() if _FIRST_WORD <= number < rows}
+    # by_number is shorter where two words have one number; the last sum lacks numbers below 2
+    is_whole = len(by_number) == len(content) == len(known) + len(unknown)
+    if not is_whole or len(known) != rows - _FIRST_WORD:
         raise UserError(
             f"{path}: must have a word for each number from {_FIRST_WORD} to {rows - 1}, the rows "
-            f"of Wemb, but has {len(content)} words with {len(found)} such numbers."
+            f"of Wemb, but has {len(content)} words with {len(known)} such numbers."
         )
     if unknown:
         notes.append(
             f"Words whose number is n_words or more are unknown, as in the released code: "
-            f"{named(unknown)}."
+            f"{format_words(unknown)}."
         )
-    return found
+    return known
 
 
-def _gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+def _convert_gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
     """Convert a GRU to PyTorch's order of the gates: reset, update, candidate."""
-    of = {name: torch.from_numpy(arrays[f"encoder_{name}"]) for name in ("W", "b", "U", "Wx", "Ux")}
-    bias = torch.from_numpy(arrays["encoder_bx"])
+    W, b, U, Wx, Ux, bx = (torch.from_numpy(arrays[name]) for name in _GRU)
     prefix = "sentence_encoder.recurrence."
     return {
-        f"{prefix}weight_ih_l0": torch.cat([of["W"], of["Wx"]], dim=1).t(),
-        f"{prefix}weight_hh_l0": torch.cat([of["U"], of["Ux"]], dim=1).t(),
-        f"{prefix}bias_ih_l0": torch.cat([of["b"], bias]),
-        f"{prefix}bias_hh_l0": torch.zeros(len(of["b"]) + len(bias)),
+        # the released code computes x W, PyTorch x W^T
+        f"{prefix}weight_ih_l0": torch.cat([W, Wx], dim=1).t(),
+        f"{prefix}weight_hh_l0": torch.cat([U, Ux], dim=1).t(),
+        f"{prefix}bias_ih_l0": torch.cat([b, bx]),
+        f"{prefix}bias_hh_l0": torch.zeros(len(b) + len(bx)),
     }

@@ -1,11 +1,12 @@
-"""Checkpoints of VSE++, Faghri et al. 2018 (https://github.com/fartashf/vsepp) -> weights by the
-names of ``--arch vse_gru``.
+"""Reads checkpoints of VSE++, Faghri et al. 2018 (https://github.com/fartashf/vsepp), and renames
+their weights for ``--arch vse_gru``.
 
-A file holds the image encoder's and the sentence encoder's weights as ``model``, and the options
-as ``opt``. The vocabulary is another file, an object of their class, with its signs ``<pad>``,
-``<start>``, ``<end>`` and ``<unk>``: a sentence is read with ``<start>`` before and ``<end>`` after
-its words. A model of images carries its network beside the projection, and scales the network's
-features to unit length; one of features made before (``..._precomp``) takes them as they are.
+A file has the weights of the image encoder and of the sentence encoder as ``model``, and the
+options as ``opt``. The vocabulary is another file, an object of the released vocabulary class, with
+``<pad>``, ``<start>``, ``<end>`` and ``<unk>`` among its words. A sentence is read with ``<start>``
+before its words and ``<end>`` after them. A model that reads images contains their network and
+scales the network's features to unit length. A model that reads stored features (``..._precomp``)
+does not scale them.
 """
 
 import argparse
@@ -15,15 +16,15 @@ from typing import Any, Optional
 
 from torch import Tensor
 
-from fairseq_mm.conversion.plain_pickle import read_plain_pickle, repaired_text
+from fairseq_mm.conversion.foreign_checkpoint import read_plain_pickle, repaired_text
 from fairseq_mm.conversion.released_vse import (
     ReleasedModel,
     check_names,
     check_shapes,
+    format_words,
     known_words,
-    margin_of,
-    named,
-    sides,
+    num_rows_and_columns,
+    read_margin,
     word_table,
 )
 from fairseq_mm.errors import UserError
@@ -32,14 +33,15 @@ _RECURRENCE = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 _TEXT = ("embed.weight", *(f"rnn.{name}" for name in _RECURRENCE))
 _IMAGE = ("fc.weight", "fc.bias")
 _NETWORK = "cnn."
-_PAD, _BEGIN, _END, _UNKNOWN = _SIGNS = ("<pad>", "<start>", "<end>", "<unk>")
-# a vocabulary is pickled by the script that defines its class
+_PAD, _BEGIN, _END, _UNKNOWN = _SPECIAL = ("<pad>", "<start>", "<end>", "<unk>")
+# A pickle names the module of a class: the script that made the vocabulary is ``__main__`` if it
+# was run, and has its own name if it was imported.
 _STAND_INS = {
     (module, "Vocabulary"): argparse.Namespace for module in ("vocab", "build_vocab", "__main__")
 }
-# option -> its only value that our model has, the default as well
+# option -> its only value that our model has; also the meaning of a file without the option
 _FIXED = {"use_abs": False, "measure": "cosine", "num_layers": 1}
-# VGG's classifier had a dropout first until 2017
+# torchvision's VGG began its classifier with a dropout until 2017, which moved the numbers by one
 _OLD_CLASSIFIER = {"classifier.1.": "classifier.0.", "classifier.4.": "classifier.3."}
 
 
@@ -61,27 +63,26 @@ def read_released_vsepp(
     Raises:
         UserError: if this package has no such model, or a file is missing, damaged or does not fit.
     """
-    options = _options(state["opt"], path)
-    image, text = _parts(state["model"], path)
+    options = _read_options(state["opt"], path)
+    image, text = _read_weights(state["model"], path)
     network = {name: x for name, x in image.items() if name.startswith(_NETWORK)}
     check_names([name for name in image if name not in network], _IMAGE, path)
     check_names(text, _TEXT, path)
-    V, E = sides(text["embed.weight"])
-    K, D = sides(image["fc.weight"])
+    V, E = num_rows_and_columns(text["embed.weight"])
+    K, D = num_rows_and_columns(image["fc.weight"])
     expected = {"embed.weight": (V, E), "fc.weight": (K, D), "fc.bias": (K,)}
     expected.update({"rnn.weight_ih_l0": (3 * K, E), "rnn.weight_hh_l0": (3 * K, K)})
     expected.update({"rnn.bias_ih_l0": (3 * K,), "rnn.bias_hh_l0": (3 * K,)})
     check_shapes({**image, **text}, expected, path)
     if vocabulary is None:
-        name = options.get("data_name", "...")
         raise UserError(
             f"{path}: --vocabulary FILE is needed, the words of the model (VSE++'s "
-            f"{name}_vocab.pkl)."
+            f"{options.get('data_name', '...')}_vocab.pkl)."
         )
-    by_number, sign = read_vocabulary(vocabulary, "VSE++")
-    if len(by_number) + len(sign) != V:
+    by_number, special = read_vocabulary(vocabulary, "VSE++")
+    if len(by_number) + len(special) != V:
         raise UserError(
-            f"{vocabulary}: has {len(by_number) + len(sign)} words, but {path} was trained with "
+            f"{vocabulary}: has {len(by_number) + len(special)} words, but {path} was trained with "
             f"{V}: give the vocabulary that it was trained with."
         )
     notes = [f"The vector of {_PAD} is left out: it is never read."]
@@ -90,16 +91,16 @@ def read_released_vsepp(
     weights = {
         "sentence_encoder.embedding.weight": word_table(
             vectors[rows],
-            end=vectors[sign[_END]],
-            unknown=vectors[sign[_UNKNOWN]],
-            begin=vectors[sign[_BEGIN]],
+            end=vectors[special[_END]],
+            unknown=vectors[special[_UNKNOWN]],
+            begin=vectors[special[_BEGIN]],
         ),
         "image_proj.weight": image["fc.weight"],
         "image_proj.bias": image["fc.bias"],
         **{f"sentence_encoder.recurrence.{name}": text[f"rnn.{name}"] for name in _RECURRENCE},
     }
-    criterion: dict[str, Any] = {"margin": margin_of(options, path)}
-    if options.get("max_violation"):
+    criterion: dict[str, Any] = {"margin": read_margin(options, path)}
+    if options.get("max_violation"):  # the hardest negative, VSE++'s own loss; else the sum
         criterion["negatives"] = "max"
     return ReleasedModel(
         path,
@@ -120,7 +121,7 @@ def read_released_vsepp(
     )
 
 
-def _options(opt: Any, path: str) -> dict[str, Any]:
+def _read_options(opt: Any, path: str) -> dict[str, Any]:
     options = vars(opt) if isinstance(opt, argparse.Namespace) else opt
     if not isinstance(options, dict):
         raise UserError(f"{path}: `opt` must be the model's options, but is no such thing.")
@@ -133,10 +134,8 @@ def _options(opt: Any, path: str) -> dict[str, Any]:
     return options
 
 
-def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
-    """Return the weights of images and of sentences in float32, without prefixes of parallel
-    modules.
-    """
+def _read_weights(model: Any, path: str) -> list[dict[str, Tensor]]:
+    """Return the weights of the image encoder and of the sentence encoder in float32."""
     is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
     if not is_pair or not all(
         isinstance(name, str) and isinstance(x, Tensor)
@@ -146,6 +145,7 @@ def _parts(model: Any, path: str) -> list[dict[str, Tensor]]:
         raise UserError(
             f"{path}: `model` must be the weights of images and of sentences, but is not."
         )
+    # the counters of batch normalisation are integers and stay so
     return [
         {name: x.float() if x.is_floating_point() else x for name, x in part.items()}
         for part in model
@@ -175,15 +175,18 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
     by_number = {number: repaired_text(word) for word, number in content.items()}
     if sorted(by_number) != list(range(len(content))):
         raise UserError(f"{path}: must number its words from 0 on, but there are gaps.")
-    missing = [word for word in _SIGNS if word not in content]
+    missing = [word for word in _SPECIAL if word not in content]
     if missing:
-        raise UserError(f"{path}: must have {', '.join(_SIGNS)}, but has no {named(missing)}.")
-    sign = {word: content[word] for word in _SIGNS}
-    return {number: word for number, word in by_number.items() if word not in sign}, sign
+        raise UserError(
+            f"{path}: must have {', '.join(_SPECIAL)}, but has no {format_words(missing)}."
+        )
+    special = {word: content[word] for word in _SPECIAL}
+    return {number: word for number, word in by_number.items() if word not in special}, special
 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Remove the prefixes of parallel modules, which wrap the network or its ``features``."""
+    # VSE++ wrapped AlexNet's and VGG's features alone, and ResNets whole, in DataParallel
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x
         for name, x in network.items()

@@ -1,4 +1,4 @@
-"""Converts checkpoints of fairseq's own story model (``fconv_self_att``) to ``conv_story``.
+"""Conversion of checkpoints of fairseq's own story model (``fconv_self_att``) to ``conv_story``.
 
 The layers come from the checkpoint's options, not from the name of its architecture, which has
 denoted several sizes. The options of a fusion checkpoint do not describe its frozen part, so the
@@ -15,10 +15,12 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.tasks.translation import TranslationConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import Tensor
 
-from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config, read_foreign_checkpoint
+from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
+from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._fairseq_stories import (
@@ -31,7 +33,8 @@ from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
 from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, symbols_of
 from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
 
-# options that the weights do not show, or not always; values of fairseq's first architecture
+# Options that the weights do not show, or not always. The values are the defaults of fairseq's
+# first architecture, for checkpoints whose options lack them.
 _WITHOUT_TRACE = {
     "dropout": 0.1,
     "multihead_attention_nheads": 1,
@@ -42,7 +45,7 @@ _LAYER_LISTS = ("encoder_layers", "decoder_layers")
 _FLAG_LISTS = ("decoder_attention", "self_attention")
 # path of the frozen model in the new checkpoint's options: no file, so that none is looked for
 _CARRIED = "in this checkpoint"
-# the fixed settings of each rung of conv_story.py's ladder: heads, multi-scale, gated
+# heads, multi-scale, gated -> architecture with these settings
 _RUNGS = {
     (1, False, False): "conv_story_self_att",
     (4, False, False): "conv_story_multihead",
@@ -74,14 +77,14 @@ class FairseqStories(NamedTuple):
     @property
     def types(self) -> tuple[int, int]:
         """Sizes of the dictionaries of prompts and stories."""
-        tables = ("encoder.encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-        source, target = (len(self.weights[name]) for name in tables)
-        return source, target
+        # the encoder is wrapped once more, because the fusion model has a second one beside it
+        source = self.weights["encoder.encoder.embed_tokens.weight"]
+        return len(source), len(self.weights["decoder.embed_tokens.weight"])
 
     @property
     def languages(self) -> tuple[str, str]:
         """Suffixes of the data files of prompts and stories."""
-        source, target = (self.options.get(f"{side}_lang") for side in ("source", "target"))
+        source, target = self.options.get("source_lang"), self.options.get("target_lang")
         return str(source or "wp_source"), str(target or "wp_target")
 
 
@@ -130,10 +133,10 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
     """
     weights = state.get("model")
     options: dict[str, Any] = {}
-    cfg = state.get("cfg")
-    if isinstance(cfg, DictConfig):
-        cfg = OmegaConf.to_container(cfg)
-    for part in (*(cfg.get(key) for key in ("task", "model") if cfg), state.get("args")):
+    cfg = checkpoint_config(state)
+    # the languages are options of the task, the layers of the model; before fairseq 0.10 all are in
+    # args
+    for part in (cfg.get("task"), cfg.get("model"), state.get("args")):
         if isinstance(part, (Namespace, dict)):
             options.update(vars(part) if isinstance(part, Namespace) else part)
     if not isinstance(weights, dict) or not options:
@@ -142,6 +145,7 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
     if STATE_KEY in weights:
         raise UserError(f"{path}: is of --arch {arch}, a checkpoint of fairseq_mm already.")
     weights = {name: x.detach() for name, x in weights.items() if isinstance(x, Tensor)}
+    # the name of the architecture proves nothing: see the head of this file
     try:
         options_of_weights(weights, frozen=False)
     except (KeyError, ValueError) as error:
@@ -186,13 +190,14 @@ def convert_stories(
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=layers_from_weights)
     frozen = None
-    projects = [_projects_input(checkpoint, options)] * 2
+    projects = [_projects_input(checkpoint, options)] * 2  # of the model and of its frozen part
     if checkpoint.is_fusion:
         other = checkpoint if pretrained is None else pretrained
         frozen = _frozen_options(checkpoint, other, options, notes)
         projects[1] = _projects_input(other, frozen)
     elif pretrained is not None:
         raise UserError(f"{checkpoint.path}: is no fusion model, so it has no pretrained part.")
+    # fairseq evaluates the option as Python, so that it may be a text or a bool
     elif str(checkpoint.options.get("pretrained")) == "True":
         raise UserError(
             f"{checkpoint.path}: was trained with --pretrained True, but has no tensor "
@@ -202,7 +207,7 @@ def convert_stories(
         if part is not None:
             part["compat"] = compat
             if not is_projecting:
-                part["gated_attention"] = "False"  # gates are part of the projections
+                part["gated_attention"] = "False"  # fairseq's gates are part of the projections
     if not all(projects):
         notes.append(
             "--project-input False: queries, keys and values get projections that change nothing."
@@ -217,6 +222,7 @@ def convert_stories(
     if conversion.fits:
         result.state = _state(checkpoint, model, result)
     elif not layers_from_weights:
+        # the error can then name options that would work
         fitting = {**options, **options_of_weights(checkpoint.weights, frozen=False)}
         try:
             fits = _convert(checkpoint.weights, fitting, frozen, dictionaries, projects)[1].fits
@@ -226,7 +232,7 @@ def convert_stories(
             result.fitting_options = {
                 name: value
                 for name, value in fitting.items()
-                if _normal(name, value) != _normal(name, options[name])
+                if _parse_layers(name, value) != _parse_layers(name, options[name])
             }
     return result
 
@@ -242,6 +248,7 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
         with partial_path(target) as partial:
             torch.save(state, partial)
             os.replace(partial, target)
+    # torch.save raises a RuntimeError on a full disk
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise UserError(f"{path}: cannot be written ({reason}).") from None
@@ -271,13 +278,14 @@ def _options(
     del options["project_input"]
     for name in options:
         value = checkpoint.options.get(name)
-        if value is None or name.endswith("_positions"):  # tables have as many rows as they have
+        # rows are counted in the tables: the task's option of this name is the longest text
+        if value is None or name.endswith("_positions"):
             continue
         if name in of_weights and layers_from_weights:
             continue
-        options[name] = value if isinstance(value, (int, float)) else str(value)
-        if isinstance(value, bool):
-            options[name] = str(value)
+        # bool is a subclass of int, but conv_story's flags are texts, as fairseq's were
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        options[name] = value if is_number else str(value)
         try:
             if name in _LAYER_LISTS:
                 parse_layers(options[name], f"--{name.replace('_', '-')}")
@@ -285,6 +293,7 @@ def _options(
                 layers = parse_layers(options["decoder_layers"], "--decoder-layers")
                 parse_flags(options[name], f"--{name.replace('_', '-')}", len(layers))
         except UserError as error:
+            # fairseq evaluated any expression, such as range(7); here only literals are read
             options[name] = of_weights[name]
             notes.append(f"{error} The weights say {of_weights[name]}.")
     return options
@@ -309,14 +318,13 @@ def _frozen_options(
             "to be those of the model on top; --pretrained-checkpoint FILE has its own."
         )
     else:
-        theirs = _options(other, notes, layers_from_weights=True)
+        own = _options(other, notes, layers_from_weights=True)
         for name, value in of_weights.items():
-            if theirs[name] != value:
+            if own[name] != value:
                 raise UserError(
                     f"{other.path}: is not the model that {checkpoint.path} was trained on: its --"
-                    f"{name.replace('_', '-')} is {theirs[name]}, that of the frozen part {value}."
+                    f"{name.replace('_', '-')} is {own[name]}, that of the frozen part {value}."
                 )
-        own = theirs
     without_trace = {name: own[name] for name in _WITHOUT_TRACE if name in own}
     return {**without_trace, **of_weights}
 
@@ -339,8 +347,9 @@ def _convert(
     projects_input: list[bool],
 ) -> tuple[ConvStoryModel, Conversion]:
     model = ConvStoryModel(Namespace(**options), *dictionaries, frozen_options)
-    source_words = symbols_of(dictionaries[0])
-    model.add_module(MODULE_NAME, Provenance(symbols_of(dictionaries[1]), {}, 0, source_words))
+    source_words, target_words = map(symbols_of, dictionaries)
+    # with its dictionaries, the checkpoint generates without a data folder
+    model.add_module(MODULE_NAME, Provenance(target_words, {}, 0, source_words))
     conversion = convert_weights(
         model,
         weights,
@@ -354,48 +363,101 @@ def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
     """Build the parts of a fairseq checkpoint that loading for generation and training needs."""
-    fields = {
+    defaults = {
         name: x.default
         for name, x in ConvStoryConfig.__dataclass_fields__.items()
         if not name.startswith("_")
     }
-    source, target = checkpoint.languages
-    model_options = {**fields, **result.options, "_name": result.arch}
+    model_options = {**defaults, **result.options, "_name": result.arch}
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
-    positions = {name: x for name, x in result.options.items() if name.endswith("_positions")}
-    cfg = _plain(FairseqConfig)
+    source, target = checkpoint.languages
+    cfg = _default_config(FairseqConfig)
     cfg["model"] = model_options
     cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
     cfg["task"] = {
-        **_plain(TranslationConfig),
-        **{"_name": "translation", "source_lang": source, "target_lang": target, **positions},
+        **_default_config(TranslationConfig),
+        **{"_name": "translation", "source_lang": source, "target_lang": target},
+        # fairseq takes the smaller of the task's and the model's limits
+        **{name: x for name, x in result.options.items() if name.endswith("_positions")},
     }
-    cfg = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
-    return {
-        "args": None,
-        "cfg": cfg,
-        "model": {**model.state_dict(), **result.conversion.weights},
-        "criterion": None,
-        "optimizer_history": [
-            {
-                "criterion_name": "CrossEntropyCriterion",
-                "optimizer_name": "FairseqNAG",
-                "lr_scheduler_state": {},
-                "num_updates": checkpoint.num_updates,
-            }
-        ],
-        "task_state": {},
-        "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
-    }
+    # references such as ${common.seed} can be resolved only in the whole config
+    resolved: Any = OmegaConf.to_container(OmegaConf.create(cfg), resolve=True)
+    return checkpoint_of_config(
+        resolved,
+        {**model.state_dict(), **result.conversion.weights},
+        optimizer="FairseqNAG",
+        num_updates=checkpoint.num_updates,
+    )
 
 
-def _plain(config: type) -> dict[str, Any]:
+def _default_config(config: type) -> dict[str, Any]:
     """Return the defaults of a config of fairseq, with unresolved references to other configs."""
     plain: Any = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
     return plain
 
 
-def _normal(name: str, value: Any) -> Any:
-    """Convert a layer list to one way of writing it."""
+def _parse_layers(name: str, value: Any) -> Any:
+    # one list of layers can be written in many ways
     return parse_layers(value, name) if name in _LAYER_LISTS else value
+
+
+def load_story_dictionaries(
+    source_file: str, target_file: str, types: tuple[int, int], checkpoint: str
+) -> tuple[Dictionary, Dictionary]:
+    """Load the dictionaries of a story model.
+
+    Args:
+        source_file: fairseq's dictionary of the prompts.
+        target_file: fairseq's dictionary of the stories.
+        types: Sizes of both in the model's training, with special symbols.
+        checkpoint: Path of the model, for messages.
+
+    Raises:
+        UserError: if a dictionary cannot be read, or has another size.
+    """
+    files = (source_file, target_file)
+    dictionaries = []
+    for file in files:
+        if not os.path.isfile(file):
+            raise UserError(f"{file}: no such dictionary.")
+        dictionaries.append(load_dictionary(file))
+    sizes = tuple(map(len, dictionaries))
+    if sizes != types and sizes == types[::-1]:
+        raise UserError(
+            f"{source_file} has the size of the checkpoint's target dictionary, and {target_file} "
+            "that of its source dictionary: they are exchanged."
+        )
+    for file, dictionary, expected in zip(files, dictionaries, types):
+        if len(dictionary) != expected:
+            cause = _explain_size(symbols_of(dictionary), expected - dictionary.nspecial)
+            raise UserError(
+                f"{file}: has {len(dictionary)} words (special symbols included), but {checkpoint} "
+                f"was trained with {expected}: {cause}."
+            )
+    source, target = dictionaries
+    return source, target
+
+
+def _explain_size(words: list[str], expected: int) -> str:
+    """Explain why a dictionary has the wrong number of words."""
+    num_fillers = sum(word.startswith("madeupword") for word in words)
+    if num_fillers and len(words) - num_fillers == expected:
+        return (
+            f"it was padded with {num_fillers} madeupword...: prepare it with --padding-factor "
+            "1 (the published prompts have 19,025 types, padded 19,032)"
+        )
+    # fairseq-preprocess pads the sum of words and special symbols, by default to a multiple of 8
+    rows = expected + Dictionary().nspecial
+    if not num_fillers and rows % 8 == 0 and 0 < expected - len(words) < 8:
+        return (
+            "the checkpoint's was padded to a multiple of 8 with madeupword...: prepare it "
+            "without --padding-factor 1, or take the dictionary that it was trained with"
+        )
+    if len(words) > expected:
+        return (
+            "it was prepared from whole stories instead of their first 1000 words (the published "
+            "stories have 104,960 types, whole ones 112,832), with a lower --thresholdsrc or "
+            "--thresholdtgt, or from other text"
+        )
+    return "it was prepared with a higher --thresholdsrc or --thresholdtgt, or from other text"

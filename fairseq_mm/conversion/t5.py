@@ -1,68 +1,79 @@
-"""Hugging Face's T5, of version 1.0 or 1.1, FLAN-T5 and mT5 -> a checkpoint of ``--arch t5``.
+"""Conversion of Hugging Face's T5 (1.0, 1.1, FLAN-T5, mT5) to ``--arch t5``, and back.
 
-The output folder has the checkpoint (``model.pt``), the dictionary (``dict.txt``, of both sides)
-and how text becomes tokens (``subwords.json``, ``sentencepiece.model``); the checkpoint carries the
-latter two. ``t5_vocabulary.py`` says which row is which entry, ``t5_back.py`` is the way
-back.
+The first conversion writes a checkpoint (``model.pt``), one dictionary for both sides
+(``dict.txt``) and the subwords (``subwords.json``, ``sentencepiece.model``), which the checkpoint
+contains as well. Checkpoints that were trained from it can be converted back.
+``t5_vocabulary.py`` describes the order of rows.
 """
 
 import os
 from argparse import Namespace
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from fairseq_mm.conversion.huggingface_folder import read_config, read_weights
-from fairseq_mm.conversion.new_checkpoint import checkpoint_state
-from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
-from fairseq_mm.conversion.t5_layout import (
-    EMBEDDINGS,
-    FEED_FORWARD,
-    OUTPUT,
-    RATES,
-    SIZES,
-    THEIR_EMBEDDINGS,
-    THEIR_OUTPUT,
-    UNUSED,
-    weight_names,
+from fairseq_mm.conversion.foreign_checkpoint import (
+    checkpoint_config,
+    checkpoint_path,
+    read_foreign_checkpoint,
 )
-from fairseq_mm.conversion.t5_vocabulary import END, PAD, t5_dictionary, to_fairseq_rows
+from fairseq_mm.conversion.huggingface_folder import (
+    ConvertedPretrained,
+    read_config,
+    read_weights,
+    write_json_files,
+    write_safetensors,
+)
+from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
+from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.conversion.t5_vocabulary import (
+    END,
+    PAD,
+    num_extra_ids,
+    t5_dictionary,
+    to_fairseq_rows,
+    to_t5_rows,
+)
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._provenance import symbols_of
+from fairseq_mm.models._backbone_weights import t5_backbone
+from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, symbols_of
 from fairseq_mm.models.t5 import BASE, LARGE, SMALL, T5Config, T5Model
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
-PIECES_FILE = "spiece.model"
+_PIECES_FILE = "spiece.model"
+# option -> key of config.json and its default there
+_SIZES = {
+    "model_dim": ("d_model", 512),
+    "attention_heads": ("num_heads", 8),
+    "head_dim": ("d_kv", 64),
+    "ffn_dim": ("d_ff", 2048),
+    "encoder_layers": ("num_layers", 6),
+    "decoder_layers": ("num_decoder_layers", None),  # T5Config: as many as the encoder has
+    "relative_buckets": ("relative_attention_num_buckets", 32),
+    "max_distance": ("relative_attention_max_distance", 128),
+}
+_RATES = {
+    "dropout": ("dropout_rate", 0.1),
+    "norm_epsilon": ("layer_norm_epsilon", 1e-6),
+}
+_FEED_FORWARD = {"relu": "relu", "gated_gelu": "gated-gelu"}
+_EMBEDDINGS = ("encoder.embedding.weight", "decoder.embedding.weight")
+# save_pretrained writes only the shared table, but older versions wrote every copy
+_THEIR_EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+_OUTPUT, _THEIR_OUTPUT = "decoder.output_proj.weight", "lm_head.weight"
+# in old checkpoints; no T5 computes with it, since attention to the source has no positions
+_UNUSED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+# T5 has no token for the beginning: its decoder begins with padding
+_TOKEN_IDS = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
 _MODEL_TYPES = ("t5", "mt5")
-_LISTED = 2  # of the tensors that a message is about
+_PROJECTIONS = {"query_proj": "q", "key_proj": "k", "value_proj": "v", "output_proj": "o"}
+_LISTED = 2  # names in a message: a wrong folder would list hundreds
 
 
-@dataclass
-class ConvertedT5:
-    """Result of a conversion from Hugging Face's T5.
-
-    Attributes:
-        folder: Folder that was written.
-        arch: ``--arch`` of its checkpoint.
-        options: Options of the model that differ from the defaults of ``arch``.
-        parameters: Number of weights.
-        words: Dictionary with special symbols.
-        notes: Decisions of the conversion, one sentence each.
-    """
-
-    folder: str
-    arch: str
-    options: dict[str, Any]
-    parameters: int
-    words: int
-    notes: list[str] = field(default_factory=list)
-
-
-def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> ConvertedT5:
+def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> ConvertedPretrained:
     """Convert Hugging Face's T5.
 
     Args:
@@ -81,13 +92,13 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     path = os.path.join(folder, "config.json")
     if config["model_type"] not in _MODEL_TYPES:
         raise UserError(f"{path}: `model_type` must be t5, but is {config['model_type']}.")
-    options = _options(config, path)
+    options = _convert_config(config, path)
     notes: list[str] = []
     weights = read_weights(folder)
-    embedding = _shared_embedding(weights, folder)
-    own_output = _own_output(config, weights, embedding, notes)
+    embedding = _pop_embedding(weights, folder)
+    own_output = _pop_own_output(config, weights, embedding, notes)
     options["untied_output"] = own_output is not None
-    pieces_path = os.path.join(folder, PIECES_FILE)
+    pieces_path = os.path.join(folder, _PIECES_FILE)
     subwords = Subwords.from_paths("sentencepiece", {"sentencepiece.model": pieces_path})
     content = subwords.files["sentencepiece.model"]
     dictionary = t5_dictionary(content, len(embedding), pieces_path, notes)
@@ -103,44 +114,46 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
         model = T5Model.build_model(Namespace(**{**defaults, **options}), task)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    found = _rename(weights, options, folder)
-    found.update(dict.fromkeys(EMBEDDINGS, to_fairseq_rows(embedding)))
+    renamed = _rename(weights, options, folder)
+    renamed.update(dict.fromkeys(_EMBEDDINGS, to_fairseq_rows(embedding)))
     if own_output is not None:
-        found[OUTPUT] = to_fairseq_rows(own_output)
+        renamed[_OUTPUT] = to_fairseq_rows(own_output)
     state_dict = model.state_dict()
-    _check_shapes(found, state_dict, options, folder)
-    arch, sizes = _architecture(options)
+    _check_tensors(renamed, state_dict, options, folder)
+    arch, sizes = _find_architecture(options)
     changed = {name: x for name, x in options.items() if x != {**defaults, **sizes}[name]}
-    flags = [".", "--task", "video_summarization", "--arch", arch]
-    for name, value in changed.items():
-        flags += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    state = checkpoint_state(flags, {**state_dict, **found})
+    flags = [".", "--task", "video_summarization", "--arch", arch, *format_flags(changed)]
+    # the untrained model's state dict adds the record of dictionary and subwords to the weights
+    state = checkpoint_state(flags, {**state_dict, **renamed})
+    # how the task read texts in training is read from here when a model is loaded for generation
     state["task_state"] = task.state_dict()
     with output_folder(output) as partial:
         subwords.save(partial)
         dictionary.save(os.path.join(partial, "dict.txt"))
         torch.save(state, os.path.join(partial, "model.pt"))
+    # not of state_dict, in which the shared embedding has several names
     parameters = sum(x.numel() for x in model.parameters())
-    return ConvertedT5(output, arch, changed, parameters, len(dictionary), notes)
+    return ConvertedPretrained(output, arch, changed, parameters, len(dictionary), notes)
 
 
-def _options(config: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return the options of ``--arch t5``; missing options have Hugging Face's defaults."""
     options: dict[str, Any] = {}
-    for names, kinds in ((SIZES, (int,)), (RATES, (int, float))):
+    for names, kinds in ((_SIZES, (int,)), (_RATES, (int, float))):
         for name, (key, default) in names.items():
             value = config.get(key)
             if value is None:
                 value = options["encoder_layers"] if default is None else default
             if isinstance(value, bool) or not isinstance(value, kinds):
                 raise UserError(f"{path}: `{key}` must be a number, but is {value!r:.60}.")
-            options[name] = value if names is SIZES else float(value)
-    activations = {theirs: ours for ours, theirs in FEED_FORWARD.items()}
+            options[name] = value if names is _SIZES else float(value)
+    activations = {theirs: ours for ours, theirs in _FEED_FORWARD.items()}
     kind = config.get("feed_forward_proj", "relu")
     if kind not in activations:
         names = " or ".join(activations)
         raise UserError(f"{path}: `feed_forward_proj` must be {names}, but is {kind!r:.60}.")
     options["feed_forward"] = activations[kind]
+    # T5 begins texts with padding, so its row is part of the model
     for key, row in (("pad_token_id", PAD), ("eos_token_id", END), ("decoder_start_token_id", PAD)):
         value = config.get(key)
         if value is not None and value != row:
@@ -148,7 +161,7 @@ def _options(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     return options
 
 
-def _architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the ``--arch`` of these sizes, and the values that it sets."""
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
@@ -156,20 +169,20 @@ def _architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return "t5", {}
 
 
-def _shared_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
+def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
     """Remove the embedding and its copies from ``weights``, and return it, ``[V, D]``."""
-    copies = [weights.pop(name).float() for name in THEIR_EMBEDDINGS if name in weights]
+    copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
-        raise UserError(f"{folder}: has no tensor {THEIR_EMBEDDINGS[0]}.")
+        raise UserError(f"{folder}: has no tensor {_THEIR_EMBEDDINGS[0]}.")
     if copies[0].dim() != 2:
         shape = tuple(copies[0].shape)
-        raise UserError(f"{folder}: {THEIR_EMBEDDINGS[0]} must be a matrix, but is of {shape}.")
+        raise UserError(f"{folder}: {_THEIR_EMBEDDINGS[0]} must be a matrix, but is of {shape}.")
     if not all(torch.equal(copy, copies[0]) for copy in copies):
         raise UserError(f"{folder}: encoder and decoder have different embeddings; t5 shares one.")
     return copies[0]
 
 
-def _own_output(
+def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
     """Remove the output layer [V, D] from ``weights`` and return it; None if it is the embedding.
@@ -179,9 +192,9 @@ def _own_output(
     its own weights, which include the scale.
     """
     is_scaled = config.get("scale_decoder_outputs")
-    if is_scaled is None:
+    if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
         is_scaled = config.get("tie_word_embeddings") is not False
-    output = weights.pop(THEIR_OUTPUT, embedding).float()
+    output = weights.pop(_THEIR_OUTPUT, embedding).float()
     is_shared = output.shape == embedding.shape and torch.equal(output, embedding)
     if is_shared and is_scaled:
         return None
@@ -193,37 +206,184 @@ def _own_output(
     return output
 
 
+def _weight_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield our name and Hugging Face's name of each tensor, except embedding and output."""
+    for stack, attentions in (
+        ("encoder", {"self_attention": "SelfAttention"}),
+        ("decoder", {"self_attention": "SelfAttention", "source_attention": "EncDecAttention"}),
+    ):
+        # Hugging Face stores the relative positions, which all layers share, in the first one
+        first = f"{stack}.block.0.layer.0.SelfAttention"
+        yield f"{stack}.relative_bias.weight", f"{first}.relative_attention_bias.weight"
+        yield f"{stack}.final_norm.weight", f"{stack}.final_layer_norm.weight"
+        for i in range(options[f"{stack}_layers"]):
+            layer, block = f"{stack}.layers.{i}", f"{stack}.block.{i}.layer"
+            for place, (ours, theirs) in enumerate(attentions.items()):
+                yield f"{layer}.{ours}_norm.weight", f"{block}.{place}.layer_norm.weight"
+                for name, letter in _PROJECTIONS.items():
+                    yield (
+                        f"{layer}.{ours}.{name}.weight",
+                        f"{block}.{place}.{theirs}.{letter}.weight",
+                    )
+            ours, theirs = f"{layer}.feed_forward", f"{block}.{len(attentions)}"
+            yield f"{ours}_norm.weight", f"{theirs}.layer_norm.weight"
+            theirs = f"{theirs}.DenseReluDense"  # also where the activation is not ReLU
+            yield f"{ours}.output_proj.weight", f"{theirs}.wo.weight"
+            if options["feed_forward"] == "gated_gelu":
+                yield f"{ours}.gate_proj.weight", f"{theirs}.wi_0.weight"
+                yield f"{ours}.inner_proj.weight", f"{theirs}.wi_1.weight"
+            else:
+                yield f"{ours}.inner_proj.weight", f"{theirs}.wi.weight"
+
+
 def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str
 ) -> dict[str, Tensor]:
-    names = {theirs: ours for ours, theirs in weight_names(options)}
+    names = {theirs: ours for ours, theirs in _weight_names(options)}
     missing = [name for name in names if name not in weights]
     if missing:
-        raise UserError(f"{folder}: lacks {_listed(missing)}, which its config.json asks for.")
-    unexpected = [name for name in weights if name not in names and name != UNUSED]
+        raise UserError(
+            f"{folder}: lacks {_format_names(missing)}, which its config.json asks for."
+        )
+    unexpected = [name for name in weights if name not in names and name != _UNUSED]
     if unexpected:
-        raise UserError(f"{folder}: has {_listed(unexpected)}, for which t5 has no place.")
+        raise UserError(f"{folder}: has {_format_names(unexpected)}, for which t5 has no place.")
     return {ours: weights[theirs].float() for theirs, ours in names.items()}
 
 
-def _check_shapes(
-    found: Mapping[str, Tensor],
+def _check_tensors(
+    weights: Mapping[str, Tensor],
     expected: Mapping[str, Tensor],
     options: Mapping[str, Any],
     folder: str,
 ) -> None:
-    their_names = dict(weight_names(options))
-    their_names.update(dict.fromkeys(EMBEDDINGS, THEIR_EMBEDDINGS[0]), **{OUTPUT: THEIR_OUTPUT})
-    for name, x in found.items():
+    """Check shapes and values; messages have Hugging Face's names."""
+    their_names = dict(_weight_names(options))
+    their_names.update(dict.fromkeys(_EMBEDDINGS, _THEIR_EMBEDDINGS[0]), **{_OUTPUT: _THEIR_OUTPUT})
+    for name, x in weights.items():
         if x.shape != expected[name].shape:
             raise UserError(
                 f"{folder}: {their_names[name]} is of {tuple(x.shape)}, but by its config.json "
                 f"must be of {tuple(expected[name].shape)}."
             )
+        # loading a NaN raises no error: it would show only in generation, as text without sense
         if not torch.isfinite(x).all():
             raise UserError(f"{folder}: {their_names[name]} has numbers that are not finite.")
 
 
-def _listed(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more tensors" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
+
+
+def is_t5(state: Mapping[str, Any]) -> bool:
+    """Return whether the content of a checkpoint names ``--arch t5``."""
+    return str((_model_options(state) or {}).get("_name")).startswith("t5")
+
+
+def _model_options(state: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+    options = checkpoint_config(state).get("model")
+    return options if isinstance(options, dict) else None
+
+
+def convert_t5_to_huggingface(
+    checkpoint: str,
+    output: str,
+    *,
+    overwrite: bool = False,
+    state: Optional[Mapping[str, Any]] = None,
+) -> ConvertedPretrained:
+    """Convert a T5 to Hugging Face's.
+
+    Args:
+        checkpoint: Checkpoint of ``--arch t5``, or a folder with ``model.pt``.
+        output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
+            ``spiece.model``, ``tokenizer_config.json``.
+        overwrite: True to replace files of an existing folder.
+        state: Content of the checkpoint, if it has been read already.
+
+    Raises:
+        UserError: if the checkpoint is damaged or is no text-only T5 with T5's vocabulary, or the
+            output cannot be written.
+    """
+    path = checkpoint_path(checkpoint)
+    check_output_folder(output, overwrite=overwrite, reads=path)
+    state = read_foreign_checkpoint(path) if state is None else state
+    weights, options = state.get("model"), _model_options(state)
+    if not isinstance(weights, dict) or options is None or STATE_KEY not in weights:
+        raise UserError(f"{path}: is no checkpoint of --arch t5.")
+    arch = str(options.get("_name"))
+    if t5_backbone(weights) is None:
+        raise UserError(f"{path}: must be of --arch t5, but is of --arch {arch}.")
+    provenance = decode_provenance(weights[STATE_KEY])
+    subwords = Subwords.from_state(provenance.get("subwords") or {"kind": "none"})
+    if subwords.kind != "sentencepiece":
+        raise UserError(
+            f"{path}: was trained on subwords of kind {subwords.kind!r}, but Hugging Face's T5 has "
+            "a sentencepiece model."
+        )
+    embedding = weights[_EMBEDDINGS[0]]
+    notes: list[str] = []
+    expected = t5_dictionary(subwords.files["sentencepiece.model"], len(embedding), path, notes)
+    if symbols_of(expected) != provenance["words"]:
+        raise UserError(
+            f"{path}: its dictionary is not in the order of T5's vocabulary, which fairseq-mm "
+            "convert keeps: there is no such model of Hugging Face's."
+        )
+    names = dict(_weight_names(options))
+    # what a video-guided T5 adds; its text part alone would be another model
+    others = sorted(set(weights) - {STATE_KEY, _OUTPUT, *_EMBEDDINGS, *names})
+    if others:
+        raise UserError(
+            f"{path}: is of --arch {arch}: Hugging Face's T5 has no place for {others[0]} "
+            f"({len(others)} such tensors)."
+        )
+    renamed = {theirs: weights[ours].float() for ours, theirs in names.items()}
+    renamed[_THEIR_EMBEDDINGS[0]] = to_t5_rows(embedding.float())
+    if _OUTPUT in weights:
+        renamed[_THEIR_OUTPUT] = to_t5_rows(weights[_OUTPUT].float())
+    config = _build_config(options, len(embedding), is_tied=_OUTPUT not in weights)
+    with output_folder(output) as partial:
+        write_safetensors(renamed, os.path.join(partial, "model.safetensors"))
+        with open(os.path.join(partial, _PIECES_FILE), "wb") as file:
+            file.write(subwords.files["sentencepiece.model"])
+        write_json_files(
+            {
+                "config.json": config,
+                "generation_config.json": _TOKEN_IDS,
+                "tokenizer_config.json": _tokenizer_config(subwords, len(embedding)),
+            },
+            partial,
+        )
+    parameters = sum(x.numel() for x in renamed.values())
+    return ConvertedPretrained(output, arch, {}, parameters, len(embedding), notes)
+
+
+def _build_config(options: Mapping[str, Any], num_rows: int, *, is_tied: bool) -> dict[str, Any]:
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "model_type": "t5",
+        "is_encoder_decoder": True,
+        **{key: options[name] for name, (key, _) in {**_SIZES, **_RATES}.items()},
+        "vocab_size": num_rows,
+        "feed_forward_proj": _FEED_FORWARD[str(options["feed_forward"])],
+        "tie_word_embeddings": is_tied,
+        # transformers 5 reads this instead of tie_word_embeddings to decide on the scale
+        "scale_decoder_outputs": is_tied,
+        **_TOKEN_IDS,
+    }
+
+
+def _tokenizer_config(subwords: Subwords, num_rows: int) -> dict[str, Any]:
+    import sentencepiece
+
+    pieces = subwords.files["sentencepiece.model"]
+    num_pieces = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
+    return {
+        "tokenizer_class": "T5Tokenizer",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        # T5Tokenizer's default of 100 could exceed the rows of the embedding
+        "extra_ids": num_extra_ids(num_pieces, num_rows),
+    }

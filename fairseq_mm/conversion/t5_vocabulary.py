@@ -15,11 +15,11 @@ from torch import Tensor
 from fairseq_mm.errors import UserError
 
 PAD, END, UNKNOWN = 0, 1, 2
-_MAX_EXTRA_IDS = 100
+_MAX_EXTRA_IDS = 100  # the sentinels of T5's pretraining; later rows only fill the vocabulary
 
 
 def to_fairseq_rows(weight: Tensor) -> Tensor:
-    """``[V, ...]`` of T5's rows, in the order of :func:`t5_dictionary`."""
+    """Reorder rows [V, ...] of T5 as in :func:`t5_dictionary`."""
     return torch.roll(weight, 1, dims=0)
 
 
@@ -29,7 +29,7 @@ def to_t5_rows(weight: Tensor) -> Tensor:
 
 
 def num_extra_ids(num_pieces: int, num_rows: int) -> int:
-    """Number of rows after the pieces that are called ``<extra_id_N>``."""
+    """Return the number of rows after the pieces that are called ``<extra_id_N>``."""
     return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
 
 
@@ -72,10 +72,13 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
             "fairseq's <s>, and no text can name it any more."
         )
     names = [processor.id_to_piece(row) for row in range(num_pieces)]
+    # T5Tokenizer numbers them downwards: <extra_id_0> is the last row
     names += [f"<extra_id_{number}>" for number in reversed(range(num_extra))]
     dictionary = Dictionary()
-    for row in range(len((PAD, END, UNKNOWN)), num_rows - 1):
+    # fairseq's four special symbols are there already; the last row is fairseq's <s>
+    for row in range(len(special), num_rows - 1):
         name = names[row] if row < len(names) else ""
+        # fairseq splits lines at white space, and add_symbol counts a second name as the first
         if name.split() != [name] or name in dictionary:
             name = f"<row_{row}>"
         if name in dictionary:

@@ -194,9 +194,9 @@ def test_t5s_folder_becomes_fairseqs(tmp_path, capsys, monkeypatch):
     def convert_t5(folder, output, *, overwrite):
         asked.append((folder, output, overwrite))
         os.mkdir(output)
-        from fairseq_mm.conversion.t5 import ConvertedT5
+        from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained
 
-        return ConvertedT5(output, "t5", {"untied_output": True}, 1234, 56, ["Decided."])
+        return ConvertedPretrained(output, "t5", {"untied_output": True}, 1234, 56, ["Decided."])
 
     monkeypatch.setattr("fairseq_mm.conversion.t5.convert_t5", convert_t5)
     assert convert(tmp_path / "t5", tmp_path / "new", "--overwrite") == 0

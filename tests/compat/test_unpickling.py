@@ -23,8 +23,7 @@ import fairseq_mm
 from fairseq_mm import compat
 from fairseq_mm.compat.loading import LOADING, OWN_DATA
 from fairseq_mm.compat.unpickling import VALUES, Emptied, RestrictedUnpickler
-from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
-from fairseq_mm.conversion.plain_pickle import read_plain_pickle
+from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint, read_plain_pickle
 from fairseq_mm.errors import UserError
 
 

@@ -12,8 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from numerics import assert_close
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.conversion.t5 import convert_t5
-from fairseq_mm.conversion.t5_back import convert_t5_to_huggingface
+from fairseq_mm.conversion.t5 import convert_t5, convert_t5_to_huggingface
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
@@ -511,9 +510,9 @@ def test_way_back_is_for_t5_with_its_own_vocabulary(pieces, saved, tmp_path):
 
 
 def test_architecture_is_that_of_the_sizes():
-    from fairseq_mm.conversion.t5 import _architecture
+    from fairseq_mm.conversion.t5 import _find_architecture
     from fairseq_mm.models.t5 import LARGE, SMALL
 
-    assert _architecture({**SMALL, "dropout": 0.1})[0] == "t5_small"
-    assert _architecture(LARGE)[0] == "t5_large"
-    assert _architecture({**LARGE, "head_dim": 65}) == ("t5", {})
+    assert _find_architecture({**SMALL, "dropout": 0.1})[0] == "t5_small"
+    assert _find_architecture(LARGE)[0] == "t5_large"
+    assert _find_architecture({**LARGE, "head_dim": 65}) == ("t5", {})

@@ -31,8 +31,7 @@ from toy_released_vse import (
 )
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
-from fairseq_mm.conversion.plain_pickle import read_plain_pickle
+from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint, read_plain_pickle
 from fairseq_mm.conversion.released_vse import is_numpy_archive
 from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 from fairseq_mm.data.feature_store import FeatureStore
