@@ -46,6 +46,6 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 def _section(parser: argparse.ArgumentParser) -> str:
     words = parser.prog.split()[1:]
-    with mock.patch.dict(os.environ, COLUMNS="88"):
+    with mock.patch.dict(os.environ, COLUMNS="82"):
         text = parser.format_help().rstrip()
     return f"{'#' * (len(words) + 1)} {' '.join(words)}\n\n````text\n{text}\n````"

@@ -23,13 +23,13 @@ def site(tmp_path_factory):
 def test_every_page_is_built_and_in_the_navigation(site):
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.stem != "index"]
     names = [str(path.relative_to(ROOT / "docs").with_suffix("")) for path in pages]
-    assert [name for name in names if not (site / name / "index.html").is_file()] == []
+    assert [name for name in names if not (site / f"{name}.html").is_file()] == []
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert [name for name in names if f"{name}.md" not in navigation] == []
 
 
 def test_the_command_line_has_every_subcommand_with_its_options(site):
-    page = (site / "command_line" / "index.html").read_text("utf-8")
+    page = (site / "command_line.html").read_text("utf-8")
     sections = set(re.findall(r'<h2 id="([\w-]+)"', page))
     assert sections == set(SUBCOMMANDS)
     assert "prepare captions" in page
@@ -37,5 +37,13 @@ def test_the_command_line_has_every_subcommand_with_its_options(site):
 
 
 def test_the_python_interface_is_described(site):
-    page = (site / "api" / "index.html").read_text("utf-8")
+    page = (site / "api.html").read_text("utf-8")
     assert 'id="fairseq_mm.from_pretrained"' in page
+
+
+def test_search_needs_no_server_and_no_other_site(site):
+    page = (site / "tasks" / "visual_storytelling.html").read_text("utf-8")
+    assert (site / "search" / "search_index.js").is_file()
+    assert 'src="../javascripts/iframe-worker.js"' in page
+    assert re.findall(r'<script[^>]* src="(?:https?:)?//', page) == []
+    assert 'data-md-component="source"' not in page
