@@ -1,4 +1,4 @@
-"""Base classes of visual storytelling: encoders of a story's five images, decoders and models."""
+"""Base classes of visual storytelling: encoders of five images, decoders and models."""
 
 from typing import Any, Optional
 
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.decoding_caches import keeps_all
-from fairseq_mm.modules.linear import float32_linear
+from fairseq_mm.modules.linear import float32_linear, normal_linear
 from fairseq_mm.modules.masked_batch_norm import MaskedBatchNorm
 from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
@@ -20,17 +19,16 @@ NUM_IMAGES = 5
 
 
 class NonLocalBlock(nn.Module):
-    """Wang et al. 2018, https://arxiv.org/abs/1711.07971, as in Li et al. 2020, section 3.2:
-    dot products (equation 3) over the number of positions, no softmax and no subsampling, and a
-    residual connection (equation 4). It starts as the identity.
+    """Non-local block (Wang et al. 2018, https://arxiv.org/abs/1711.07971; Li et al. 2020,
+    section 3.2).
 
-    Computed in float32: the output grows with the third power of the grid's values, which half
-    precision does not hold.
+    Dot products (equation 3) are divided by the number of positions, without softmax and
+    subsampling, and a residual connection follows (equation 4). The block starts as the identity.
 
     Args:
         channels: C of the grid.
-        inner_dim: width of theta, phi and g; half the channels by default.
-        has_batch_norm: normalise W_z y over the batch, as the released code does.
+        inner_dim: Dimension of theta, phi and g; half the channels by default.
+        has_batch_norm: True to normalise W_z y over the batch, as the released code does.
     """
 
     def __init__(self, channels: int, inner_dim: int = 0, *, has_batch_norm: bool = False) -> None:
@@ -41,25 +39,26 @@ class NonLocalBlock(nn.Module):
         self.g = nn.Linear(channels, inner_dim)
         self.output = nn.Linear(inner_dim, channels)
         self.norm = MaskedBatchNorm(channels, momentum=0.1) if has_batch_norm else None
+        # With the last layer at zero the block is the identity at first. The released code does
+        # this to the batch norm.
         last = self.norm if self.norm is not None else self.output
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
 
     def similarities(self, grid: Tensor) -> Tensor:
-        """``[B, R, R]`` f(x_i, x_j) = theta(x_i) phi(x_j) of a grid ``[B, R, C]`` (equation 3)."""
+        """Compute f(x_i, x_j) = theta(x_i) phi(x_j) (equation 3): [B, R, C] -> [B, R, R]."""
+        # float32: the output grows with the third power of the values of the grid, which half
+        # precision does not hold.
         theta, phi = float32_linear(self.theta, grid), float32_linear(self.phi, grid)
         return torch.matmul(theta, phi.transpose(-1, -2))
 
     def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
-        """
-        Args:
-            grid: ``[B, R, C]``: R positions of C channels.
-            valid_mask: ``[B]`` bool, False where a whole grid is padding.
+        """Compute the block for grids [B, R, C] with R positions, in float32.
 
-        Returns:
-            ``[B, R, C]`` float32.
+        ``valid_mask`` is [B] bool, False if a whole grid is padding.
         """
         num_positions = grid.size(1)
+        # Divided before the second product, which keeps the numbers smaller.
         values = torch.matmul(self.similarities(grid) / num_positions, float32_linear(self.g, grid))
         update = float32_linear(self.output, values)
         if self.norm is not None:
@@ -68,17 +67,17 @@ class NonLocalBlock(nn.Module):
 
 
 class ImageVectors(nn.Module):
-    """Features of each image -> one vector: the mean over its positions, projected, normalised.
+    """Module that maps the features of each image to a projected, normalised mean.
 
     Args:
-        feature_dim: D of the features.
+        feature_dim: D, dimension of the features.
         output_dim: E.
-        rows_per_image: R positions of an image.
-        non_local: apply a non-local block to the grid first.
-        non_local_norm: with batch normalisation in it.
+        rows_per_image: R, number of positions of an image.
+        non_local: True to apply a non-local block to the grid first.
+        non_local_norm: True for batch normalisation in this block.
 
     Raises:
-        UserError: if a non-local block is to be applied to a single position.
+        UserError: if a non-local block would be applied to a single position.
     """
 
     def __init__(
@@ -100,23 +99,18 @@ class ImageVectors(nn.Module):
         self.non_local = None
         if non_local:
             self.non_local = NonLocalBlock(feature_dim, has_batch_norm=non_local_norm)
-        self.proj = nn.Linear(feature_dim, output_dim)
-        nn.init.normal_(self.proj.weight, std=0.02)
-        nn.init.zeros_(self.proj.bias)
+        self.proj = normal_linear(feature_dim, output_dim, 0.02)
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            features: ``[B, N * R, D]``.
-            padding_mask: ``[B, N * R]`` bool, True at missing images.
+        """Split features [B, N R, D] into grids [B, N, R, D] in float32, zero for missing
+        images.
 
-        Returns:
-            grids ``[B, N, R, D]`` float32, zero for missing images, and image_padding_mask
-            ``[B, N]`` bool, True at missing images.
+        Returns the grids, and a mask [B, N], True at missing images; ``padding_mask`` is [B, N R]
+        bool.
 
         Raises:
-            UserError: if the number of rows is not one of images with R positions each.
+            UserError: if there are not five images of R positions each.
         """
         if features.size(1) != NUM_IMAGES * self.rows_per_image:
             raise UserError(
@@ -126,16 +120,15 @@ class ImageVectors(nn.Module):
         shape = (len(features), NUM_IMAGES, self.rows_per_image)
         is_padding = padding_mask.view(shape)
         grids = features.reshape(*shape, -1).float()
+        # Zeros, because features of missing images are undefined, and NaN times a mask of 0 would
+        # stay NaN.
         return grids.masked_fill(is_padding.unsqueeze(-1), 0), is_padding.all(dim=2)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """
-        Args:
-            features: as for :meth:`grids`.
-            padding_mask: as for :meth:`grids`.
+        """Compute vectors [B, N, E], zero for missing images, and a mask [B, N], True at missing
+        images.
 
-        Returns:
-            vectors ``[B, N, E]``, zero for missing images, and image_padding_mask ``[B, N]``.
+        See :meth:`grids` for the arguments.
         """
         grids, image_padding_mask = self.grids(features, padding_mask)
         if self.non_local is not None:
@@ -150,19 +143,12 @@ class ImageVectors(nn.Module):
 
 
 class ImageEncoder(BatchFirstEncoder):
-    """Base of encoders whose output is ``vectors`` and ``image_padding_mask``, with the methods
-    that fairseq requires.
+    """Base of encoders without dictionary whose output is ``vectors`` and
+    ``image_padding_mask``.
     """
 
     def __init__(self) -> None:
         super().__init__(dictionary=None)
-
-    def reorder_encoder_out(
-        self, encoder_out: dict[str, list[Tensor]], new_order: Tensor
-    ) -> dict[str, list[Tensor]]:
-        if keeps_all(new_order, len(encoder_out["vectors"][0])):
-            return encoder_out
-        return super().reorder_encoder_out(encoder_out, new_order)
 
 
 class GlocalEncoder(ImageEncoder):
@@ -192,27 +178,24 @@ class GlocalEncoder(ImageEncoder):
         dropout: float,
     ) -> None:
         super().__init__()
+        # The name is in the keys of every checkpoint, so it stays.
         self.pictures = images
         self.lstm = SkippingLSTM(vector_dim, hidden_dim, num_layers, dropout)
         self.glocal_proj = nn.Linear(vector_dim + 2 * hidden_dim, glocal_dim)
         self.glocal_norm = MaskedBatchNorm(glocal_dim)
         self.output_proj = nn.Linear(glocal_dim, output_dim)
+        # N(0, 0.02) and zero biases, as in the released code.
         for layer in (self.glocal_proj, self.output_proj):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode the images.
+        """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
+        images.
 
-        Args:
-            features: [B, 5 R, D].
-            padding_mask: [B, 5 R] bool, True at missing images.
-
-        Returns:
-            ``vectors``: [B, 5, output_dim]; the vector of a missing image depends only on the
-                others.
-            ``image_padding_mask``: [B, 5] bool.
+        Returns ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5] bool. The vector of
+        a missing image depends only on the other images.
         """
         local, image_padding_mask = self.pictures(features, padding_mask)
         glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)
@@ -222,25 +205,26 @@ class GlocalEncoder(ImageEncoder):
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
-def image_vectors(
-    task: Any, output_dim: int, *, non_local: bool = False, non_local_norm: bool = False
-) -> ImageVectors:
-    """:class:`ImageVectors` for a task's features."""
-    return ImageVectors(
-        task.feature_dim,
-        output_dim,
-        task.rows_per_image,
-        non_local=non_local,
-        non_local_norm=non_local_norm,
+def image_vectors(task: Any, output_dim: int, **options: bool) -> ImageVectors:
+    """Build :class:`ImageVectors` for the features of a task."""
+    return ImageVectors(task.feature_dim, output_dim, task.rows_per_image, **options)
+
+
+def build_glocal_encoder(cfg: Any, task: Any, output_dim: int, **options: bool) -> GlocalEncoder:
+    """Build GLAC's encoder from a config; ``options`` go to :class:`ImageVectors`."""
+    return GlocalEncoder(
+        image_vectors(task, cfg.picture_dim, **options),
+        vector_dim=cfg.picture_dim,
+        hidden_dim=cfg.encoder_hidden_dim,
+        num_layers=cfg.encoder_layers,
+        glocal_dim=cfg.glocal_dim,
+        output_dim=output_dim,
+        dropout=cfg.encoder_dropout,
     )
 
 
 class StoryDecoder(FeatureDecoder):
-    """Words of stories: subclasses define ``extract_features`` and the layer ``output_proj``.
-
-    Args:
-        separator: index of the token between sentences.
-    """
+    """Base of decoders of stories, whose sentences are divided by the token ``separator``."""
 
     def __init__(self, dictionary: Any, separator: int) -> None:
         super().__init__(dictionary)
@@ -250,26 +234,24 @@ class StoryDecoder(FeatureDecoder):
 class StoryModel(FairseqEncoderDecoderModel):
     """Model of stories of five images; carries the provenance of its training data."""
 
-    def __init__(self, encoder: "ImageEncoder", decoder: StoryDecoder, task: Any) -> None:
+    def __init__(self, encoder: ImageEncoder, decoder: StoryDecoder, task: Any) -> None:
         super().__init__(encoder, decoder)
         self.add_module(MODULE_NAME, Provenance.of_task(task))
 
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing images.
-            prev_output_tokens: ``[B, T]``.
+        """Compute logits [B, T, V], and the second result of the decoder's ``extract_features``.
 
-        Returns:
-            logits: ``[B, T, V]``, and what the decoder's ``extract_features`` adds.
+        Args:
+            features: [B, 5 R, D].
+            padding_mask: [B, 5 R] bool, True at missing images.
+            prev_output_tokens: [B, T].
         """
         return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
 
 
 def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:
-    """``vectors`` and ``image_padding_mask`` of an encoder's output."""
+    """Return ``vectors`` and ``image_padding_mask`` of an encoder's output."""
     assert encoder_out is not None
     return encoder_out["vectors"][0], encoder_out["image_padding_mask"][0]

@@ -1,4 +1,6 @@
-"""The transformer decoder of Transtory-decoder and Transtory-full: sentence by sentence."""
+"""Transformer decoder of Transtory-decoder and Transtory-full, which sees one sentence at a
+time.
+"""
 
 from typing import Any, Optional
 
@@ -8,7 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._image_sequence import StoryDecoder, encoder_output
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
-from fairseq_mm.modules.decoding_caches import SentenceCache
+from fairseq_mm.modules.decoding_caches import SentenceCache, select_rows
 from fairseq_mm.modules.positions import (
     next_positions,
     select_sentence_vectors,
@@ -21,20 +23,14 @@ from fairseq_mm.modules.transformer_layer import (
 )
 
 STATE = "sentence_decoder"
-# values of the buffer `version`, which checkpoints of the first lack
+# Values of the buffer `version`. Checkpoints from before the reversed order have no such buffer.
 SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
 class CurrentImageAttention(nn.Module):
-    """Multi-head attention to the single vector of the sentence's image.
+    """Multi-head attention to the single vector [B, D] of a sentence's image."""
 
-    A softmax over one value is 1, so queries and keys have no effect and no weights here. In
-    training, this 1 is dropped out for each head and word, like any attention weight.
-
-    Args:
-        dim: D of words and vectors.
-        num_heads: Number of heads, a divisor of D.
-    """
+    # A softmax over one value is 1, so queries and keys would have no effect and have no weights.
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -47,8 +43,10 @@ class CurrentImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Compute from the vectors [B, 5, D] the terms that do not depend on words; batch first."""
+        """Compute the terms of vectors [B, 5, D] that do not depend on words; batch first."""
         values = self.value_proj(vectors)
+        # Without dropout the output projection commutes with the selection of a sentence, so it
+        # runs on five vectors and not on every word.
         return [values if self._drops_weights else self.out_proj(values)]
 
     @property
@@ -58,22 +56,18 @@ class CurrentImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """``[B, T, D]`` for words ``x``, and no weights."""
+        """Compute the output [B, T, D] for words x; there are no weights."""
         read = select_sentence_vectors(prepared[0], sentences)
         if self._drops_weights:
             B, T = sentences.shape
+            # PyTorch drops attention weights for each head and word; the one weight here is 1.
             weights = F.dropout(read.new_ones(B, self.num_heads, T, 1), self.dropout)
             read = self.out_proj(merge_heads(weights * split_heads(read, self.num_heads)))
         return read, None
 
 
 class AllImageAttention(nn.Module):
-    """Multi-head attention to the vectors of all images.
-
-    Args:
-        dim: D of words and vectors.
-        num_heads: Number of heads, a divisor of D.
-    """
+    """Multi-head attention to the vectors [B, 5, D] of all images."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -89,7 +83,7 @@ class AllImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Keys and values of ``[B, 5, D]``, batch first."""
+        """Compute keys and values of vectors [B, 5, D], batch first."""
         return [
             split_heads(self.key_proj(vectors), self.num_heads),
             split_heads(self.value_proj(vectors), self.num_heads),
@@ -98,24 +92,19 @@ class AllImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """``[B, T, D]`` for words ``x``, and weights ``[B, T, 5]``, the heads' mean before
-        dropout."""
+        """Compute the output [B, T, D] for words x, and the heads' mean weights [B, T, 5]."""
         keys, values = prepared
         queries = split_heads(self.query_proj(x), self.num_heads)
         weights = attention_weights(queries, keys, ~image_padding_mask[:, None, None])
-        kept = F.dropout(weights, self.dropout, self.training)
-        return self.out_proj(merge_heads(torch.matmul(kept, values))), weights.mean(dim=1)
+        dropped = F.dropout(weights, self.dropout, self.training)
+        return self.out_proj(merge_heads(torch.matmul(dropped, values))), weights.mean(dim=1)
 
 
 class SentenceLayer(nn.Module):
     """Self-attention within the sentence, attention to images, feed-forward; post-norm.
 
-    Args:
-        dim: D.
-        num_heads: Number of heads, a divisor of D.
-        dropout: Dropout of the sub-layers' outputs and of the inner layer.
-        attention_dropout: Dropout of the self-attention's weights.
-        images: :class:`CurrentImageAttention` or :class:`AllImageAttention`.
+    ``images`` is a :class:`CurrentImageAttention` or :class:`AllImageAttention`;
+    ``attention_dropout`` applies to the weights of the self-attention.
     """
 
     def __init__(
@@ -144,16 +133,14 @@ class SentenceLayer(nn.Module):
         sentences: Tensor,
         image_padding_mask: Tensor,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """
-        Args:
-            x: ``[B, T, D]``.
-            attended: ``[B, T, D]`` self-attention's output for it.
-            prepared: see :meth:`AllImageAttention.prepare`.
-            sentences: ``[B, T]``.
-            image_padding_mask: ``[B, 5]`` images.
+        """Compute the layer: [B, T, D] -> [B, T, D], and image weights [B, T, 5] or None.
 
-        Returns:
-            ``[B, T, D]``, and weights of the images ``[B, T, 5]`` or None.
+        Args:
+            x: [B, T, D].
+            attended: [B, T, D] output of the self-attention for x.
+            prepared: See :meth:`AllImageAttention.prepare`.
+            sentences: [B, T] index of each word's sentence.
+            image_padding_mask: [B, 5] bool, True at missing images.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
         seen, weights = self.pictures(x, prepared, sentences, image_padding_mask)
@@ -214,6 +201,7 @@ class SentenceDecoder(StoryDecoder):
         )
         self.output_proj = nn.Linear(embedding_dim, len(dictionary))
         for layer in (self.embedding, self.output_proj):
+            # U(-0.1, 0.1) for embedding and output, as in the released code.
             nn.init.uniform_(layer.weight, -0.1, 0.1)
         nn.init.zeros_(self.output_proj.bias)
         with torch.no_grad():
@@ -225,16 +213,10 @@ class SentenceDecoder(StoryDecoder):
         encoder_out: Optional[dict[str, list[Tensor]]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last word is new.
+        """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
-        Returns:
-            ``[B, T, D]``, or ``[B, 1, D]`` when decoding incrementally; and a dict with
-            ``image_attention``: ``[B, T, 5]`` of the last layer, or None where words see one
-            image.
+        The dict also has ``image_attention``: [B, T, 5] of the last layer, or None if words see one
+        image.
         """
         vectors, image_padding_mask = encoder_output(encoder_out)
         if incremental_state is not None:
@@ -243,6 +225,7 @@ class SentenceDecoder(StoryDecoder):
             )
         sentences, positions = sentence_positions(prev_output_tokens, self.separator)
         T = prev_output_tokens.size(1)
+        # All sentences of a story are decoded in one pass of training; the mask keeps them apart.
         is_same = sentences.unsqueeze(2) == sentences.unsqueeze(1)
         is_before = torch.ones(T, T, dtype=torch.bool, device=is_same.device).tril()
         attention_mask = (is_same & is_before).unsqueeze(1)  # [B, 1, T, T]
@@ -255,19 +238,14 @@ class SentenceDecoder(StoryDecoder):
         return x, {"attn": None, "image_attention": weights}
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Decodes with checkpoints of before the reversed frequencies as they were trained."""
         if self.encodes_sentence:
+            # Checkpoints from before the reversed order decode as they were trained.
             version = state_dict.setdefault(f"{name}.version", torch.tensor([SAME_FREQUENCIES]))
             self.reverses_frequencies = int(version) >= REVERSED_FREQUENCIES
         super().upgrade_state_dict_named(state_dict, name)
 
     def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
-        """Encode the sentence's index and the position in the sentence.
-
-        Both are encoded by sinusoids, the sentence's index with the channels in reverse order. High
-        frequencies of one then meet low frequencies of the other, so that two places are no closer
-        to each other than the two closest positions of one sentence. With the channels in the same
-        order, word 3 of sentence 1 and word 1 of sentence 3 would have equal codes.
+        """Encode the sentence's index and the position in the sentence by sinusoids.
 
         Args:
             sentences: [...] index of each word's sentence, from 0.
@@ -280,8 +258,12 @@ class SentenceDecoder(StoryDecoder):
         encoding = sinusoids(positions, dim)
         if not self.encodes_sentence:
             return encoding
-        of_sentence = sinusoids(sentences, dim)
-        return encoding + (of_sentence.flip(-1) if self.reverses_frequencies else of_sentence)
+        sentence_encoding = sinusoids(sentences, dim)
+        # Reversed channels: high frequencies of one encoding meet low frequencies of the other.
+        # Otherwise word 3 of sentence 1 and word 1 of sentence 3 would have equal codes.
+        if self.reverses_frequencies:
+            sentence_encoding = sentence_encoding.flip(-1)
+        return encoding + sentence_encoding
 
     def _embed(self, tokens: Tensor, sentences: Tensor, positions: Tensor) -> Tensor:
         x = self.embedding(tokens)
@@ -290,7 +272,7 @@ class SentenceDecoder(StoryDecoder):
     def _step(
         self, tokens: Tensor, vectors: Tensor, image_padding_mask: Tensor, incremental_state: dict
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """:meth:`extract_features` of one new word ``[B]`` for each row."""
+        """Compute :meth:`extract_features` for one new word per row, [B]."""
         saved = self.get_incremental_state(incremental_state, STATE)
         before = None if saved is None else (saved["sentence"], saved["position"])
         sentence, position = next_positions(before, tokens, self.separator)
@@ -310,8 +292,8 @@ class SentenceDecoder(StoryDecoder):
             attended = merge_heads(attend(query, keys, values, attention_mask))
             attended = layer.self_attention.out_proj(attended)
             x, weights = layer(x, attended, prepared[i], sentence.unsqueeze(1), image_padding_mask)
-        kept = {"sentence": sentence, "position": position, "prepared": prepared, "cache": cache}
-        self.set_incremental_state(incremental_state, STATE, kept)
+        state = {"sentence": sentence, "position": position, "prepared": prepared, "cache": cache}
+        self.set_incremental_state(incremental_state, STATE, state)
         return x, {"attn": None, "image_attention": weights}
 
     def _empty_cache(self, like: Tensor) -> SentenceCache:
@@ -323,13 +305,26 @@ class SentenceDecoder(StoryDecoder):
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             return
+        # The cache reorders itself in place; every other entry is a tensor or a list of tensors.
         saved["cache"].select(new_order)
-        kept = {
-            "sentence": saved["sentence"].index_select(0, new_order),
-            "position": saved["position"].index_select(0, new_order),
-            "prepared": [
-                [x.index_select(0, new_order) for x in parts] for parts in saved["prepared"]
-            ],
-            "cache": saved["cache"],
-        }
-        self.set_incremental_state(incremental_state, STATE, kept)
+        state = {k: x if k == "cache" else select_rows(x, new_order) for k, x in saved.items()}
+        self.set_incremental_state(incremental_state, STATE, state)
+
+
+def build_sentence_decoder(
+    cfg: Any, task: Any, *, sees_all_images: bool, encodes_sentence: bool
+) -> SentenceDecoder:
+    """Build the decoder from the config of Transtory-decoder or Transtory-full."""
+    return SentenceDecoder(
+        task.target_dictionary,
+        task.separator_index,
+        embedding_dim=cfg.embedding_dim,
+        num_layers=cfg.decoder_layers,
+        num_heads=cfg.decoder_attention_heads,
+        inner_dim=cfg.decoder_ffn_dim,
+        dropout=cfg.dropout,
+        attention_dropout=cfg.attention_dropout,
+        embedding_dropout=cfg.embedding_dropout,
+        sees_all_images=sees_all_images,
+        encodes_sentence=encodes_sentence,
+    )

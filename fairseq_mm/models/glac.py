@@ -55,11 +55,10 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._image_sequence import (
-    GlocalEncoder,
     StoryDecoder,
     StoryModel,
+    build_glocal_encoder,
     encoder_output,
-    image_vectors,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -70,12 +69,13 @@ from fairseq_mm.modules.positions import (
 )
 
 SLICE_INITS = ("copies", "independent")
-SliceInit: Any = ChoiceEnum(SLICE_INITS)  # made at run time: Any to a type checker
-# rows of a step up to which PyTorch's LSTM takes longer on a CPU than its cells: it lays out its
-# weights anew for each call
+SliceInit: Any = ChoiceEnum(SLICE_INITS)  # created at run time, so Any for type checkers
+# With so few rows on a CPU, a step of PyTorch's LSTM takes longer than a step of its cells, because
+# the LSTM lays out its weights anew at each call.
 FEW_ROWS = 16
 _NOISE_SEED = 1
-LEAST_TEMPERATURE = 1e-3  # below, float32 has no room for the scores
+# With a smaller divisor, scores would leave the range of float32.
+LEAST_TEMPERATURE = 1e-3
 
 
 @dataclass
@@ -119,15 +119,13 @@ class GlacConfig(FairseqDataclass):
 
 
 class GlacDecoder(StoryDecoder):
-    """Words from the image of their sentence and all words before.
+    """Decoder that predicts words from the image of their sentence and all words before.
 
     Args:
-        separator: index of the token between sentences.
-        embedding_dim: of words.
+        separator: Index of the token between sentences.
         hidden_dim: H of the LSTM, and of a slice of an image's vector.
-        slices: S of an image's vector; with several, each word attends to them.
-        slice_temperature: divides the scores of slices.
-        dropout: between the LSTM's layers and of its output.
+        slices: S, number of slices of an image's vector; each word attends to several.
+        slice_temperature: Divisor of the scores of slices.
     """
 
     state_key = "glac"
@@ -163,6 +161,7 @@ class GlacDecoder(StoryDecoder):
         nn.init.uniform_(self.output_proj.weight, -0.1, 0.1)
         nn.init.zeros_(self.output_proj.bias)
         with torch.no_grad():
+            # uniform_() has filled the row of padding, which nn.Embedding had zeroed.
             self.embedding.weight[dictionary.pad()].zero_()
 
     def extract_features(
@@ -171,15 +170,9 @@ class GlacDecoder(StoryDecoder):
         encoder_out: Optional[dict[str, list[Tensor]]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last word is new.
+        """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
 
-        Returns:
-            ``[B, T, H]``, or ``[B, 1, H]`` when decoding incrementally; and with several slices a
-            dict with ``slice_attention`` ``[B, T, S]``.
+        With several slices, the second result is a dict with ``slice_attention`` [B, T, S].
         """
         vectors, _ = encoder_output(encoder_out)  # [B, 5, S H]
         saved = None
@@ -192,7 +185,11 @@ class GlacDecoder(StoryDecoder):
             sentence, position = next_positions(before, prev_output_tokens[:, 0], self.separator)
             sentences, positions = sentence.unsqueeze(1), position.unsqueeze(1)
         embedded = self.embedding_dropout(self.embedding(prev_output_tokens))
-        state = self._initial_state(embedded) if saved is None else (saved["h"], saved["c"])
+        if saved is None:
+            zeros = embedded.new_zeros(len(embedded), self.lstm.num_layers, self.lstm.hidden_size)
+            state = zeros, zeros
+        else:
+            state = saved["h"], saved["c"]
         weights = None
         if self.slices > 1:
             outputs, weights, state = self._attend(vectors, embedded, sentences, positions, state)
@@ -200,26 +197,24 @@ class GlacDecoder(StoryDecoder):
             inputs = torch.cat([select_sentence_vectors(vectors, sentences), embedded], dim=-1)
             outputs, state = self._run(inputs, state)
         if incremental_state is not None:
-            kept = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
-            self.set_incremental_state(incremental_state, self.state_key, kept)
-        # fairseq's search looks for attention to source words
+            saved = {"h": state[0], "c": state[1], "sentence": sentence, "position": position}
+            self.set_incremental_state(incremental_state, self.state_key, saved)
+        # fairseq's search reads the key `attn`, attention to source words, if the dict is not None
         extra = None if weights is None else {"attn": None, "slice_attention": weights}
         return self.dropout(outputs), extra
-
-    def _initial_state(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        zeros = like.new_zeros(len(like), self.lstm.num_layers, self.lstm.hidden_size)
-        return zeros, zeros
 
     def _run(
         self, inputs: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Outputs ``[B, T, H]`` of the LSTM for ``[B, T, H + E]``, and the state after them."""
+        """Run the LSTM on [B, T, H + E]; returns outputs [B, T, H] and the new state."""
         B, T, _ = inputs.shape
         if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
+            # layers in the second dimension, so that fairseq can reorder rows in the first
             hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
             outputs = self._step_cells(inputs[:, 0], hs, cs).unsqueeze(1)
             return outputs, (torch.stack(hs, dim=1), torch.stack(cs, dim=1))
-        outputs, (h, c) = self.lstm(inputs, _layers_first(state))
+        h, c = (x.transpose(0, 1).contiguous() for x in state)
+        outputs, (h, c) = self.lstm(inputs, (h, c))
         return outputs, (h.transpose(0, 1), c.transpose(0, 1))
 
     def _attend(
@@ -230,27 +225,29 @@ class GlacDecoder(StoryDecoder):
         positions: Tensor,
         state: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Equations 6 to 8, a word at a time: each query is the output of the word before.
+        """Compute equations 6 to 8 word by word; each query is the output of the word before.
 
         Args:
-            vectors: ``[B, 5, S H]``.
-            embedded: ``[B, T, E]``.
-            sentences: ``[B, T]``.
-            positions: ``[B, T]``.
-            state: h and c, ``[B, layers, H]``.
+            vectors: [B, 5, S H].
+            embedded: [B, T, E].
+            sentences: [B, T].
+            positions: [B, T].
+            state: h and c, [B, layers, H] each.
 
         Returns:
-            outputs ``[B, T, H]``, weights ``[B, T, S]`` and the state after the last word.
+            Outputs [B, T, H], weights [B, T, S] and the state after the last word.
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
-        # split at once: the gradient of a single slice would be a tensor of the whole's size
-        chosen_at = select_sentence_vectors(slices, sentences).unbind(1)  # T times [B, S, H]
+        # unbind() has one gradient for all words; indexing a word would have one of full size each
+        slices_at = select_sentence_vectors(slices, sentences).unbind(1)  # T times [B, S, H]
         is_start = positions.eq(0).unsqueeze(-1).unbind(1)
         hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
         outputs, weights = [], []
         for t, word in enumerate(embedded.unbind(1)):
+            # As in the released code: the query is zero at the beginning of a sentence, but the
+            # state of the LSTM goes on.
             query = hs[-1].masked_fill(is_start[t], 0)
-            chosen = chosen_at[t]
+            chosen = slices_at[t]
             scores = torch.matmul(chosen, query.unsqueeze(-1)).squeeze(-1).float()
             weight = (scores / self.slice_temperature).softmax(dim=-1).to(chosen.dtype)
             mixture = torch.matmul(weight.unsqueeze(1), chosen).squeeze(1)
@@ -264,18 +261,18 @@ class GlacDecoder(StoryDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """``[B, H]`` of input ``[B, H + E]``; ``hs`` and ``cs``, ``[B, H]`` of each layer, become
-        those after the step."""
+        """Run one step on [B, H + E]; updates the layers' states [B, H] in the lists, returns
+        [B, H].
+        """
         for i in range(self.lstm.num_layers):
             if i > 0:
+                # Between layers only, as nn.LSTM does.
                 x = F.dropout(x, self.lstm.dropout, self.training)
-            hs[i], cs[i] = torch.lstm_cell(x, (hs[i], cs[i]), *self._weights_of(i))
+            names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            parameters = [getattr(self.lstm, f"{name}_l{i}") for name in names]
+            hs[i], cs[i] = torch.lstm_cell(x, (hs[i], cs[i]), *parameters)
             x = hs[i]
         return x
-
-    def _weights_of(self, layer: int) -> list[Tensor]:
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        return [getattr(self.lstm, f"{name}_l{layer}") for name in names]
 
 
 def copies_with_noise(
@@ -293,13 +290,10 @@ def copies_with_noise(
     Returns:
         [S N, D] the copies, one after the other.
     """
-    drawn = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
-    drawn = (drawn - drawn.mean(dim=0)) * (copies / (copies - 1)) ** 0.5
-    return (matrix + noise * matrix.std() * drawn).flatten(0, 1)
-
-
-def _layers_first(state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return state[0].transpose(0, 1).contiguous(), state[1].transpose(0, 1).contiguous()
+    samples = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
+    # Subtracting the mean shrinks the variance by (S - 1) / S, which the factor restores.
+    samples = (samples - samples.mean(dim=0)) * (copies / (copies - 1)) ** 0.5
+    return (matrix + noise * matrix.std() * samples).flatten(0, 1)
 
 
 @register_model("glac", dataclass=GlacConfig)
@@ -327,20 +321,12 @@ class GlacModel(StoryModel):
                 f"--slice-temperature {cfg.slice_temperature} does nothing with --slices 1: give "
                 "--slices, or --arch glac_decoder_attention."
             )
-        images = image_vectors(
+        encoder = build_glocal_encoder(
+            cfg,
             task,
-            cfg.picture_dim,
+            cfg.slices * cfg.hidden_dim,
             non_local=cfg.non_local,
             non_local_norm=cfg.non_local_norm,
-        )
-        encoder = GlocalEncoder(
-            images,
-            vector_dim=cfg.picture_dim,
-            hidden_dim=cfg.encoder_hidden_dim,
-            num_layers=cfg.encoder_layers,
-            glocal_dim=cfg.glocal_dim,
-            output_dim=cfg.slices * cfg.hidden_dim,
-            dropout=cfg.encoder_dropout,
         )
         decoder = GlacDecoder(
             task.target_dictionary,
@@ -363,15 +349,15 @@ class GlacModel(StoryModel):
         return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Begins with each slice as the vector of a model without slices: with that model itself
-        by ``--slice-init independent``, for a mixture of equal vectors is that vector, and else
-        with the noise that lets slices become different."""
+        """Initialise the slices from a model without slices, with the noise of ``--slice-init``."""
         super().upgrade_state_dict_named(state_dict, name)
         slices = self.decoder.slices
         weight = state_dict.get("encoder.output_proj.weight")
         if slices == 1 or weight is None or len(weight) != self.decoder.lstm.hidden_size:
             return
         bias = state_dict["encoder.output_proj.bias"]
+        # With equal slices any mixture is the vector of the trained model; noise lets the slices
+        # become different.
         state_dict["encoder.output_proj.bias"] = torch.cat([bias] * slices)
         # the same noise in each of several processes
         generator = torch.Generator().manual_seed(_NOISE_SEED)

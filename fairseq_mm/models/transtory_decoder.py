@@ -22,10 +22,10 @@ from fairseq.models import (
     register_model,
 )
 
-from fairseq_mm.models._image_sequence import GlocalEncoder, StoryModel, image_vectors
+from fairseq_mm.models._image_sequence import StoryModel, build_glocal_encoder
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._sentence_decoder import SentenceDecoder
+from fairseq_mm.models._sentence_decoder import build_sentence_decoder
 
 
 @dataclass
@@ -59,28 +59,8 @@ class TranstoryDecoderModel(StoryModel):
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
         check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
-        encoder = GlocalEncoder(
-            image_vectors(task, cfg.picture_dim),
-            vector_dim=cfg.picture_dim,
-            hidden_dim=cfg.encoder_hidden_dim,
-            num_layers=cfg.encoder_layers,
-            glocal_dim=cfg.glocal_dim,
-            output_dim=cfg.embedding_dim,
-            dropout=cfg.encoder_dropout,
-        )
-        decoder = SentenceDecoder(
-            task.target_dictionary,
-            task.separator_index,
-            embedding_dim=cfg.embedding_dim,
-            num_layers=cfg.decoder_layers,
-            num_heads=cfg.decoder_attention_heads,
-            inner_dim=cfg.decoder_ffn_dim,
-            dropout=cfg.dropout,
-            attention_dropout=cfg.attention_dropout,
-            embedding_dropout=cfg.embedding_dropout,
-            sees_all_images=False,
-            encodes_sentence=False,
-        )
+        encoder = build_glocal_encoder(cfg, task, cfg.embedding_dim)
+        decoder = build_sentence_decoder(cfg, task, sees_all_images=False, encodes_sentence=False)
         return cls(encoder, decoder, task)
 
 

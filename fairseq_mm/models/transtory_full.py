@@ -42,7 +42,7 @@ from fairseq_mm.models._image_sequence import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._sentence_decoder import SentenceDecoder
+from fairseq_mm.models._sentence_decoder import build_sentence_decoder
 from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
@@ -86,8 +86,6 @@ class TranstoryFullEncoder(ImageEncoder):
         vector_dim: E.
         num_heads: Number of heads, a divisor of E.
         output_dim: Dimension of the memory.
-        dropout: Dropout in the layers.
-        attention_dropout: Dropout of the attention weights; None for ``dropout``.
     """
 
     def __init__(
@@ -113,14 +111,10 @@ class TranstoryFullEncoder(ImageEncoder):
         self.output_proj = nn.Linear(vector_dim, output_dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing images.
+        """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
+        images.
 
-        Returns:
-            ``vectors``: ``[B, 5, output_dim]``.
-            ``image_padding_mask``: ``[B, 5]`` bool.
+        Returns ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5] bool.
         """
         x, image_padding_mask = self.pictures(features, padding_mask)
         places = torch.arange(x.size(1), device=x.device)
@@ -150,6 +144,8 @@ class TranstoryFullModel(StoryModel):
         encoder = TranstoryFullEncoder(
             image_vectors(task, cfg.picture_dim),
             vector_dim=cfg.picture_dim,
+            # 0 stands for the default of the chosen variant: section 4.3 has one layer, the
+            # released code three.
             num_layers=cfg.encoder_layers or (RELEASED_LAYERS if is_released else PAPER_LAYERS),
             num_heads=cfg.encoder_attention_heads,
             inner_dim=cfg.encoder_ffn_dim,
@@ -157,16 +153,11 @@ class TranstoryFullModel(StoryModel):
             dropout=cfg.dropout,
             attention_dropout=cfg.attention_dropout,
         )
-        decoder = SentenceDecoder(
-            task.target_dictionary,
-            task.separator_index,
-            embedding_dim=cfg.embedding_dim,
-            num_layers=cfg.decoder_layers,
-            num_heads=cfg.decoder_attention_heads,
-            inner_dim=cfg.decoder_ffn_dim,
-            dropout=cfg.dropout,
-            attention_dropout=cfg.attention_dropout,
-            embedding_dropout=cfg.embedding_dropout,
+        decoder = build_sentence_decoder(
+            # The released decoder sees the image of its sentence, which tells the sentences apart
+            # already.
+            cfg,
+            task,
             sees_all_images=not is_released,
             encodes_sentence=not is_released,
         )

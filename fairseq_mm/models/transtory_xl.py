@@ -36,9 +36,7 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import (
-    register_model,
-)
+from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
@@ -53,7 +51,7 @@ from fairseq_mm.models._image_sequence import (
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.attention import merge_heads, split_heads
-from fairseq_mm.modules.decoding_caches import FIRST_CAPACITY, SentenceCache
+from fairseq_mm.modules.decoding_caches import FIRST_CAPACITY, SentenceCache, select_rows
 from fairseq_mm.modules.positions import next_positions, sentence_positions
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
@@ -90,25 +88,18 @@ class TranstoryXLConfig(FairseqDataclass):
 
 
 class TranstoryXLEncoder(ImageEncoder):
-    """The images' vectors, each by itself.
-
-    Args:
-        images: features -> vectors.
-    """
+    """Encoder that computes the vector of each image by itself."""
 
     def __init__(self, images: ImageVectors) -> None:
         super().__init__()
         self.pictures = images
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """
-        Args:
-            features: ``[B, 5 R, D]``.
-            padding_mask: ``[B, 5 R]`` bool, True at missing images.
+        """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
+        images.
 
-        Returns:
-            ``vectors``: ``[B, 5, F]``, zero for missing images.
-            ``image_padding_mask``: ``[B, 5]`` bool.
+        Returns ``vectors`` [B, 5, F], zero for missing images, and ``image_padding_mask`` [B, 5]
+        bool.
         """
         vectors, image_padding_mask = self.pictures(features, padding_mask)
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
@@ -132,17 +123,13 @@ class TranstoryXLLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """``[..., D]`` of the input and what its heads attended to ``[..., H A]``."""
+        """Compute the layer from its input [..., D] and the context of its heads [..., H A]."""
         x = self.attention_norm(x + self.dropout(self.attention.out_proj(attended)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class TranstoryXLDecoder(StoryDecoder):
-    """Words from their sentence, and a memory of former sentences fused with the image.
-
-    Args:
-        separator: index of the token between sentences.
-    """
+    """Decoder that reads the sentence, and a memory of former sentences fused with the image."""
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
         super().__init__(dictionary, separator)
@@ -156,6 +143,8 @@ class TranstoryXLDecoder(StoryDecoder):
         padding_idx = None if self.is_released else dictionary.pad()
         self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, padding_idx)
         self.embedding_proj = nn.Linear(cfg.embedding_dim, cfg.model_dim, bias=False)
+        # W_fuse of equation 12 in two parts, so that the part of the image is computed once for all
+        # slots.
         self.memory_fusion = nn.Linear(cfg.model_dim, cfg.model_dim)
         self.picture_fusion = nn.Linear(cfg.picture_dim, cfg.model_dim, bias=False)
         self.layers: Any = nn.ModuleList(TranstoryXLLayer(cfg) for _ in range(cfg.decoder_layers))
@@ -163,6 +152,7 @@ class TranstoryXLDecoder(StoryDecoder):
         self.dropout = nn.Dropout(cfg.dropout)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
+                # Hugging Face's Transformer-XL, which the released code uses, initialises so.
                 nn.init.normal_(module.weight, std=0.02)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
@@ -171,13 +161,16 @@ class TranstoryXLDecoder(StoryDecoder):
                 self.embedding.weight[padding_idx].zero_()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """``[..., D]`` of words ``[...]``, scaled by the root of D."""
+        """Embed words, [...] -> [..., D], scaled by the root of D."""
         width = self.embedding_proj.out_features
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
-        """Of the first sentence: ``memory_length`` equal slots, from images ``[B, F]``; ages and
-        mask on ``device``."""
+        """Build the memory of the first sentence from images [B, F]; ages and mask are on
+        ``device``.
+        """
+        # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
+        # slots, stored once.
         fused = self.picture_fusion(image) + self.memory_fusion.bias
         ages = torch.arange(self.memory_length, 0, -1, device=device)
         valid_mask = torch.ones(len(image), len(ages), dtype=torch.bool, device=device)
@@ -194,11 +187,8 @@ class TranstoryXLDecoder(StoryDecoder):
         memory: SegmentMemory,
         hidden: list[Tensor],
         lengths: Tensor,
-        *,
-        segment_length: Optional[int] = None,
+        segment_length: int,
     ) -> SegmentMemory:
-        if segment_length is None:
-            segment_length = self.segment_length
         renewed = remember(
             memory,
             hidden,
@@ -211,32 +201,29 @@ class TranstoryXLDecoder(StoryDecoder):
         return renewed
 
     def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
-        """
-        Args:
-            positions: ``[B or 1, L]`` of the queries in their segment.
-            distances: ``[B or 1, L, K]`` of the keys to the queries.
-            valid_mask: ``[B, K]`` bool, False at padding.
+        """Return a mask [B, L, K] of the keys that each query sees.
 
-        Returns:
-            ``[B, L, K]`` bool: keys that each query sees.
+        ``positions`` are [B or 1, L], ``distances`` [B or 1, L, K], ``valid_mask`` is [B, K].
         """
         attention_mask = (distances >= 0) & valid_mask.unsqueeze(1)
         if self.is_released:
+            # same_length of Transformer-XL: every word sees equally many states.
             attention_mask = attention_mask & (distances < self.memory_length)
         return attention_mask
 
     def read_segment(
         self, x: Tensor, lengths: Tensor, memory: SegmentMemory
     ) -> tuple[Tensor, list[Tensor]]:
-        """
+        """Read one sentence per row.
+
         Args:
-            x: ``[B, L, D]`` embedded words of a sentence in each row.
-            lengths: ``[B]`` real ones among them. On the CPU, as the memory's ages and mask are
-                then, nothing here waits for a GPU.
-            memory: fused with the sentence's image.
+            x: [B, L, D] embedded words.
+            lengths: [B] number of real words. Nothing here waits for a GPU if it is on the CPU, as
+                the ages and mask of the memory then are.
+            memory: Memory fused with the sentence's image.
 
         Returns:
-            output ``[B, L, D]``, and each layer's input ``[B, L, D]``: zeros at padding.
+            Output [B, L, D], and the input [B, L, D] of each layer, zero at padding.
         """
         B, L, D = x.shape
         shape = B, L
@@ -283,15 +270,7 @@ class TranstoryXLDecoder(StoryDecoder):
         encoder_out: Optional[dict[str, list[Tensor]]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, None]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last word is new.
-
-        Returns:
-            ``[B, T, D]``, or ``[B, 1, D]`` when decoding incrementally, and None.
-        """
+        """Compute features [B, T, D], or [B, 1, D] when decoding incrementally."""
         images, _ = encoder_output(encoder_out)
         if incremental_state is not None:
             if self.is_released:
@@ -324,15 +303,18 @@ class TranstoryXLDecoder(StoryDecoder):
             read, hidden = self.read_segment(x, lengths, memory)
             output = output.index_put((rows, times), read[rows, places])
             if k < int(sentences.max()):
+                # A story may have more sentences than images: the last image then goes on.
                 following = images[:, min(k + 1, images.size(1) - 1)]
-                memory = self.fuse(self._remember(memory, hidden, lengths), following)
+                memory = self.fuse(
+                    self._remember(memory, hidden, lengths, self.segment_length), following
+                )
         return output, None
 
     def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """``[B, 1, D]`` of one new word ``[B]`` for each row.
+        """Compute [B, 1, D] for one new word [B] per row.
 
-        The cache has three parts a layer: keys, values and inputs of memory and sentence, one after
-        the other; ``valid_mask`` tells which slots of the memory are no padding.
+        The cache has three parts per layer: keys, values and inputs of memory and sentence, one
+        after the other. ``valid_mask`` is False at padding slots of the memory.
         """
         M = self.memory_length
         saved = self.get_incremental_state(incremental_state, STATE)
@@ -340,9 +322,9 @@ class TranstoryXLDecoder(StoryDecoder):
             sentence, position = next_positions(None, tokens, self.separator)
             valid_mask = torch.ones(len(tokens), M, dtype=torch.bool, device=tokens.device)
             cache = self._empty_cache(images)
-            everyone = torch.arange(len(tokens), device=tokens.device)
+            all_rows = torch.arange(len(tokens), device=tokens.device)
             first = self.first_memory(images[:, 0], tokens.device)
-            self._write_memory(cache, valid_mask, everyone, first)
+            self._write_memory(cache, valid_mask, all_rows, first)
         else:
             last, cache, valid_mask = saved["position"], saved["cache"], saved["valid_mask"]
             sentence, position = next_positions((saved["sentence"], last), tokens, self.separator)
@@ -360,10 +342,13 @@ class TranstoryXLDecoder(StoryDecoder):
         attention_mask = self._visibility(position.unsqueeze(1), distances, is_filled)
         tables = None if saved is None else saved["tables"]
         if tables is None or tables[0].size(1) < cache.capacity + 1:
+            # Distances do not depend on words, so their keys are kept until the cache grows.
             tables = [layer.attention.distance_keys(cache.capacity + 1) for layer in self.layers]
         x = self.embed(tokens.unsqueeze(1))
         for i, layer in enumerate(self.layers):
             attention = layer.attention
+            # The inputs are kept, because the next memory is made from them and not from keys and
+            # values.
             cache.write(3 * i + 2, x.squeeze(1), position + M)
             key, value = attention.keys_and_values(x)
             keys = cache.write(3 * i, key.squeeze(2), position + M)
@@ -371,14 +356,14 @@ class TranstoryXLDecoder(StoryDecoder):
             query = split_heads(attention.query_proj(x), attention.num_heads)
             weights = attention.weights(query, keys, tables[i], distances, attention_mask)
             x = layer.finish(x, merge_heads(torch.matmul(weights, values)))
-        kept = {
+        state = {
             "sentence": sentence,
             "position": position,
             "valid_mask": valid_mask,
             "cache": cache,
             "tables": tables,
         }
-        self.set_incremental_state(incremental_state, STATE, kept)
+        self.set_incremental_state(incremental_state, STATE, state)
         return self.dropout(x)
 
     def _empty_cache(self, like: Tensor) -> SentenceCache:
@@ -410,22 +395,25 @@ class TranstoryXLDecoder(StoryDecoder):
         images: Tensor,
         sentence: Tensor,
     ) -> None:
-        """Equations 9 to 12 for the rows ``[r]`` whose sentence ended at position ``last``."""
+        """Apply equations 9 to 12 to the rows [r] whose sentence ended at position ``last``."""
         M = self.memory_length
         states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
         ages = torch.arange(M, 0, -1, device=rows.device)
         memory = SegmentMemory([x[:, :M] for x in states], ages, valid_mask[rows])
-        renewed = self._remember(memory, [x[:, M:] for x in states], last + 1)
+        renewed = self._remember(memory, [x[:, M:] for x in states], last + 1, self.segment_length)
         following = images[rows, sentence.clamp(max=images.size(1) - 1)]
         self._write_memory(cache, valid_mask, rows, self.fuse(renewed, following))
 
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """``[B, 1, D]`` of the last of ``[B, T]`` words: the whole beginning of each row's
-        sentence is read, and remembered, at each of its words."""
+        """Compute [B, 1, D] for the last of the words [B, T], as the released code does.
+
+        The whole beginning of each row's sentence is read, and remembered, at each of its words.
+        """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             sentence, position = next_positions(None, tokens[:, -1], self.separator)
             memory = self.first_memory(images[:, 0], tokens.device)
+            # Written out, because rows renew their slots at different steps here.
             size = (-1, self.memory_length, -1)
             memory = memory._replace(contents=[x.expand(size) for x in memory.contents])
         else:
@@ -443,37 +431,38 @@ class TranstoryXLDecoder(StoryDecoder):
         times = (tokens.size(1) - 1 - position).unsqueeze(1) + places
         words = tokens.gather(1, times.clamp(max=tokens.size(1) - 1))
         read, hidden = self.read_segment(self.embed(words), position + 1, memory)
-        memory = self._remember(memory, hidden, position + 1, segment_length=0)
-        kept = {
+        # 0: the released code does not pad the beginning of a sentence when it decodes.
+        memory = self._remember(memory, hidden, position + 1, 0)
+        state = {
             "sentence": sentence,
             "position": position,
             "valid_mask": memory.valid_mask,
             "contents": memory.contents,
         }
-        self.set_incremental_state(incremental_state, STATE, kept)
+        self.set_incremental_state(incremental_state, STATE, state)
+        # Rows are at different positions, so the last word is not at the end of each.
         return read.gather(1, position[:, None, None].expand(-1, 1, read.size(-1)))
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             return
-        kept = dict(saved)
-        for key in ("sentence", "position", "valid_mask"):
-            kept[key] = saved[key].index_select(0, new_order)
-        if "contents" in saved:
-            kept["contents"] = [x.index_select(0, new_order) for x in saved["contents"]]
-        else:
+        state = dict(saved)
+        for key in ("sentence", "position", "valid_mask", "contents"):
+            if key in saved:
+                state[key] = select_rows(saved[key], new_order)
+        if "cache" in saved:
             saved["cache"].select(new_order)
-        self.set_incremental_state(incremental_state, STATE, kept)
+        self.set_incremental_state(incremental_state, STATE, state)
 
 
 def _moved(indices: Tensor, like: Tensor) -> Tensor:
-    """On the device of ``like``, without waiting for it."""
+    """Move indices to the device of ``like``, without waiting for it."""
     return indices.to(like.device, non_blocking=True)
 
 
 def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """``[n, D]`` rows at their places of ``[*shape, D]``, zeros elsewhere."""
+    """Put rows [n, D] at their places of a tensor [*shape, D] of zeros."""
     flat = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
     return flat.view(*shape, -1)
 
