@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, find_data_folder, set_up
-from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
+from fairseq_mm.cli.doctor_environment import Finding, describe_error, note, ok, problem
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def check_checkpoint(
         from fairseq_mm.inference.checkpoint import Checkpoint
         from fairseq_mm.models._provenance import fingerprint
     except Exception as error:  # a package built for another Python or CUDA raises anything
-        yield note(path, f"not checked ({reason_of(error)})", "repair the installation first")
+        yield note(path, f"not checked ({describe_error(error)})", "repair the installation first")
         return
     try:
         checkpoint = Checkpoint.open(path, data=folder)
@@ -163,7 +163,9 @@ def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterato
     except UserError as error:
         yield problem(subject, str(error), "install the torchvision that has them")
     except Exception as error:  # a missing or broken torchvision, or one without this model
-        yield note(subject, f"not checked ({reason_of(error)})", "repair the installation first")
+        yield note(
+            subject, f"not checked ({describe_error(error)})", "repair the installation first"
+        )
     else:
         if os.path.isfile(path):
             yield ok(subject, path)

@@ -11,7 +11,7 @@ from glob import escape, glob
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli.doctor_environment import Finding, note, ok, problem, reason_of
+from fairseq_mm.cli.doctor_environment import Finding, describe_error, note, ok, problem
 from fairseq_mm.data.input_files import SPLITS, read_json
 from fairseq_mm.errors import UserError
 
@@ -226,7 +226,7 @@ def check_data(
         yield problem(folder, str(error), ANEW)
         return
     except Exception as error:  # a broken package raises anything
-        text = f"its text is not checked ({reason_of(error)})"
+        text = f"its text is not checked ({describe_error(error)})"
         yield note(folder, text, "repair the installation first")
         return
     dictionaries = [task.source_dictionary, task.target_dictionary] if kind.languages else []

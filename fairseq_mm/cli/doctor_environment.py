@@ -51,7 +51,7 @@ def problem(subject: str, text: str, remedy: str) -> Finding:
     return Finding("PROBLEM", subject, text, remedy)
 
 
-def reason_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the class and the first line of an error."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
@@ -73,7 +73,9 @@ def check_package(name: str) -> Finding:
         return problem(name, f"{error}", f"pip install {error.name or name}")
     except Exception as error:  # a package built for another Python, numpy or CUDA
         return problem(
-            name, f"does not import ({reason_of(error)})", f"pip install --force-reinstall {name}"
+            name,
+            f"does not import ({describe_error(error)})",
+            f"pip install --force-reinstall {name}",
         )
     return ok(name, getattr(module, "__version__", "of unknown version"))
 
@@ -114,7 +116,9 @@ def check_torchvision_fits() -> list[Finding]:
         torch.zeros(2).numpy()
     except RuntimeError as error:
         findings.append(
-            problem("numpy", f"torch cannot use it ({reason_of(error)})", "pip install 'numpy<2'")
+            problem(
+                "numpy", f"torch cannot use it ({describe_error(error)})", "pip install 'numpy<2'"
+            )
         )
     return findings
 
@@ -147,7 +151,7 @@ def check_fairseq() -> list[Finding]:
         return [
             problem(
                 "fairseq",
-                f"{build or 'of unknown origin'} does not import ({reason_of(error)})",
+                f"{build or 'of unknown origin'} does not import ({describe_error(error)})",
                 "pip uninstall -y fairseq fairseq-fixed, then pip install 'fairseq-mm[fairseq]'",
             )
         ]
@@ -197,5 +201,5 @@ def check_device() -> Finding:
                 "update the driver, or install a torch for its CUDA version",
             )
     except Exception as error:
-        return note("device", f"unknown ({reason_of(error)})", "repair torch first")
+        return note("device", f"unknown ({describe_error(error)})", "repair torch first")
     return ok("device", f"CPU, {os.cpu_count()} cores")
