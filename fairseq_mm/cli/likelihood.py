@@ -1,4 +1,4 @@
-"""Options, texts, models and cards that ``fairseq-mm rank`` and ``fairseq-mm perplexity`` share.
+"""Options, texts, models and result cards shared by ``fairseq-mm rank`` and ``perplexity``.
 
 Both commands score the texts of a data folder. The kind of a checkpoint (:attr:`.Checkpoint.kind`)
 decides which texts: captions, stories of prompts, visual stories or summaries.
@@ -38,11 +38,7 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the options that checkpoints of every kind have.
-
-    Returns:
-        The group of options for speed and memory, for further options.
-    """
+    """Add the options of every kind of checkpoint; return the group for speed and memory."""
     parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
     arguments.add(
         parser,
@@ -75,16 +71,13 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
 def resolve_options(
     args: argparse.Namespace, options: Options, checkpoints: "Sequence[Checkpoint]"
 ) -> str:
-    """Set the options of the checkpoints' kind to their defaults.
-
-    Returns:
-        The kind of the checkpoints, one of :data:`KINDS`.
+    """Set the options of the checkpoints' kind to their defaults, and return the kind.
 
     Raises:
         UserError: if the command is not for the checkpoints, an option is for another kind, or the
-            seed is below 0, which NumPy refuses.
+            seed is below 0.
     """
-    if args.seed < 0:
+    if args.seed < 0:  # NumPy's generators refuse it
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     checkpoint = checkpoints[0]
     kind = checkpoint.kind
@@ -94,6 +87,7 @@ def resolve_options(
             f"{checkpoint.path}: must be a checkpoint of {', '.join(others)} or {last}, but was "
             f"trained with --task {checkpoint.task_name}."
         )
+    # argparse has no defaults for them: a default would look like an option that is given
     for name in dict.fromkeys(name for table in options.values() for name in table):
         if name in options[kind]:
             if getattr(args, name) is None:
@@ -120,19 +114,20 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 
     if wanted is None or wanted >= total:
         return list(range(total))
+    # the beginning of a permutation, since rng.choice would sample other lines for another number
     return sorted(np.random.default_rng(seed).permutation(total)[:wanted].tolist())
 
 
-def card_of(
+def build_card(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """Return the record that makes a result reproducible: command, options, hashes, versions."""
+    """Build the record that makes a result reproducible: command, options, hashes, versions."""
     from fairseq_mm.metrics.result_card import result_card
 
     card = result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
         files={role: None if path is None else str(path) for role, path in files.items()},
-        generated=os.devnull,
+        generated=os.devnull,  # likelihoods are of given texts, so there is no output to hash
     )
     card["options"] = {name: getattr(args, name) for name in ("split", "seed", *options)}
     card["options"].update(precision=args.precision, device=str(device))
@@ -170,8 +165,10 @@ class _Texts:
 
         hashes: dict[str, Any] = {}
         for role, path in self.files.items():
+            # the size stands for stores that are too large to hash
             entry = file_hash(path)
             digest = str(entry.get("sha256", entry.get("bytes")))[:12]
+            # checkpoint_0 and checkpoint_1 are one role
             hashes.setdefault(role.partition("_")[0], []).append(digest)
         return hashes
 
@@ -242,10 +239,8 @@ class PromptTexts(_Texts):
         return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
 
     def condition(self, line: int) -> Optional[list[int]]:
-        """Return the tokens of the line's prompt; None for language models.
-
-        Raises:
-            UserError: naming the line, if the prompt is too long.
+        """Return the tokens of the line's prompt; None for language models. Raise UserError, which
+        names the line, if the prompt is too long.
         """
         if self.models.are_language_models:
             return None
@@ -254,12 +249,10 @@ class PromptTexts(_Texts):
         except UserError as error:
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
-    def lines_of(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the line that represents each prompt.
-
-        Prompts that differ only in unknown words have the same tokens. They share one line, so that
-        their scores are equal to the last bit.
-        """
+    def find_lines(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the line that represents each prompt."""
+        # Prompts that differ only in unknown words have the same tokens. They share one line, so
+        # that their scores are a tie: in other batches they could differ in the last bits.
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             first.setdefault(name, line)
@@ -270,9 +263,9 @@ class PromptTexts(_Texts):
             lines[name] = line_of_tokens.setdefault(tokens, first[name])
         return lines
 
-    def own_line(self, line: int, lines_of: Mapping[str, int]) -> int:
+    def find_own_line(self, line: int, line_of_prompt: Mapping[str, int]) -> int:
         """Return the line that represents the line's own prompt."""
-        return lines_of[self.names[line]]
+        return line_of_prompt[self.names[line]]
 
 
 class AlbumTexts(_Texts):
@@ -312,15 +305,17 @@ class AlbumTexts(_Texts):
         """Return the line's image sequence."""
         return self.visual_ids[line]
 
-    def lines_of(self, names: Sequence[str]) -> dict[str, int]:
+    def find_lines(self, names: Sequence[str]) -> dict[str, int]:
         """Return the first line of each album's first image sequence."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
+            # as condition_ranking.condition_columns, which compares texts word by word
             first.setdefault(" ".join(name.split()), line)
         return {name: first[name] for name in names}
 
-    def own_line(self, line: int, lines_of: Mapping[str, int]) -> int:
+    def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
         """Return the first line with the line's own image sequence."""
+        # not the album's first sequence: an album has several, and the story belongs to one
         return self.visual_ids.index(self.visual_ids[line])
 
 
@@ -328,16 +323,14 @@ def load_on_data(
     checkpoints: "Sequence[Checkpoint]", args: argparse.Namespace
 ) -> tuple[list[Any], Any]:
     """Load models of captions or summaries, in evaluation mode and float32, and the task of the
-    data folder.
-
-    Args:
-        checkpoints: Checkpoints of the models.
-        args: Options of the command, with ``data`` and ``features``.
+    data folder ``args.data``.
 
     Raises:
         UserError: if a checkpoint is of another task, or its weights do not fit.
     """
     from fairseq import checkpoint_utils
+
+    from fairseq_mm.data.feature_store import open_folder_features
 
     files = [checkpoint.path for checkpoint in checkpoints]
     for checkpoint in checkpoints:
@@ -346,26 +339,21 @@ def load_on_data(
                 f"{checkpoint.path}: must be a checkpoint of --task multimodal_captioning, but is "
                 f"one of {checkpoint.task_name} instead."
             )
-        _check_features(checkpoint, args)
+        if checkpoint.has_provenance and checkpoint.feature_dim:  # else it reads only text
+            with closing(open_folder_features(args.data, args.features)) as features:
+                checkpoint.check_features(features)
+    # scoring generates no text, and every line counts
     overrides = {"data": args.data, "features": args.features, "eval_gen": False}
-    if checkpoint.kind != "summaries":
+    if checkpoint.kind != "summaries":  # its task has no such option
         overrides["one_per_item"] = False
     try:
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             files, arg_overrides=overrides
         )
-    except RuntimeError as error:
+    except RuntimeError as error:  # torch's load_state_dict
         raise UserError(f"{files[0]}: its weights do not fit: {error}") from None
+    # a model that was trained with --fp16 is saved in float16
     return [model.eval().float() for model in models], task
-
-
-def _check_features(checkpoint: "Checkpoint", args: argparse.Namespace) -> None:
-    """Check the features of the data folder, unless the model reads text only."""
-    from fairseq_mm.data.feature_store import open_folder_features
-
-    if checkpoint.has_provenance and checkpoint.feature_dim:
-        with closing(open_folder_features(args.data, args.features)) as features:
-            checkpoint.check_features(features)
 
 
 class DatasetTexts:
@@ -413,6 +401,7 @@ class DatasetTexts:
 
         scorer = SequenceScorer(self.dictionary)
         number_of = {line: number for number, (line, _) in enumerate(pairs)}
+        # texts of similar length share a batch; the longest first, so that a lack of memory shows
         order = sorted(range(len(pairs)), key=lambda number: -len(pairs[number][1]))
         while order:
             size = max(1, self.batch_tokens // len(pairs[order[0]][1]))
@@ -422,6 +411,7 @@ class DatasetTexts:
             bfloat16 = self.precision == "bfloat16"
             with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, bfloat16):
                 hypotheses = scorer.generate(self.scoring, sample)
+            # the collater sorts examples with a source text by its length
             numbers = [number_of[line] for line in sample["id"].tolist()]
             yield numbers, [best[0]["positional_scores"].float().cpu() for best in hypotheses]
 
@@ -434,8 +424,3 @@ TEXTS: dict[str, Any] = {
     "prompts": PromptTexts,
     "albums": AlbumTexts,
 }
-
-
-def pair_of(texts: Stories, line: int, condition: int) -> "Pair":
-    """Pair the story of a line with the prompt or the images of another line."""
-    return texts.condition(condition), texts.tokens(line)

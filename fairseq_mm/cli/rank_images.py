@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import card_of, load_on_data
+from fairseq_mm.cli.likelihood import build_card, load_on_data
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.errors import UserError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.metrics.ranks import RankSummary, TrueRanks
+    from fairseq_mm.metrics.ranks import RankSummary
     from fairseq_mm.retrieval.score_file import ScoreFile
     from fairseq_mm.retrieval.split_to_rank import SplitToRank
 
@@ -55,10 +55,7 @@ class Retrieval(NamedTuple):
 def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
     """Rank images for sentences and sentences for images; print and write the results.
 
-    Args:
-        args: Options of ``fairseq-mm rank``.
-        checkpoints: One checkpoint.
-        kind: Kind of the checkpoint, ``captions`` or ``vectors``.
+    ``kind`` is the kind of the checkpoint, ``captions`` or ``vectors``.
 
     Raises:
         UserError: if there are several checkpoints, or checkpoint and data do not fit together.
@@ -79,14 +76,14 @@ def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", k
     (model,), task = load_on_data(checkpoints, args)
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
-    card = _card_of(args, checkpoint, task, device)
+    card = _build_card(args, checkpoint, task, device)
     with only_writer(output):
         if kind == "vectors":
-            retrievals = _by_vectors(model, task, args, device)
+            retrievals = _rank_by_vectors(model, task, args, device)
             result: dict[str, Any] = {"folds": args.folds}
             card["scores"] = {"of": "inner products of vectors"}
         else:
-            retrievals, card["scores"] = _by_likelihood(
+            retrievals, card["scores"] = _rank_by_likelihood(
                 model, task, args, device, checkpoint, output
             )
             curves = {name: each.curve.tolist() for name, each in retrievals.items()}  # type: ignore[union-attr]
@@ -95,7 +92,7 @@ def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", k
         _report(retrievals, result, output, args, card)
 
 
-def _card_of(
+def _build_card(
     args: argparse.Namespace, checkpoint: str, task: Any, device: "torch.device"
 ) -> dict[str, Any]:
     import torch
@@ -109,7 +106,8 @@ def _card_of(
         "visual_ids": os.path.join(args.data, f"{args.split}.visual_ids"),
     }
     names = ("marginal", "marginal_images", "shortlist", "max_images", "folds")
-    card = card_of(args, files, names, device)
+    card = build_card(args, files, names, device)
+    # not args.threads: by default PyTorch decides, and the number changes the last bits
     card["options"]["threads"] = torch.get_num_threads()
     card["features"] = {"path": task.features.path, **task.feature_attributes}
     card["dictionary_fingerprint"] = fingerprint(symbols_of(task.target_dictionary))
@@ -119,7 +117,7 @@ def _card_of(
 # By likelihood ---------------------------------------------------------------------------------
 
 
-def _by_likelihood(
+def _rank_by_likelihood(
     model: Any,
     task: Any,
     args: argparse.Namespace,
@@ -128,6 +126,7 @@ def _by_likelihood(
     output: str,
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
     """Return the results of each direction, and the settings that determine the scores."""
+    from fairseq_mm.metrics.ranks import chance_summary, recall_curve, summarize_ranks
     from fairseq_mm.metrics.result_card import file_hash
     from fairseq_mm.retrieval import ranking
     from fairseq_mm.retrieval.score_file import ScoreFile
@@ -162,36 +161,36 @@ def _by_likelihood(
 
     truth = split.image_of_sentence
     normalised = (file.log_probs, file.log_marginals, truth)
-    if mean_image is not None:  # this ranking divides perplexities, which are means over words
+    if mean_image is not None:
+        # Kiros et al. 2014b divide perplexities, whose logarithms are means over words
         lengths = np.array([len(sentence) for sentence in split.sentences])
         normalised = (file.log_probs / lengths[:, None], file.log_marginals / lengths, truth)
-    ranks_of = {
+    # images need no marginal: it is the same for all images of a sentence
+    ranks_by_task = {
         "image_retrieval": ranking.rank_images(file.log_probs, truth),
         "sentence_retrieval": ranking.rank_sentences(*normalised),
     }
     if args.shortlist:
         nearest = ranking.nearest_images(split.mean_features(), args.shortlist)
-        ranks_of["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
+        ranks_by_task["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
     best: dict[str, Any] = {}
     if args.top:
         texts = caption_texts(task, args.split, split.lines)
         scores = normalised[0] - normalised[1][:, None]
-        best["image_retrieval"] = _best(file.log_probs, args.top, split.images)
-        best["sentence_retrieval"] = _best(scores.T, args.top, split.lines, texts)
-    return {
-        name: _retrieval_from(
-            ranks, split.lines if name == "image_retrieval" else split.images, best.get(name)
+        best["image_retrieval"] = best_candidates(file.log_probs, args.top, split.images)
+        best["sentence_retrieval"] = best_candidates(scores.T, args.top, split.lines, texts)
+    retrievals = {
+        name: Retrieval(
+            summarize_ranks(ranks),
+            chance_summary(np.bincount(ranks.query), ranks.num_candidates),
+            split.lines if name == "image_retrieval" else split.images,
+            ranks.first.tolist(),
+            best.get(name),
+            recall_curve(ranks),
         )
-        for name, ranks in ranks_of.items()
-    }, identity
-
-
-def _retrieval_from(ranks: "TrueRanks", ids: Sequence[Any], best: Any) -> Retrieval:
-    from fairseq_mm.metrics.ranks import chance_summary, recall_curve, summarize_ranks
-
-    chance = chance_summary(np.bincount(ranks.query), ranks.num_candidates)
-    first = ranks.first.tolist()
-    return Retrieval(summarize_ranks(ranks), chance, ids, first, best, recall_curve(ranks))
+        for name, ranks in ranks_by_task.items()
+    }
+    return retrievals, identity
 
 
 def _fill(
@@ -253,18 +252,25 @@ def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
     return [task.target_dictionary.string(targets[line]) for line in lines]
 
 
-def _best(
+def best_candidates(
     scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
 ) -> list[list[dict[str, Any]]]:
-    """Return the records of the best candidates of each query; scores are [queries, candidates]."""
+    """Return records of the best candidates of each query: id, score, and text if there are texts.
+
+    Args:
+        scores: [queries, candidates].
+        top: Number of candidates per query.
+        ids: Id of each candidate.
+        texts: Text of each candidate.
+    """
     records = []
     for row in scores:
         places = np.argsort(-row, kind="stable")[:top].tolist()
-        records.append(_records(places, row[places].tolist(), ids, texts))
+        records.append(_build_records(places, row[places].tolist(), ids, texts))
     return records
 
 
-def _records(
+def _build_records(
     places: Sequence[int],
     scores: Sequence[float],
     ids: Sequence[Any],
@@ -299,21 +305,14 @@ class SplitVectors(NamedTuple):
 
 def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     """Embed a split: sentences in the order of their lines, images in the order of their first
-    lines.
-
-    Args:
-        dataset: Dataset of the split, not shuffled.
-        model: Embedding model in evaluation mode.
-        device: Device of the computation.
-
-    Raises:
-        UserError: if a vector is not finite.
+    lines. Raise a UserError if a vector is not finite.
     """
     import torch
 
     from fairseq_mm.tasks._ranking_validation import embed_split
 
     images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
+    # embed_split sorts by length, for less padding
     lines = dataset.lines[dataset.ordered_indices()]
     order = np.argsort(lines)
     return SplitVectors(
@@ -325,7 +324,7 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     )
 
 
-def _by_vectors(
+def _rank_by_vectors(
     model: Any, task: Any, args: argparse.Namespace, device: "torch.device"
 ) -> dict[str, Retrieval]:
     from fairseq_mm.metrics.ranks import chance_summary
@@ -347,30 +346,34 @@ def _by_vectors(
     image_ranks = np.empty(len(lines), dtype=np.int64)
     image_ranks[by_fold] = np.concatenate([fold.image_ranks for fold in folds])
     sentence_ranks = np.concatenate([fold.sentence_ranks for fold in folds])
-    best: list[Any] = [None, None]
-    if args.top:
+
+    def find_best(
+        queries: np.ndarray, candidates: np.ndarray, ids: Sequence[Any], texts: Any = None
+    ) -> list[list[dict[str, Any]]]:
+        places, cosines = nearest(queries, candidates, min(args.top, len(candidates)))
+        rows = zip(places.tolist(), cosines.tolist())
+        return [_build_records(*row, ids, texts) for row in rows]
+
+    best_images, best_sentences = None, None
+    if args.top:  # among all images: folds only concern the ranks
         texts = caption_texts(task, args.split, lines.tolist())
-        both = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
-        for side, (queries, candidates, ids, words) in enumerate(
-            ((*both, names, None), (*both[::-1], lines.tolist(), texts))
-        ):
-            places, cosines = nearest(queries, candidates, min(args.top, len(candidates)))
-            rows = zip(places.tolist(), cosines.tolist())
-            best[side] = [_records(*row, ids, words) for row in rows]
+        units = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
+        best_images = find_best(units[0], units[1], names)
+        best_sentences = find_best(units[1], units[0], lines.tolist(), texts)
     return {
         "image_retrieval": Retrieval(
             summary.image_retrieval,
             chance_summary(np.ones_like(owner), np.full_like(owner, images_of_fold)),
             lines.tolist(),
             image_ranks.tolist(),
-            best[0],
+            best_images,
         ),
         "sentence_retrieval": Retrieval(
             summary.sentence_retrieval,
             chance_summary(np.bincount(owner), sentences_of_fold.repeat(images_of_fold)),
             names,
             sentence_ranks.tolist(),
-            best[1],
+            best_sentences,
         ),
     }
 
@@ -388,8 +391,9 @@ def _report(
     """Print the table and write the files of the output folder."""
     from fairseq_mm.data.output_file import write_file
 
-    figures = {name: _figures_of(task.summary) for name, task in retrievals.items()}
-    chance = {name: _figures_of(task.chance) for name, task in retrievals.items()}
+    figures = {name: _to_json(task.summary) for name, task in retrievals.items()}
+    chance = {name: _to_json(task.chance) for name, task in retrievals.items()}
+    # as in the code of VSE++: recalls of both directions; the shortlist is not a third one
     rsum = sum(
         value
         for name in ("image_retrieval", "sentence_retrieval")
@@ -421,7 +425,7 @@ def _lines(retrievals: Mapping[str, Retrieval]) -> list[str]:
     return lines
 
 
-def _figures_of(summary: "RankSummary") -> dict[str, Any]:
+def _to_json(summary: "RankSummary") -> dict[str, Any]:
     return {
         "recall_at": {str(k): value for k, value in summary.recall_at.items()},
         "median_rank": summary.median_rank,
@@ -453,7 +457,7 @@ def _print(
 
 def _curve_files(retrievals: Mapping[str, Retrieval], args: argparse.Namespace) -> dict[str, str]:
     from fairseq_mm.metrics.ranks import curve_percentages
-    from fairseq_mm.report.recall_chart import recall_chart
+    from fairseq_mm.report.figures import recall_chart
 
     percentages = curve_percentages()
     curves = {name: task.curve for name, task in retrievals.items() if task.curve is not None}

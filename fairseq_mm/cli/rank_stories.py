@@ -1,6 +1,5 @@
-"""Ranking of stories for ``fairseq-mm rank``.
-
-Tests whether a story is more likely under its own prompt or images than under other ones.
+"""Ranking of stories for ``fairseq-mm rank``: is a story more likely under its own prompt or images
+than under others?
 """
 
 import argparse
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
-from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, card_of, pair_of, sample_lines
+from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, build_card, sample_lines
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -34,12 +33,7 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
-    """Rank each story's own prompt or album among others; print and write the results.
-
-    Args:
-        args: Options of ``fairseq-mm rank``.
-        checkpoints: Checkpoints of the models.
-        kind: Kind of the checkpoints, ``prompts`` or ``albums``.
+    """Rank each story's own prompt or album (``kind``) among others; print and write the results.
 
     Raises:
         UserError: if files or options do not fit.
@@ -72,17 +66,19 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
             on_draw=progress.update,
         )
     identity = {**texts.identity(), "split": args.split, "precision": args.precision}
-    output = args.output or output_of(texts.models.files, args.split)
+    output = args.output or name_output(texts.models.files, args.split)
     with only_writer(output):
         file = PairScores(output, identity, condition="prompt" if kind == "prompts" else "images")
         pairs = condition_ranking.needed_pairs(columns.true, distractors)
-        if args.all_pairs:
+        if args.all_pairs:  # the mean over all possible draws needs every score
             pairs = np.indices((len(lines), len(columns.texts))).reshape(2, -1).T
         scores = _score(file, pairs, texts, lines, columns)
-        rank = getattr(condition_ranking, f"rank_{kind}")
-        result = rank(scores, columns.true, distractors, seed=args.seed)
+        rank = (
+            condition_ranking.rank_prompts if kind == "prompts" else condition_ranking.rank_albums
+        )
+        result: Any = rank(scores, columns.true, distractors, seed=args.seed)
         report = {
-            **_figures_of(result),
+            **_to_json(result),
             "stories": len(lines),
             "stories_available": len(texts.texts),
             kind: len(columns.texts),
@@ -94,7 +90,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
         }
         _print(report, kind)
         names = ("stories", "draws", "candidates", "words", "all_pairs")
-        report["card"] = card_of(args, texts.files, names, texts.models.device)
+        report["card"] = build_card(args, texts.files, names, texts.models.device)
         write_file(os.path.join(output, "ranking.json"), json.dumps(report, indent=2) + "\n")
         entries = _entries(texts, lines, scores, columns.true, distractors)
         text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
@@ -107,7 +103,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
     )
 
 
-def output_of(files: Sequence[str], split: str) -> str:
+def name_output(files: Sequence[str], split: str) -> str:
     """Return the default output folder."""
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
@@ -123,30 +119,29 @@ def _score(
     """Return log-likelihoods [stories, columns]; compute and append missing pairs."""
     from tqdm import tqdm
 
-    lines_of = texts.lines_of(columns.texts)
-    keys = [
-        (
-            lines[story],
-            texts.own_line(lines[story], lines_of)
-            if columns.true[story] == column
-            else lines_of[columns.texts[column]],
-        )
-        for story, column in pairs.tolist()
-    ]
+    # the file names a pair by two lines, so that runs with other draws or stories find it again
+    line_by_name = texts.find_lines(columns.texts)
+    keys = []
+    for story, column in pairs.tolist():
+        condition = line_by_name[columns.texts[column]]
+        if columns.true[story] == column:
+            condition = texts.find_own_line(lines[story], line_by_name)
+        keys.append((lines[story], condition))
     missing = [key for key in dict.fromkeys(keys) if key not in file.scores]
-    to_score = [pair_of(texts, *key) for key in missing]
+    to_score = [(texts.condition(condition), texts.tokens(line)) for line, condition in missing]
     with tqdm(
         total=len(keys), initial=len(keys) - len(missing), unit="pair", disable=None
     ) as progress:
-        for batch, found in texts.likelihood.batches(to_score):
-            sums = [float(log_probs.double().sum()) for log_probs in found]
+        for batch, log_probs in texts.likelihood.batches(to_score):
+            # float64: over a thousand words, float32 sums would round away small differences
+            sums = [float(of_words.double().sum()) for of_words in log_probs]
             file.append(zip((missing[i] for i in batch), sums))
             progress.update(len(batch))
     values = [file.scores[key] for key in keys]
     return condition_ranking.score_matrix(pairs, values, len(lines), len(columns.texts))
 
 
-def _figures_of(result: "Union[PromptRanking, AlbumRanking]") -> dict[str, Any]:
+def _to_json(result: "Union[PromptRanking, AlbumRanking]") -> dict[str, Any]:
     """Convert a result to values that JSON can hold."""
     figures: dict[str, Any] = {}
     for name, value in result._asdict().items():
@@ -167,7 +162,7 @@ def _signature(
         candidates=args.candidates,
         draws=args.draws,
         seed=args.seed,
-        words=getattr(texts, "num_words", None),
+        words=getattr(texts, "num_words", None),  # visual stories are never truncated
         models=len(texts.models.files),
         prec=args.precision,
         ties="shared"
@@ -220,7 +215,7 @@ def _entries(
     for number, line in enumerate(lines):
         own = scores[number, true[number]]
         others = np.delete(scores[number], true[number])
-        others = others[~np.isnan(others)]
+        others = others[~np.isnan(others)]  # pairs that no draw needs have no score
         entry: dict[str, Any] = {"id": line, "score": own, "best_other": float(others.max())}
         if isinstance(texts, PromptTexts):
             entry["prompt"] = texts.names[line]

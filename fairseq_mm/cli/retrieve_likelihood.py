@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy as np
 
 from fairseq_mm.cli.likelihood import load_on_data
-from fairseq_mm.cli.rank_images import caption_texts
+from fairseq_mm.cli.rank_images import best_candidates, caption_texts
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,14 +108,9 @@ def _read_query(
 def _best(
     scores: np.ndarray, top: int, ids: Sequence[str], texts: Optional[Sequence[str]] = None
 ) -> list[dict[str, Any]]:
-    # stable: ties stay in the order of the split
-    places = np.argsort(-scores, kind="stable")[:top].tolist()
+    (records,) = best_candidates(scores[None], top, ids, texts)
+    # the order of the fields is that of `--jsonl`
     return [
-        {
-            "id": ids[place],
-            "score": round(float(scores[place]), 4),
-            "rank": rank,
-            "text": None if texts is None else texts[place],
-        }
-        for rank, place in enumerate(places, start=1)
+        {"id": record["id"], "score": record["score"], "rank": rank, "text": record.get("text")}
+        for rank, record in enumerate(records, start=1)
     ]

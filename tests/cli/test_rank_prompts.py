@@ -9,7 +9,7 @@ import torch
 from toy_story_models import make_story_folder, train_stories
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.rank_stories import output_of
+from fairseq_mm.cli.rank_stories import name_output
 from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.retrieval.story_likelihood import StoryLikelihood
@@ -171,8 +171,8 @@ def test_stories_are_drawn_and_cut_on_request(rank, tmp_path):
 
 def test_an_ensemble_has_a_folder_of_its_own():
     files = ["/x/checkpoint_best.pt", "/y/checkpoint_best.pt"]
-    assert output_of(files[:1], "valid") == "/x/checkpoint_best.rank-valid"
-    assert output_of(files, "test") == "/x/checkpoint_best+1.rank-test"
+    assert name_output(files[:1], "valid") == "/x/checkpoint_best.rank-valid"
+    assert name_output(files, "test") == "/x/checkpoint_best+1.rank-test"
 
 
 @pytest.mark.parametrize(
