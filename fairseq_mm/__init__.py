@@ -132,10 +132,7 @@ def from_pretrained(
     from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
     checkpoint_files(path)  # before torch and fairseq, whose import takes seconds
-    register()
-    from fairseq_mm import compat
-
-    compat.activate()
+    from fairseq_mm.inference import set_up  # noqa: F401  (registers, so it comes first)
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints
 

@@ -14,8 +14,7 @@ from fairseq_mm.errors import UserError
 
 fairseq_mm.register()
 
-from fairseq_mm.inference.processor import Example, Processor  # noqa: E402
-from fairseq_mm.inference.processor import field_of as read_field  # noqa: E402
+from fairseq_mm.inference.processor import Example, Processor, read_field  # noqa: E402
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder  # noqa: E402
 from fairseq_mm.models._options import check_sizes, option  # noqa: E402
 from fairseq_mm.models._pooled_features import masked_mean  # noqa: E402

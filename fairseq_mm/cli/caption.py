@@ -97,9 +97,7 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints
 
-    checkpoints = Checkpoint.open_all(args.checkpoint)
-    for checkpoint in checkpoints:
-        checkpoint.check_command("caption")
+    checkpoints = Checkpoint.open_all(args.checkpoint, command="caption")
     if any(checkpoint.reads_structure for checkpoint in checkpoints):
         captioner, search = caption_structured.load(args, checkpoints, options)
         return _write_captions(args, captioner, search, captioner.embedder, is_structured=True)
@@ -143,7 +141,7 @@ def _write_captions(
             features = [store.read(item.name) for item in inputs]
         else:
             features = list(
-                reader.features_of(
+                reader.read_features(
                     [item.value for item in inputs],
                     batch_size=args.batch_size,
                     max_pixels=args.max_pixels,

@@ -32,16 +32,13 @@ def register_quietly() -> None:
         UserError: if fairseq is missing or cannot be imported.
     """
     silence_imports()
-    import fairseq_mm
-    from fairseq_mm import compat
     from fairseq_mm.compat import deferred_imports
 
     if is_program:
         deferred_imports.enable()
     try:
         with deferred_imports.deferred(deferred_imports.OF_FAIRSEQ):
-            fairseq_mm.register()
-            compat.activate()
+            from fairseq_mm.inference import set_up  # noqa: F401
     except ImportError as error:
         raise UserError(str(error)) from None
 
@@ -85,9 +82,7 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints
 
-    checkpoints = Checkpoint.open_all(path, data=options.get("data"))
-    for checkpoint in checkpoints:
-        checkpoint.check_command(command)
+    checkpoints = Checkpoint.open_all(path, data=options.get("data"), command=command)
     return from_checkpoints(checkpoints, **options)
 
 

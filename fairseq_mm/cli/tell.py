@@ -334,11 +334,11 @@ def _visual_stories(
     }
     configs = [make_config(args, model, options) for model in models.values()]
     check_repeats(args, configs[0])
-    sequences, store = _sequences_of(args, next(iter(models.values())).processor)
+    sequences, store = _list_sequences(args, next(iter(models.values())).processor)
     return write_visual_stories(args, models, configs, sequences, store)
 
 
-def _sequences_of(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
+def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
     """The image sequences, each as often as it has stories, and the store of their features."""
     if args.split:
         return sequences_of_split(

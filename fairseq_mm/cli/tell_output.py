@@ -19,7 +19,7 @@ from fairseq_mm.data.story_text import SEPARATOR, detokenize_story
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
-    from fairseq_mm.report.visual_story_table import Strip
+    from fairseq_mm.report.visual_story_sections import Strip
 
 # name of the references in tables and records
 PEOPLE = "people"
@@ -104,7 +104,7 @@ def _read_sequences(
         images = list(dict.fromkeys(x for s in sequences for x in s.images if x is not None))
         for extractor, processor in zip(extractors, processors):
             if extractor not in features:
-                features[extractor] = dict(zip(images, processor.reader.features_of(images)))
+                features[extractor] = dict(zip(images, processor.reader.read_features(images)))
     for sequence in sequences:
         if store is None:
             rows = [[features[x].get(image) for image in sequence.images] for x in extractors]
@@ -120,7 +120,7 @@ def _read_sequences(
         if errors:
             yield errors[0]
         else:
-            yield [x.example_of(sequence.index, values) for x, values in zip(processors, rows)]
+            yield [x.build_example(sequence.index, values) for x, values in zip(processors, rows)]
 
 
 def _format_stories(
@@ -233,7 +233,7 @@ class Page:
         Raises:
             UserError: if an image cannot be read.
         """
-        from fairseq_mm.report.visual_story_table import StoryRow, Strip
+        from fairseq_mm.report.visual_story_sections import StoryRow, Strip
 
         has_names = len(stories) > 1 or bool(sequence.references)
         rows = [
@@ -277,7 +277,7 @@ class Page:
             UserError: if the file cannot be written, or no image of the stories is in the folders.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page
-        from fairseq_mm.report.visual_story_table import stories_section
+        from fairseq_mm.report.visual_story_sections import stories_section
 
         if self.folders and not self._uris:
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

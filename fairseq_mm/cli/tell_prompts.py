@@ -259,7 +259,7 @@ def _open_ranking(
     ranking = PromptRanking(model, examples, seed=config.seed)
     for example in examples[:1] if not args.other_prompts else []:
         # if there is no other prompt, this fails before any story is generated
-        ranking.others_of(example, 0)
+        ranking.draw_others(example, 0)
     return ranking
 
 

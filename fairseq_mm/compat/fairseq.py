@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from fairseq_mm.compat.loading import refuse_folder
 from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
-from fairseq_mm.compat.saving import refuse_folder
 from fairseq_mm.compat.scope import is_ours
 from fairseq_mm.errors import UserError
 

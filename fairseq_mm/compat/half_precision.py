@@ -41,7 +41,7 @@ def save_float32_weights() -> None:
     def state_dict(self: Any) -> dict[str, Any]:
         state = save(self)
         if "last_optimizer_state" in state:
-            added = _state_of(self)
+            added = _read_added_state(self)
             if added:
                 optimizer_state = {**state["last_optimizer_state"], _KEY: added}
                 state["last_optimizer_state"] = optimizer_state
@@ -157,7 +157,7 @@ def _use_float32_weights(
             model[name] = weight
 
 
-def _state_of(trainer: Any) -> dict[str, Any]:
+def _read_added_state(trainer: Any) -> dict[str, Any]:
     """Return the state that fairseq does not save in a checkpoint; it is empty in float32."""
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)

@@ -3,13 +3,16 @@
 import argparse
 import collections
 import contextlib
+import glob
 import os
+import re
 import sys
 import traceback
 import types
 import typing
+import zipfile
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
 from fairseq_mm.compat.scope import names_ours
@@ -32,13 +35,13 @@ LOADING = (
 )
 
 
-def module_of(place: str) -> str:
+def get_module_name(place: str) -> str:
     file = place.partition(":")[0]
     return "fairseq." + file[: -len(".py")].replace("/", ".")
 
 
 # modules that evaluate text
-EVALUATING = ("fairseq.utils", *sorted({module_of(place) for place in EVALUATED}))
+EVALUATING = ("fairseq.utils", *sorted({get_module_name(place) for place in EVALUATED}))
 # files of fairseq that load data of its own processes -> description of the data
 OWN_DATA = {
     "distributed/utils.py": "what the processes of one training send each other",
@@ -71,7 +74,7 @@ def guard_loading() -> None:
     and its main branch does so with every version).
     """
     for file in LOADING:
-        module = sys.modules.get(module_of(file))
+        module = sys.modules.get(get_module_name(file))
         if module is not None:
             vars(module)["torch"] = _GuardedTorch()
 
@@ -93,7 +96,7 @@ class _GuardedTorch(types.ModuleType):
 
     @staticmethod
     def load(file: Any, map_location: Any = None, *args: Any, **options: Any) -> Any:
-        name = _name_of(file)
+        name = _describe_file(file)
         try:
             state = read_torch_file(file, checkpoints(), map_location=map_location)
         except OSError:
@@ -108,12 +111,14 @@ class _GuardedTorch(types.ModuleType):
 
 def _activate_for(state: Any) -> None:
     """Apply all repairs if a checkpoint of this package is loaded, whatever its task."""
+    from fairseq_mm.compat import repairs
+
+    if repairs.are_active():
+        return
     options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
     # options of a damaged file may raise anything when they are read; fairseq refuses them later
     with contextlib.suppress(Exception):
         if any(names_ours(section) for section in options):
-            from fairseq_mm.compat import repairs
-
             repairs.activate()
 
 
@@ -170,9 +175,83 @@ def named_failures(
         ) from error
 
 
-def _name_of(file: Any) -> str:
+def _describe_file(file: Any) -> str:
     name = getattr(file, "name", file)
     return os.fspath(name) if isinstance(name, (str, os.PathLike)) else "checkpoint"
+
+
+def check_is_whole(path: str) -> None:
+    """Check that a checkpoint is a file that is not cut off, if it exists.
+
+    Raises:
+        UserError: if the path is a folder, a device or a pipe, or the file is cut off; the message
+            names the newest intact checkpoint in its folder.
+    """
+    refuse_folder(path, path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f"{path}: is a device or a pipe, but must be a file.")
+    if not os.path.isfile(path) or not _is_cut(path):
+        return
+    intact = _newest_intact_beside(path)
+    remedy = "there is no intact checkpoint beside it."
+    if intact is not None:
+        remedy = (
+            f"the newest intact checkpoint beside it is {intact}: give that one, or copy it over "
+            f"{os.path.basename(path)}."
+        )
+    raise UserError(
+        f"{path}: is cut off after {os.path.getsize(path):,} bytes, as by a kill of the process "
+        f"that wrote it; {remedy}"
+    )
+
+
+def refuse_folder(path: str, name: str) -> None:
+    """Refuse a folder where a checkpoint is expected.
+
+    Args:
+        path: Path of the expected checkpoint.
+        name: Name of the path in the message.
+
+    Raises:
+        UserError: if the path is a folder; the message names the checkpoints in it.
+    """
+    if not os.path.isdir(path):
+        return
+    checkpoints = sorted(glob.glob(os.path.join(glob.escape(path), "*.pt")), key=os.path.getmtime)
+    names = [os.path.basename(checkpoint) for checkpoint in reversed(checkpoints)]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    content = ", ".join(names[:5]) + more or "no checkpoint"
+    raise UserError(f"{name}: must be a checkpoint, but is a folder, which has {content}.")
+
+
+def _is_cut(path: str) -> bool:
+    """Return whether a file is empty, or a zip archive without its end.
+
+    PyTorch writes zip archives since version 1.6.
+    """
+    with open(path, "rb") as file:
+        head = file.read(4)
+    # a power failure can leave a file of zeros, whose size was already allocated
+    return head in (b"", b"\0\0\0\0") or (head[:2] == b"PK" and not zipfile.is_zipfile(path))
+
+
+def _newest_intact_beside(path: str) -> Optional[str]:
+    path = os.fspath(path)
+    folder = os.path.dirname(path)
+    shard = _shard_of(path)
+    others = [
+        name
+        for name in glob.glob(os.path.join(glob.escape(folder), "checkpoint*.pt"))
+        if name != path and _shard_of(name) == shard and os.path.isfile(name)
+    ]
+    others.sort(key=os.path.getmtime, reverse=True)
+    return next((name for name in others if not _is_cut(name)), None)
+
+
+def _shard_of(path: str) -> Optional[str]:
+    """Return the suffix ``-shard3`` of a file that is a part of a checkpoint, else None."""
+    match = re.search(r"-shard\d+(?=\.pt$)", path)
+    return match and match.group()
 
 
 def guard_evaluation() -> None:

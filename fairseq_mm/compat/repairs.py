@@ -63,7 +63,7 @@ class Repair:
 REPAIRS: tuple[Repair, ...] = (
     Repair(
         loading.guard_loading,
-        tuple(f"{loading.module_of(file)}.torch" for file in loading.LOADING),
+        tuple(f"{loading.get_module_name(file)}.torch" for file in loading.LOADING),
         Scope.SAFE_LOADING,
         "torch.load runs functions that a file names; here it reads plain values only.",
         "fairseq loads with weights only under every PyTorch.",
@@ -406,9 +406,16 @@ def activate() -> None:
 
     All parts of the package call it when they are used: commands, tasks, models, and loading.
     """
+    if are_active():
+        return
     apply()
     if are_wanted():
         _apply(Scope.OURS)
+
+
+def are_active() -> bool:
+    """Return whether :func:`activate` has been called in this process."""
+    return Scope.OURS in _are_done
 
 
 def are_wanted() -> bool:

@@ -13,8 +13,7 @@ from fairseq_mm.compat.half_precision import (
     check_added_state,
     restore_amp_retries,
 )
-from fairseq_mm.compat.loading import named_failures
-from fairseq_mm.compat.saving import check_is_whole
+from fairseq_mm.compat.loading import check_is_whole, named_failures
 from fairseq_mm.compat.scope import uses_ours
 from fairseq_mm.compat.stopping import Restart
 from fairseq_mm.compat.training import add_num_shards
@@ -59,13 +58,11 @@ def check_loaded_checkpoints() -> None:
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
         check_is_whole(path)
         try:
-            state = load(path, *args, **kwargs)
-            add_num_shards(state)
+            return load(path, *args, **kwargs)
         except (UserError, OSError):
             raise
         except Exception as error:  # fairseq takes any file for a checkpoint of some age
             raise refusal(path, error, kind="fairseq checkpoint") from error
-        return state
 
     @functools.wraps(resume)
     def load_checkpoint(
@@ -79,6 +76,7 @@ def check_loaded_checkpoints() -> None:
         def load_training_state(path: str, *args: Any, **kwargs: Any) -> Any:
             state = load_to_cpu(path, *args, **kwargs)
             _check_counters(state, path, has_optimizer=not reset_optimizer)
+            add_num_shards(state)
             if not reset_optimizer and "last_optimizer_state" in state:
                 change_precision(self, state, path)
             return state

@@ -1,14 +1,12 @@
-"""Repairs of the writing of checkpoints, and detection of checkpoints that are cut off."""
+"""Repairs of the writing of checkpoints."""
 
 import contextlib
 import errno
 import functools
 import glob
 import os
-import re
 import shutil
 import time
-import zipfile
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -165,77 +163,3 @@ def _remove_temporary_files(folder: str, suffix: str) -> None:
     for path in glob.glob(pattern):
         with contextlib.suppress(OSError):
             os.remove(path)
-
-
-def check_is_whole(path: str) -> None:
-    """Check that a checkpoint is a file that is not cut off, if it exists.
-
-    Raises:
-        UserError: if the path is a folder, a device or a pipe, or the file is cut off; the message
-            names the newest intact checkpoint in its folder.
-    """
-    refuse_folder(path, path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise UserError(f"{path}: is a device or a pipe, but must be a file.")
-    if not os.path.isfile(path) or not _is_cut(path):
-        return
-    intact = _newest_intact_beside(path)
-    remedy = "there is no intact checkpoint beside it."
-    if intact is not None:
-        remedy = (
-            f"the newest intact checkpoint beside it is {intact}: give that one, or copy it over "
-            f"{os.path.basename(path)}."
-        )
-    raise UserError(
-        f"{path}: is cut off after {os.path.getsize(path):,} bytes, as by a kill of the process "
-        f"that wrote it; {remedy}"
-    )
-
-
-def refuse_folder(path: str, name: str) -> None:
-    """Refuse a folder where a checkpoint is expected.
-
-    Args:
-        path: Path of the expected checkpoint.
-        name: Name of the path in the message.
-
-    Raises:
-        UserError: if the path is a folder; the message names the checkpoints in it.
-    """
-    if not os.path.isdir(path):
-        return
-    checkpoints = sorted(glob.glob(os.path.join(glob.escape(path), "*.pt")), key=os.path.getmtime)
-    names = [os.path.basename(checkpoint) for checkpoint in reversed(checkpoints)]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    content = ", ".join(names[:5]) + more or "no checkpoint"
-    raise UserError(f"{name}: must be a checkpoint, but is a folder, which has {content}.")
-
-
-def _is_cut(path: str) -> bool:
-    """Return whether a file is empty, or a zip archive without its end.
-
-    PyTorch writes zip archives since version 1.6.
-    """
-    with open(path, "rb") as file:
-        head = file.read(4)
-    # a power failure can leave a file of zeros, whose size was already allocated
-    return head in (b"", b"\0\0\0\0") or (head[:2] == b"PK" and not zipfile.is_zipfile(path))
-
-
-def _newest_intact_beside(path: str) -> Optional[str]:
-    path = os.fspath(path)
-    folder = os.path.dirname(path)
-    shard = _shard_of(path)
-    others = [
-        name
-        for name in glob.glob(os.path.join(glob.escape(folder), "checkpoint*.pt"))
-        if name != path and _shard_of(name) == shard and os.path.isfile(name)
-    ]
-    others.sort(key=os.path.getmtime, reverse=True)
-    return next((name for name in others if not _is_cut(name)), None)
-
-
-def _shard_of(path: str) -> Optional[str]:
-    """Return the suffix ``-shard3`` of a file that is a part of a checkpoint, else None."""
-    match = re.search(r"-shard\d+(?=\.pt$)", path)
-    return match and match.group()

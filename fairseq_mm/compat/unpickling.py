@@ -437,7 +437,7 @@ def _checked_dictionary_state(state: Any) -> dict[str, Any]:
     return {**state, "symbols": symbols, "count": counts, "indices": indices}
 
 
-def reason_of(error: Exception) -> str:
+def explain_refusal(error: Exception) -> str:
     """Return the reason why a pickle cannot be read, in a few words."""
     if isinstance(error, MemoryError):
         return "it needs more memory than there is"
@@ -465,7 +465,7 @@ def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserErr
         )
     return UserError(
         f"{path}: is no {kind} that can be loaded safely (with weights only): "
-        f"{reason_of(error)}.{remedy}"
+        f"{explain_refusal(error)}.{remedy}"
     )
 
 

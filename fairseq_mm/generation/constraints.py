@@ -30,7 +30,7 @@ MAY_REPEAT = "a an am is was are were do does did . ? !".split()  # noqa: SIM905
 ENDING_MARKS = (".", "?", "!")
 
 
-def separator_of(dictionary: Dictionary, path: str = "the dictionary") -> int:
+def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
     """Return the index of the separator of sentences.
 
     Args:
@@ -105,15 +105,15 @@ class StoryConstraints:
         self.min_length = NUM_IMAGES * (min_words_per_sentence + 1)
         self.max_length = NUM_IMAGES * (max_words_per_sentence + 1)
         self.start, self.pad, self.end = dictionary.bos(), dictionary.pad(), dictionary.eos()
-        self.separator = separator_of(dictionary)
-        self.marks = _indices_of(dictionary, ENDING_MARKS) if end_after_punctuation else None
+        self.separator = find_separator(dictionary)
+        self.marks = _find_indices(dictionary, ENDING_MARKS) if end_after_punctuation else None
         if self.marks is not None and not len(self.marks):
             raise UserError(
                 "`end_after_punctuation` needs one of . ? ! in the dictionary, but it has none: "
                 "was the text prepared without punctuation?"
             )
         self._is_counted = torch.ones(len(dictionary))
-        self._is_counted[_indices_of(dictionary, MAY_REPEAT)] = 0
+        self._is_counted[_find_indices(dictionary, MAY_REPEAT)] = 0
         self._is_counted[[self.start, self.pad, self.end, self.separator]] = 0
 
     def apply(self, lprobs: Tensor, tokens: Tensor) -> Tensor:
@@ -300,7 +300,7 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
     generator.max_len_b = length - 1
 
 
-def _indices_of(dictionary: Dictionary, words: Any) -> Tensor:
+def _find_indices(dictionary: Dictionary, words: Any) -> Tensor:
     """Return the indices of the words that the dictionary has."""
     indices = [dictionary.index(word) for word in words]
     return torch.tensor([i for i in indices if i != dictionary.unk()], dtype=torch.long)

@@ -79,7 +79,7 @@ class SeededSampling(Search):
             assert original_batch_idxs is not None
             count = max(FIRST_STEPS, 2 * step)
             draws = [
-                [self._draws_of(int(item), place, count) for place in range(beam)]
+                [self._draw_numbers(int(item), place, count) for place in range(beam)]
                 for item in original_batch_idxs.tolist()
             ]
             self._draws = torch.from_numpy(np.array(draws)).to(lprobs.device)
@@ -101,7 +101,7 @@ class SeededSampling(Search):
         """Keep these rows of the batch; the other rows are complete."""
         self._draws = self._draws[batch_idxs]
 
-    def _draws_of(self, item: int, place: int, count: int) -> np.ndarray:
+    def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:
         """``[count]`` numbers from 0 to 1 for a place in the beam of an item; a longer row begins
         with the shorter."""
         key = [self.seed, item, self.stream]

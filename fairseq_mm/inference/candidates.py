@@ -95,22 +95,22 @@ def find_conditions(
     near_sentences = sentences.vectors[lines]  # [B, N, K]
     places, _ = nearest(images, words, min(num_nearest, len(words)))
     near_words = words[places]
-    found = []
+    vectors = []
     for name in names:
         if name == "image":
-            found.append(images)
+            vectors.append(images)
         elif name == "words":
-            found.append(unit_vectors(near_words.mean(1), "mean of words'"))
+            vectors.append(unit_vectors(near_words.mean(1), "mean of words'"))
         elif name == "sentences":
-            found.append(unit_vectors(near_sentences.mean(1), "mean of sentences'"))
+            vectors.append(unit_vectors(near_sentences.mean(1), "mean of sentences'"))
         else:
             both = np.concatenate([near_words, near_sentences], axis=1)
-            found.append(unit_vectors(both.mean(1), "mean of concepts'"))
+            vectors.append(unit_vectors(both.mean(1), "mean of concepts'"))
     first = [
         NearestSentence(sentences.lines[line], sentences.ids[line], line, cosine)
         for line, cosine in zip(lines[:, 0].tolist(), cosines[:, 0].tolist())
     ]
-    return Neighbourhood(np.stack(found, axis=1), first)
+    return Neighbourhood(np.stack(vectors, axis=1), first)
 
 
 LANGUAGE_SCORES = ("word", "sentence")
@@ -200,10 +200,12 @@ def score_candidates(
         weights: Weights of the parts.
     """
     if weights.language_score == "word":
+        # the end of the sentence is predicted, too, so it counts as a word
         log_probs = log_probs / np.array([len(words) + 1 for words in sentences])
     repetitions = np.array([count_repetitions(words) for words in sentences])
     penalties = weights.repeat_penalty ** repetitions.astype(np.float64)
     cosines = cosines.astype(np.float64)
+    # a factor below 1 raises a negative cosine: it stays as it is
     penalised = np.minimum(cosines, cosines * penalties)
     scores = weights.translation_weight * penalised + weights.language_weight * log_probs
     return CandidateScores(scores, cosines, log_probs, penalties)
@@ -252,6 +254,7 @@ class StructuredSearch:
             if isinstance(item.default, (int, str)):
                 value = typed_option(item.name, getattr(self, item.name), type(item.default))
                 object.__setattr__(self, item.name, value)
+        # a string is a sequence of letters, of which each would be an unknown condition
         if isinstance(self.conditions, str):
             raise UserError(f"`conditions` must be a list, but is {self.conditions!r}.")
         for name in (
@@ -316,5 +319,6 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     # a stream of its own: the same numbers would tie conditions to structures
     generator = random.Random(f"conditions {search.seed}")
     conditions = generator.choices(range(len(search.conditions)), k=search.candidates)
+    # sorted by length, so that a batch needs little padding
     pairs = sorted(dict.fromkeys(zip(conditions, structures)), key=lambda pair: lengths[pair[1]])
     return Draws([condition for condition, _ in pairs], [structure for _, structure in pairs])

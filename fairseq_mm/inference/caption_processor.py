@@ -12,7 +12,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.processor import Example, Processor, field_of
+from fairseq_mm.inference.processor import Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 
 # images whose vectors are made at a time
@@ -70,7 +70,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
         return isinstance(inputs, (str, bytes, os.PathLike, Image.Image)) or hasattr(inputs, "read")
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageOrFeatures:
-        return os.path.join(folder, field_of(record, "image"))
+        return os.path.join(folder, read_field(record, "image"))
 
     def examples(
         self, inputs: Sequence[ImageOrFeatures], **options: Any
@@ -79,15 +79,15 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
 
         Args:
             inputs: Images, or features of all images.
-            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
+            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
         if all(map(is_features, inputs)):
-            found: Any = iter(inputs)
+            images: Any = iter(inputs)
         else:
-            found = self.reader.features_of(inputs, **options)
+            images = self.reader.read_features(inputs, **options)
         if self.embedder is not None:
-            found = self._embedded(found, options.get("batch_size") or _EMBEDDED)
-        for position, features in enumerate(found):
+            images = self._embedded(images, options.get("batch_size") or _EMBEDDED)
+        for position, features in enumerate(images):
             if isinstance(features, UserError):
                 yield features
                 continue
@@ -95,11 +95,11 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
                 self.reader.check_dimension(features, position)
             yield Example(features=features.astype(np.float32))
 
-    def _embedded(self, found: Iterator[Any], size: int) -> Iterator[Any]:
+    def _embedded(self, features: Iterator[Any], size: int) -> Iterator[Any]:
         """Replace features by vectors [1, K], one batch at a time; errors keep their place."""
         assert self.embedder is not None
         while True:
-            batch = list(itertools.islice(found, size))
+            batch = list(itertools.islice(features, size))
             if not batch:
                 return
             readable = [rows for rows in batch if not isinstance(rows, UserError)]

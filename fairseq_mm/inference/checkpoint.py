@@ -20,7 +20,6 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.data.binarised_text import load_dictionary
@@ -80,6 +79,30 @@ class LoadedModels:
     def are_language_models(self) -> bool:
         return isinstance(self.task, HierarchicalStoryTask) and not self.task.reads_prompts
 
+    def prepare_for_generation(self) -> None:
+        """Prepare the models for generation, which cannot be undone.
+
+        Raises:
+            UserError: if a model has weights that are not finite.
+        """
+        for file, model in zip(self.files, self.models):
+            if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+                raise UserError(
+                    f"{file}: has weights that are not finite: its training has diverged; take an "
+                    "earlier checkpoint."
+                )
+            model.make_generation_fast_()
+            model.train = _refuse_training
+
+
+def _refuse_training(mode: bool = True) -> None:
+    """Replace ``train`` of a model that was prepared for generation.
+
+    fairseq's own replacement is a function within a function, which cannot be pickled.
+    """
+    if mode:
+        raise RuntimeError("cannot train a model that was prepared for inference")
+
 
 class Checkpoint:
     """Trained model in a file: its config, its weights, and a record of its training data.
@@ -126,26 +149,37 @@ class Checkpoint:
             UserError: if the file does not exist, is no fairseq checkpoint or cannot be loaded
                 safely, or if the plugin that defines its model is not loaded.
         """
-        file = checkpoint_file(os.fspath(path))
-        checkpoint = cls(file, _read_fairseq_file(file), data=data)
-        checkpoint._check_registered()
-        return checkpoint
+        return cls._read(checkpoint_file(os.fspath(path)), data=data)
 
     @classmethod
-    def open_all(cls, path: Paths, *, data: Optional[Path] = None) -> "list[Checkpoint]":
+    def open_all(
+        cls, path: Paths, *, data: Optional[Path] = None, command: Optional[str] = None
+    ) -> "list[Checkpoint]":
         """Read one checkpoint or the checkpoints of an ensemble.
 
         Args:
             path: Checkpoint or folder, see :meth:`open`; several as a list or joined by the
                 system's path separator.
             data: Data folder of models that carry no dictionary.
+            command: Subcommand of ``fairseq-mm`` that must be for the models.
 
         Raises:
-            UserError: see :meth:`open`.
+            UserError: see :meth:`open`, and :meth:`check_command`.
         """
-        return [cls.open(file, data=data) for file in checkpoint_files(path)]
+        checkpoints = [cls._read(file, data=data) for file in checkpoint_files(path)]
+        if command is not None:
+            for checkpoint in checkpoints:
+                checkpoint.check_command(command)
+        return checkpoints
+
+    @classmethod
+    def _read(cls, file: str, *, data: Optional[Path]) -> "Checkpoint":
+        checkpoint = cls(file, _read_fairseq_file(file), data=data)
+        checkpoint._check_registered()
+        return checkpoint
 
     def _check_registered(self) -> None:
+        # a preset is in the second registry alone, and an older model of fairseq in the first
         has_arch = self.arch in MODEL_REGISTRY or self.arch in ARCH_MODEL_REGISTRY
         if has_arch and self.task_name in TASK_REGISTRY:
             return
@@ -177,6 +211,8 @@ class Checkpoint:
     def task_class(self) -> Any:
         """Task that generates with the model: the task of its training, or the task of prompts for
         models of fairseq's ``translation`` and ``language_modeling``."""
+        # fairseq's own tasks cannot be built without a data folder; their models of text are
+        # generated from by the task of prompts, which can
         task = TASK_REGISTRY.get(self.task_name)
         return task if hasattr(task, "from_provenance") else HierarchicalStoryTask
 
@@ -225,6 +261,24 @@ class Checkpoint:
             raise UserError(
                 f"{self.path}: must embed images and sentences (vse_lstm, vse_gru, vse_bow), but "
                 "is a model that writes text."
+            )
+
+    def check_generates_alone(self) -> None:
+        """Check that the model generates text from an input, without other models or data.
+
+        Raises:
+            UserError: if it embeds, or reads part-of-speech sequences.
+        """
+        if self.is_embedding:
+            raise UserError(
+                f"{self.path}: embeds images and sentences, and generates no text: fairseq-mm "
+                "rank or fairseq-mm retrieve."
+            )
+        if self.reads_structure:
+            raise UserError(
+                f"{self.path}: generates by part-of-speech sequences of training and vectors of "
+                "an embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
+                "from_pretrained(..., embedding=..., data=...)."
             )
 
     def check_command(self, command: str) -> None:
@@ -396,6 +450,7 @@ class Checkpoint:
                 f"{self.path}: was trained with --add-bos-token, so that texts begin with two "
                 "symbols; train it without."
             )
+        # older checkpoints lack fields that were added later; the task has defaults for them
         fields = (name for name in self.task_class.provenance_fields if name in self.provenance)
         try:
             with named_failures(self.path):
@@ -462,7 +517,6 @@ def load_models(
     return build_models(Checkpoint.open_all(path, data=data), device)
 
 
-@float32_by_default()
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
     """Build one model, or an ensemble of several models, whose probabilities are averaged.
 
@@ -477,6 +531,7 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
     first, *others = checkpoints
     for other in others:
         first.check_ensemble(other)
+    # the models of an ensemble share one task: check_ensemble has compared all that it holds
     task = first.build_task()
     builder = _TextModelBuilder(task) if first.task_class is HierarchicalStoryTask else task
     return LoadedModels(
@@ -512,10 +567,12 @@ def usable_device(name: Optional[str]) -> torch.device:
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.empty(0, device=name).device
+        # PyTorch takes this name for a device like any other, and fails at the first product
         if device.type == "meta":
             raise UserError("device meta: has no memory, and computes nothing.")
         return device
     except (RuntimeError, AssertionError) as error:
+        # the further lines of PyTorch's message are advice for debugging kernels
         raise UserError(f"device {name}: {str(error).splitlines()[0]}") from None
 
 
@@ -530,9 +587,9 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
         _unify_sections(state["cfg"])
         names = [state["cfg"][section]["_name"] for section in ("task", "model")]
         if state["model"] and all(names):
-            for kind, found in ((Mapping, state["model"]), *((str, name) for name in names)):
-                if not isinstance(found, kind):
-                    raise TypeError(f"its model or configuration is a {type(found).__name__}")
+            for kind, value in ((Mapping, state["model"]), *((str, name) for name in names)):
+                if not isinstance(value, kind):
+                    raise TypeError(f"its model or configuration is a {type(value).__name__}")
             return state
         error: Exception = ValueError("no model or configuration in it")
     except UserError:

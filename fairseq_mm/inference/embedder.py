@@ -62,7 +62,8 @@ class Embedder(Picklable, ImageReader):
         weights: State dict file of the extractor, see :class:`.ImageReader`.
     """
 
-    not_pickled = ("_words_of",)
+    # a function inside a function cannot be pickled; a copy builds it again
+    not_pickled = ("_tokenize",)
 
     def __init__(self, loaded: LoadedModels, *, weights: Optional[str] = None) -> None:
         super().__init__(loaded, weights=weights)
@@ -75,7 +76,7 @@ class Embedder(Picklable, ImageReader):
 
         Args:
             images: Paths, contents of files (bytes) or open images.
-            **options: Options of :meth:`.ImageReader.features_of`.
+            **options: Options of :meth:`.ImageReader.read_features`.
 
         Returns:
             [n, K] float32.
@@ -84,7 +85,7 @@ class Embedder(Picklable, ImageReader):
             UserError: if the extractor cannot be rebuilt, or an image cannot be read.
         """
         images = list_of_several(images, "images")
-        return self.embed_features(self.readable_features_of(images, **options))
+        return self.embed_features(self.read_all_features(images, **options))
 
     @torch.no_grad()
     @float32_by_default()
@@ -104,6 +105,7 @@ class Embedder(Picklable, ImageReader):
             return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
         for position, rows in enumerate(features):
             self.check_dimension(rows, position)
+        # stores may hold float16, which the CPU multiplies slowly or not at all
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
         return vectors.float().cpu().numpy()
@@ -120,6 +122,7 @@ class Embedder(Picklable, ImageReader):
             [n, K] float32, in the order of the sentences.
         """
         dictionary = self.task.target_dictionary
+        # sentences of similar length need less padding, which recurrent models compute, too
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         vectors = np.empty((len(sentences), self.models[0].embed_dim), dtype=np.float32)
         for start in range(0, len(order), _SENTENCES):
@@ -129,8 +132,8 @@ class Embedder(Picklable, ImageReader):
             for row, i in zip(tokens, part):
                 row[: len(sentences[i])] = sentences[i]
                 row[len(sentences[i])] = dictionary.eos()
-            found = self.models[0].embed_sentences(torch.from_numpy(tokens).to(self.device))
-            vectors[part] = found.float().cpu().numpy()
+            embedded = self.models[0].embed_sentences(torch.from_numpy(tokens).to(self.device))
+            vectors[part] = embedded.float().cpu().numpy()
         return vectors
 
     @cached_property
@@ -149,6 +152,7 @@ class Embedder(Picklable, ImageReader):
         Raises:
             UserError: if another model made the vectors.
         """
+        # vectors of two checkpoints have the same shape, but cosines between them mean nothing
         maker = attributes.get("extractor")
         if maker != VECTORS_EXTRACTOR:
             raise UserError(
@@ -179,18 +183,18 @@ class Embedder(Picklable, ImageReader):
         dictionary = self.task.target_dictionary
         sentences = []
         for text in list_of_several(texts, "texts"):
-            words = self._words_of(typed_option("texts", text, str))
+            words = self._tokenize(typed_option("texts", text, str))
             if not words:
                 raise UserError(f"the text {text!r} must have a word, but has none.")
             sentences.append(encode_words(dictionary, " ".join(words)).tolist())
         return self.embed_tokens(sentences)
 
     @cached_property
-    def _words_of(self) -> Callable[[str], list[str]]:
-        return tokenizer_of(self.task.target_dictionary)
+    def _tokenize(self) -> Callable[[str], list[str]]:
+        return get_tokenizer(self.task.target_dictionary)
 
 
-def tokenizer_of(dictionary: Any) -> Callable[[str], list[str]]:
+def get_tokenizer(dictionary: Any) -> Callable[[str], list[str]]:
     """Return a function that splits detokenized text into words as a dictionary has them."""
     words = symbols_of(dictionary)
     tokenize = CaptionTokenizer(
@@ -199,7 +203,7 @@ def tokenizer_of(dictionary: Any) -> Callable[[str], list[str]]:
 
     # a mark that the model does not know was left out when it was trained
     def words_of_text(text: str) -> list[str]:
-        found = tokenize(text)
-        return [word for word in found if word in dictionary or any(map(str.isalnum, word))]
+        words = tokenize(text)
+        return [word for word in words if word in dictionary or any(map(str.isalnum, word))]
 
     return words_of_text

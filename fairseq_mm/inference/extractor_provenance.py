@@ -69,6 +69,7 @@ def find_weights_file(
     for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in files):
         for name in sorted(os.listdir(folder)):
             file = os.path.join(folder, name)
+            # checkpoints are large, and hashing them takes seconds each
             is_candidate = name.endswith(WEIGHT_SUFFIXES) and not name.startswith("checkpoint")
             if is_candidate and os.path.isfile(file) and compute_sha256(file) == recorded:
                 return file
@@ -105,6 +106,7 @@ def check_store_extractor(
         raise UserError(
             f"{path}: features have dimension {dim}, but {file} was trained on {feature_dim}."
         )
+    # features without a record are taken on trust, as imported ones often are
     if not identity.get("extractor") or not attributes.get("extractor"):
         return
     if all(name in identity and name in attributes for name in IDENTITY):

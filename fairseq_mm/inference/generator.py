@@ -26,7 +26,7 @@ from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.hypothesis import Hypothesis
-from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
+from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
 
 # streams of random numbers, so that prompts are not drawn with the numbers of their stories
@@ -51,6 +51,7 @@ class Generator(Picklable):
         UserError: if the training of a model has diverged, or the processor has no such option.
     """
 
+    # a copy builds its own generator, which holds the copy's models
     not_pickled = ("_built",)
     # config, random stream and fairseq generator of the last texts
     _built: Optional[tuple[GenerationConfig, str, Any]] = None
@@ -71,13 +72,9 @@ class Generator(Picklable):
         self.dictionary = loaded.dictionary
         self.prompt_generator = prompt_generator
         self.processor = build_processor(loaded, options)
-        for file, model in zip(loaded.files, loaded.models):
-            if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
-                raise UserError(
-                    f"{file}: has weights that are not finite: its training has diverged; take an "
-                    "earlier checkpoint."
-                )
-            prepare_for_inference(model)
+        loaded.prepare_for_generation()
+        # an ensemble can be no longer than its model with the fewest positions;
+        # </s> takes one of them
         self.max_len = min(model.max_decoder_positions() for model in self.models) - 1
 
     def __repr__(self) -> str:
@@ -91,6 +88,7 @@ class Generator(Picklable):
             UserError: if an option does not exist, or does not fit the models.
         """
         config = GenerationConfig.of_task(self.task, preset, **options)
+        # the first step of a search has one candidate for each token but padding
         most = len(self.dictionary) - 1
         for name in ("beam", "sampling_topk"):
             if getattr(config, name) > most:
@@ -104,6 +102,7 @@ class Generator(Picklable):
                     f"`{name}` must be at most {self.max_len}, for which {self.files[0]} has "
                     f"positions, but is {getattr(config, name)}."
                 )
+        # each word occurs once at most, so a text cannot have more tokens than there are words
         if config.no_repeat_ngram_size == 1:
             never = tokens_never_generated(self.dictionary, allow_unk=config.allow_unk)
             others = len({*never, self.dictionary.pad(), self.dictionary.eos()})
@@ -112,7 +111,7 @@ class Generator(Picklable):
                     f"`min_len` must be at most {len(self.dictionary) - others}, the tokens of the "
                     f"vocabulary, where `no_repeat_ngram_size` is 1, but is {config.min_len}."
                 )
-        self._prefix_of(config)
+        self._encode_prefix(config)
         # what the task refuses is said before inputs are read
         self._fairseq_generator(config, "text")
         return config
@@ -121,6 +120,7 @@ class Generator(Picklable):
         """Return fairseq's generator of a configuration; the last one is reused."""
         if self._built is None or self._built[:2] != (config, stream):
             with float32_by_default():
+                # `config` builds it to check the options, and `stream` then takes the same
                 generator = self.task.generator_for(
                     self.models, config, stream=STREAMS.index(stream)
                 )
@@ -166,7 +166,7 @@ class Generator(Picklable):
             inputs = self._missing_inputs(1 if n is None else n, config, batch_size)
         elif n is not None:
             raise UserError("`n` is the number of texts without inputs, but there are inputs.")
-        inputs = [inputs] if single else _list_of("inputs", inputs, self.task.input_names[1])
+        inputs = [inputs] if single else _as_list("inputs", inputs, self.task.input_names[1])
         examples = self._read(inputs, reading)
         generated = list(self.stream(examples, config, indices=indices, batch_size=batch_size))
         return generated[0] if single else generated
@@ -188,7 +188,9 @@ class Generator(Picklable):
             typed_option(name, value, self.processor.reading_options[name])
         for position, example in enumerate(self.processor.examples(inputs, **reading)):
             if isinstance(example, UserError):
-                raise UserError(f"{self.processor.name_of(inputs[position], position)}: {example}")
+                raise UserError(
+                    f"{self.processor.describe_input(inputs[position], position)}: {example}"
+                )
             examples.append(example)
         return examples
 
@@ -257,7 +259,7 @@ class Generator(Picklable):
         """
         size = self._size_of_batches(batch_size)
         count = len(examples)
-        indices = _indices_of(indices, count)
+        indices = _check_indices(indices, count)
         if len(indices) != count or not all(0 <= index < 2**63 for index in indices):
             raise UserError(
                 f"`indices` must be {count} integers of 0 or more and below 2**63, one for each "
@@ -269,8 +271,9 @@ class Generator(Picklable):
         for positions in self.processor.batches(examples, size):
             batch = [examples[position] for position in positions]
             numbers = [indices[position] for position in positions]
-            found = self._generate(generator, config, batch, numbers)
-            waiting.update(zip(positions, found))
+            waiting.update(zip(positions, self._generate(generator, config, batch, numbers)))
+            # a processor may batch inputs of equal length, so a text can be complete before the
+            # texts of earlier inputs
             while following in waiting:
                 yield waiting.pop(following)
                 following += 1
@@ -285,34 +288,39 @@ class Generator(Picklable):
     ) -> list[list[Hypothesis]]:
         sample = self.processor.sample(examples, indices)
         sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
-        prefix = self._prefix_of(config)
+        prefix = self._encode_prefix(config)
         if prefix is not None:
             prefix = prefix.to(self.device).expand(len(examples), -1)
         with torch.no_grad():
-            found = self.task.inference_step(generator, self.models, sample, prefix_tokens=prefix)
+            finalized = self.task.inference_step(
+                generator, self.models, sample, prefix_tokens=prefix
+            )
         ordered: dict[int, list[Hypothesis]] = {}
-        for position, hypotheses in zip(sample["item"].tolist(), found):
+        # fairseq sorts the sentences of a batch by length; `item` says where each came from
+        for position, hypotheses in zip(sample["item"].tolist(), finalized):
             ordered[position] = [
-                self._hypothesis_of(best, examples[position], indices[position])
+                self._build_hypothesis(best, examples[position], indices[position])
                 for best in hypotheses[: config.nbest]
             ]
         return [ordered[position] for position in range(len(examples))]
 
-    def _hypothesis_of(self, found: dict[str, Any], example: Example, index: int) -> Hypothesis:
-        tokens = found["tokens"].int().cpu()
+    def _build_hypothesis(
+        self, finished: dict[str, Any], example: Example, index: int
+    ) -> Hypothesis:
+        tokens = finished["tokens"].int().cpu()
         decoded = self.processor.decode(tokens, example)
         return Hypothesis(
             text=decoded.text,
-            score=float(found["score"]),
+            score=float(finished["score"]),
             tokens=tokens.tolist(),
-            positional_scores=found["positional_scores"].tolist(),
+            positional_scores=finished["positional_scores"].tolist(),
             line=decoded.line,
             sentences=list(decoded.sentences),
             index=index,
             source=example.origin,
         )
 
-    def _prefix_of(self, config: GenerationConfig) -> Optional[torch.Tensor]:
+    def _encode_prefix(self, config: GenerationConfig) -> Optional[torch.Tensor]:
         """``[p]`` tokens that every text begins with.
 
         Raises:
@@ -350,7 +358,7 @@ class Generator(Picklable):
         """
         if isinstance(tokens, torch.Tensor):
             tokens = tokens.tolist()
-        listed = _list_of("tokens", tokens, "a list of integers")
+        listed = _as_list("tokens", tokens, "a list of integers")
         plain = [typed_option("tokens", token, int) for token in listed]
         for token in plain:
             if not 0 <= token < len(self.dictionary):
@@ -385,25 +393,25 @@ class Generator(Picklable):
                 read.
         """
         single = isinstance(texts, str)
-        given: list[str] = (
+        listed: list[str] = (
             [texts]
             if isinstance(texts, str)
-            else _list_of("texts", texts, "a text or a list of them")
+            else _as_list("texts", texts, "a text or a list of them")
         )
         if inputs is None:
-            values: list[Any] = [None] * len(given)
+            values: list[Any] = [None] * len(listed)
         else:
             inputs = _without_iterator(inputs)
             values = (
                 [inputs]
                 if self.processor.is_single(inputs)
-                else _list_of("inputs", inputs, self.task.input_names[1])
+                else _as_list("inputs", inputs, self.task.input_names[1])
             )
-        if len(values) != len(given):
+        if len(values) != len(listed):
             raise UserError(
-                f"`texts` and `inputs` must be as many, but are {len(given)} and {len(values)}."
+                f"`texts` and `inputs` must be as many, but are {len(listed)} and {len(values)}."
             )
-        targets = [self.encode(text) for text in given]
+        targets = [self.encode(text) for text in listed]
         ordered = self.score_tokens(targets, self._read(values, reading), batch_size=batch_size)
         return ordered[0] if single else ordered
 
@@ -439,11 +447,11 @@ class Generator(Picklable):
 
         scorer = SequenceScorer(self.dictionary)
         with torch.no_grad():
-            found = scorer.generate(self.models, sample)
+            finalized = scorer.generate(self.models, sample)
         places, indices = sample["item"].tolist(), sample["id"].tolist()
         return [
-            self._hypothesis_of(hypotheses[0], examples[place], index)
-            for place, index, hypotheses in zip(places, indices, found)
+            self._build_hypothesis(hypotheses[0], examples[place], index)
+            for place, index, hypotheses in zip(places, indices, finalized)
         ]
 
 
@@ -454,7 +462,7 @@ def _without_iterator(inputs: Any) -> Any:
     return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
 
 
-def _list_of(name: str, values: Any, expected: str) -> list[Any]:
+def _as_list(name: str, values: Any, expected: str) -> list[Any]:
     """Return the values of an argument as a list.
 
     Args:
@@ -475,7 +483,7 @@ def _list_of(name: str, values: Any, expected: str) -> list[Any]:
     return list(iterator)
 
 
-def _indices_of(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
+def _check_indices(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
     """Return the indices of the inputs as plain integers; by default their positions.
 
     Raises:
@@ -485,7 +493,7 @@ def _indices_of(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
         return range(count)
     if isinstance(indices, torch.Tensor):
         indices = indices.tolist()
-    listed = _list_of("indices", indices, "a list of integers")
+    listed = _as_list("indices", indices, "a list of integers")
     return [typed_option("indices", index, int) for index in listed]
 
 
@@ -499,15 +507,15 @@ def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
     if isinstance(named, str):
         module, _, name = named.partition(":")
         named = getattr(importlib.import_module(module), name)
-    given = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None}
     parameters = inspect.signature(named).parameters
-    for name in given:
+    for name in options:
         if name not in parameters:
             raise UserError(
                 f"`{name}` is no option of models that read {loaded.task.input_names[1]}, such as "
                 f"{loaded.files[0]}."
             )
-    return named(loaded, **given)
+    return named(loaded, **options)
 
 
 def generate_prompts(
@@ -553,9 +561,10 @@ def generate_prompts(
         for example in generator.processor.examples([None] * len(indices))
         if isinstance(example, Example)
     ]
-    found = generator.stream(
+    hypotheses = generator.stream(
         examples, config, indices=indices, batch_size=batch_size, stream="prompt"
     )
     return [
-        Prompt(best.text, best.line.split(), best.tokens, score=best.score) for best, *_ in found
+        Prompt(best.text, best.line.split(), best.tokens, score=best.score)
+        for best, *_ in hypotheses
     ]

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import Path, Paths
@@ -14,6 +15,7 @@ from fairseq_mm.inference.structured_loading import load_structured_captioner
 from fairseq_mm.models._provenance import fingerprint, symbols_of
 
 
+@float32_by_default()
 def from_checkpoints(
     checkpoints: Sequence[Checkpoint],
     *,
@@ -57,7 +59,9 @@ def from_checkpoints(
             checkpoints, embedding=embedding, data=data, weights=weights, device=device
         )
     for checkpoint in checkpoints:
-        _check_generates_alone(checkpoint)
+        checkpoint.check_generates_alone()
+    # `data` is refused after the models are built: only then is it known whether they carry
+    # a vocabulary
     loaded = build_models(checkpoints, device)
     if data is not None and loaded.extractor:
         _refuse("a model that carries its vocabulary", data=data)
@@ -77,21 +81,6 @@ def _refuse(kind: str, **arguments: Any) -> None:
     for name, value in arguments.items():
         if value is not None:
             raise UserError(f"`{name}` is no option of {kind}, which `path` is.")
-
-
-def _check_generates_alone(checkpoint: Checkpoint) -> None:
-    """Raise an error if the model needs more than an input to generate text."""
-    if checkpoint.is_embedding:
-        raise UserError(
-            f"{checkpoint.path}: embeds images and sentences, and generates no text: fairseq-mm "
-            "rank or fairseq-mm retrieve."
-        )
-    if checkpoint.reads_structure:
-        raise UserError(
-            f"{checkpoint.path}: generates by part-of-speech sequences of training and vectors of "
-            "an embedding model: fairseq-mm caption --embedding PATH --data DATA; in Python "
-            "from_pretrained(..., embedding=..., data=...)."
-        )
 
 
 def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Generator:

@@ -54,7 +54,7 @@ class Decoded(NamedTuple):
     sentences: Sequence[str] = ()
 
 
-def field_of(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
+def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
     """Return a field of a record.
 
     Raises:
@@ -130,7 +130,7 @@ class Processor(Generic[Input]):
         """
         raise NotImplementedError
 
-    def name_of(self, value: Any, position: int) -> str:
+    def describe_input(self, value: Any, position: int) -> str:
         """Return the name of an input for messages."""
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
@@ -163,10 +163,12 @@ class Processor(Generic[Input]):
                 "missing": example.missing,
                 "source": example.source,
                 "target": None if targets is None else targets[position],
+                # the dataset marks the first line of each item, which alone is generated from
                 "is_first": True,
             }
             for position, (index, example) in enumerate(zip(indices, examples))
         ]
+        # 0 is a valid index, so None alone stands for fairseq's start symbol, </s>
         start = getattr(self.task, "start_index", None)
         start = self.dictionary.eos() if start is None else start
         return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=self.source_pad)
@@ -177,6 +179,7 @@ class Processor(Generic[Input]):
         Raises:
             UserError: if a word is not in the vocabulary.
         """
+        # encode_words adds no end: fairseq's own encode_line would add unknown words silently
         end = torch.tensor([self.dictionary.eos()])
         return torch.cat([encode_words(self.dictionary, self.tokenize(text)), end])
 

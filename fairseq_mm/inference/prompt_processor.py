@@ -13,7 +13,7 @@ import torch
 from fairseq_mm.data.story_text import detokenize_story, tokenize_story_text
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
+from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
                 yield Example(source=torch.tensor(prompt.tokens), origin=prompt)
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Optional[str]:
-        return None if self.max_source_words is None else field_of(record, "prompt")
+        return None if self.max_source_words is None else read_field(record, "prompt")
 
-    def name_of(self, value: Any, position: int) -> str:
+    def describe_input(self, value: Any, position: int) -> str:
         return f"prompt {position}"
 
     def read_prompt(self, text: str, *, truncate: bool = False) -> Prompt:

@@ -55,17 +55,17 @@ class PromptRanking:
         distractors: int = DISTRACTORS,
     ) -> None:
         self.generator = generator
-        self.prompts = {_tokens_of(example): example for example in prompts}
+        self.prompts = {_get_tokens(example): example for example in prompts}
         self.seed = seed
         self.distractors = distractors
 
-    def others_of(self, example: Example, index: int) -> list[Example]:
+    def draw_others(self, example: Example, index: int) -> list[Example]:
         """Sample the other prompts.
 
         Raises:
             UserError: if there is no other prompt.
         """
-        own = _tokens_of(example)
+        own = _get_tokens(example)
         others = [other for tokens, other in self.prompts.items() if tokens != own]
         if not others:
             raise UserError(
@@ -97,7 +97,7 @@ class PromptRanking:
         Raises:
             UserError: if there is no other prompt.
         """
-        conditions = [example, *self.others_of(example, index)]
+        conditions = [example, *self.draw_others(example, index)]
         targets = [torch.tensor(story.tokens) for story in hypotheses]
         scored = self.generator.score_tokens(
             [target for target in targets for _ in conditions],
@@ -113,6 +113,6 @@ class PromptRanking:
         return sorted(ranked, key=lambda x: -x.margin)
 
 
-def _tokens_of(example: Example) -> tuple[int, ...]:
+def _get_tokens(example: Example) -> tuple[int, ...]:
     assert example.source is not None
     return tuple(example.source.tolist())

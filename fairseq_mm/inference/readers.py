@@ -45,6 +45,7 @@ def list_of_several(values: Any, name: str) -> list[Any]:
     Raises:
         UserError: if it is a single one, or no list at all.
     """
+    # a string is iterable, too: "dog.jpg" would be read as seven images
     is_one = isinstance(values, (str, bytes, os.PathLike, Image.Image)) or hasattr(values, "read")
     if is_one or not isinstance(values, Iterable):
         raise UserError(f"`{name}` must be a list, but is a {type(values).__name__}.")
@@ -138,7 +139,7 @@ class ImageReader(MediaReader):
 
     noun = "image"
 
-    def features_of(
+    def read_features(
         self,
         images: Sequence[AnyImage],
         *,
@@ -169,6 +170,7 @@ class ImageReader(MediaReader):
             if value < 1:
                 raise UserError(f"`{name}` must be 1 or more, but is {value}.")
         starts = range(0, len(images), batch_size)
+        # threads suffice: Pillow and zlib release the GIL while they decode
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, _any_size_allowed():
 
             def submit(start: int) -> list[Future]:
@@ -177,9 +179,11 @@ class ImageReader(MediaReader):
 
             following = submit(0)
             for start in starts:
+                # one batch ahead, and no more: decoded images take more memory than their files
                 waiting, following = following, submit(start + batch_size)
                 decoded = [future.result() for future in waiting]
                 readable = [pixels for pixels in decoded if not isinstance(pixels, UserError)]
+                # an unreadable image is no part of the batch, but keeps its place in the output
                 rows: Iterator[Any] = iter(extractor.rows_of_each(readable))
                 for pixels in decoded:
                     yield pixels if isinstance(pixels, UserError) else next(rows)
@@ -190,18 +194,18 @@ class ImageReader(MediaReader):
         except UserError as error:
             return error
 
-    def readable_features_of(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
+    def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Return the features [rows, D] float32 of each image, in order.
 
         Args:
-            images: See :meth:`features_of`.
-            **options: Options of :meth:`features_of`.
+            images: See :meth:`read_features`.
+            **options: Options of :meth:`read_features`.
 
         Raises:
             UserError: if an image cannot be read; the message names the first.
         """
         features = []
-        for number, rows in enumerate(self.features_of(images, **options)):
+        for number, rows in enumerate(self.read_features(images, **options)):
             if isinstance(rows, UserError):
                 image = images[number]
                 is_path = isinstance(image, (str, os.PathLike))
@@ -262,6 +266,7 @@ class VideoReader(MediaReader):
             raise UserError(f"{option} is for models of videos, but {self.name} reads none.")
 
     def _build_extractor(self) -> Extractor:
+        # How2's features name their network, but record no weights file
         if "weights" in self.identity:
             return super()._build_extractor()
         # as How2's features are published
@@ -296,6 +301,7 @@ class VideoReader(MediaReader):
             UserError: if the extractor cannot be rebuilt, or the video cannot be read; the message
                 does not name the video.
         """
+        # a clip is 16 frames, so that a batch of clips takes as much memory as a batch of images
         size = batch_size or (8 if self.device.type == "cpu" else 64)
         return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
 

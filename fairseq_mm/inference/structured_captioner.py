@@ -51,7 +51,7 @@ from fairseq_mm.inference.candidates import (
 )
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import Embedder
-from fairseq_mm.inference.pickling import Picklable, prepare_for_inference
+from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import list_of_several
 from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
@@ -124,10 +124,10 @@ class StructuredCaptioner(Picklable):
         self.sentences = sentences
         self.structures = structures
         self.language_model = language_model
-        for model in decoder.models:
-            prepare_for_inference(model)
+        decoder.prepare_for_generation()
         self.tags = decoder.task.structure_dictionary
         self._check_tags()
+        # the two models may have been trained with dictionaries of another order or size
         theirs = embedder.task.target_dictionary
         symbols = decoder.task.target_dictionary.symbols
         # what the embedding reads for each word of the decoder
@@ -174,7 +174,7 @@ class StructuredCaptioner(Picklable):
                 hint = f"; did you mean `{close[0]}`?" if close else "."
                 raise UserError(f"`{name}` is no option of captions by structure{hint}")
         search = StructuredSearch(**options)
-        features = self.embedder.readable_features_of(images) if images else []
+        features = self.embedder.read_all_features(images) if images else []
         return list(self.caption_features(features, search))
 
     def stream(
@@ -203,7 +203,7 @@ class StructuredCaptioner(Picklable):
         if not features:
             return
         images = unit_vectors(self.embedder.embed_features(features), "image")
-        found = find_conditions(
+        neighbours = find_conditions(
             images,
             self.word_vectors,
             self.sentences,
@@ -211,12 +211,13 @@ class StructuredCaptioner(Picklable):
             num_nearest=search.num_nearest,
         )
         draws = draw_pairs(self.structures, search)
+        # several images share a batch if they have few candidates: small batches leave a GPU idle
         step = max(1, search.batch_size // len(draws.structures))  # images at a time
         for start in range(0, len(images), step):
             part = slice(start, start + step)
-            written = self._write(found.conditions[part], draws, search)
+            written = self._write(neighbours.conditions[part], draws, search)
             ranked = self._rank(images[part], written, draws, search)
-            for captions, sentence in zip(ranked, found.nearest[part]):
+            for captions, sentence in zip(ranked, neighbours.nearest[part]):
                 yield StructuredCaption(captions, sentence)
 
     @float32_by_default()
@@ -238,7 +239,7 @@ class StructuredCaptioner(Picklable):
         task = self.decoder.task
         config = GenerationConfig.of_task(task, beam=search.beam, max_len_b=search.max_len_b)
         generator = task.generator_for(self.decoder.models, config)
-        found: list[tuple[int, ...]] = []
+        captions: list[tuple[int, ...]] = []
         for start in range(0, B * P, search.batch_size):
             numbers = range(start, min(start + search.batch_size, B * P))
             pairs = [number % P for number in numbers]
@@ -255,8 +256,8 @@ class StructuredCaptioner(Picklable):
             with torch.no_grad():
                 hypotheses = task.inference_step(generator, self.decoder.models, sample)
             # all but </s>
-            found += [tuple(best[0]["tokens"].tolist()[:-1]) for best in hypotheses]
-        return [found[start : start + P] for start in range(0, B * P, P)]
+            captions += [tuple(best[0]["tokens"].tolist()[:-1]) for best in hypotheses]
+        return [captions[start : start + P] for start in range(0, B * P, P)]
 
     def _rank(
         self,
@@ -284,6 +285,7 @@ class StructuredCaptioner(Picklable):
         ranked = []
         for image, candidates in zip(images, written):
             # if several pairs gave a sentence, keep the first
+            # reversed, because the last entry of a key wins in a dictionary
             pair_of = {tokens: pair for pair, tokens in reversed(list(enumerate(candidates)))}
             pairs = sorted(pair_of.values())
             places = [place_of[candidates[pair]] for pair in pairs]
@@ -293,6 +295,7 @@ class StructuredCaptioner(Picklable):
                 log_probs[places],
                 search.weights,
             )
+            # stable: ties keep the order of the pairs, whatever the platform sorts with
             best = np.argsort(-scores.score, kind="stable")[: search.top]
             ranked.append(
                 [

@@ -83,11 +83,11 @@ def load_structured_captioner(
     else:
         model = load_language_model(os.fspath(language_model))
     if vectors is None:
-        what, found = "training sentence", _embed(lines, embedder)
+        what, vectors_of_lines = "training sentence", _embed(lines, embedder)
     else:
         what = f"{os.fspath(vectors)}: training sentence"
-        found = _read_vectors(os.fspath(vectors), len(lines), embedder)
-    sentences = TrainingSentences(lines, ids, unit_vectors(found, what))
+        vectors_of_lines = _read_vectors(os.fspath(vectors), len(lines), embedder)
+    sentences = TrainingSentences(lines, ids, unit_vectors(vectors_of_lines, what))
     return StructuredCaptioner(decoder, embedder, sentences, structures, model)
 
 
@@ -127,11 +127,11 @@ def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
     """
     store = FeatureStore(path)
     embedder.check_vectors(store.attributes, store.dim, what=path)
-    found = sum(key.startswith("train:") for key in store.ids)
-    if found != num_lines:
+    number = sum(key.startswith("train:") for key in store.ids)
+    if number != num_lines:
         raise UserError(
-            f"{path}: must have vectors of {num_lines} training captions, but has {found}: make it "
-            "with fairseq-mm embed --split train --of sentences."
+            f"{path}: must have vectors of {num_lines} training captions, but has {number}: make "
+            "it with fairseq-mm embed --split train --of sentences."
         )
     keys = [f"train:{line}" for line in range(num_lines)]
     for key in keys:

@@ -51,6 +51,7 @@ class TranscriptEncoder:
     def __init__(self, task: Any, file: str) -> None:
         self.task = task
         self.file = file
+        # asked of the dataset of the training, which reserves positions for the ends itself
         self.limit: int = self._with_ends([]).limit
         self.tokenizer: str = task.tokenizer or default_tokenizer(task.subwords.kind)
         self._known = frozenset(task.source_dictionary.symbols)
@@ -86,6 +87,7 @@ class TranscriptEncoder:
             words, oov_words = index_oov_words(words, self._known, subwords.indexed_oov)
         tokens = torch.tensor([dictionary.index(word) for word in words])
         is_available = not is_not_available(text)
+        # a transcript in another language or spelling would be summarised as noise
         if is_available and bool((tokens == dictionary.unk()).all()):
             raise UserError(f"none of the transcript's words is in the dictionary of {self.file}.")
         num_cut = max(0, len(words) - self.limit)

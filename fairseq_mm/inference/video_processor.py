@@ -12,7 +12,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import AnyMedia
 from fairseq_mm.inference.caption_processor import is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
+from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 from fairseq_mm.inference.readers import VideoReader
 from fairseq_mm.inference.transcript_encoder import Transcript, TranscriptEncoder
 from fairseq_mm.prepare.jsonl import text_or_file
@@ -60,17 +60,17 @@ class VideoProcessor(Processor[AnyInput]):
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> AnyInput:
         names = ("video", "transcript", "transcript_file")
-        known = {name: field_of(record, name) for name in names if record.get(name) is not None}
-        given: Video = {}
+        known = {name: read_field(record, name) for name in names if record.get(name) is not None}
+        video: Video = {}
         if "video" in known:
-            given["video"] = os.path.join(folder, known["video"])
+            video["video"] = os.path.join(folder, known["video"])
         if "transcript" in known and "transcript_file" in known:
             raise UserError("has both `transcript` and `transcript_file`; give one of them.")
         if "transcript" in known or "transcript_file" in known:
-            given["transcript"] = text_or_file(known, "transcript", Path(folder))
-        return given
+            video["transcript"] = text_or_file(known, "transcript", Path(folder))
+        return video
 
-    def name_of(self, value: AnyInput, position: int) -> str:
+    def describe_input(self, value: AnyInput, position: int) -> str:
         video = value.get("video") if isinstance(value, Mapping) else value
         is_named = self.reader.reads_video and isinstance(video, (str, os.PathLike))
         return os.fspath(video) if is_named else f"video {position}"  # type: ignore[arg-type]
@@ -85,13 +85,14 @@ class VideoProcessor(Processor[AnyInput]):
             **options: ``tokenizer`` of :meth:`.TranscriptEncoder.encode`; ``batch_size`` and
                 ``keep_damaged`` of :meth:`.VideoReader.read_video`.
         """
+        # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)
         for value in inputs:
             try:
-                video, transcript = self._parts_of(value)
+                video, transcript = self._split_input(value)
                 if not isinstance(transcript, Transcript):
                     transcript = self.encoder.encode(transcript, tokenizer=tokenizer)
-                features = None if video is None else self._features_of(video, options)
+                features = None if video is None else self._read_features(video, options)
             except UserError as error:
                 yield error
             else:
@@ -102,7 +103,7 @@ class VideoProcessor(Processor[AnyInput]):
                     oov_tokens=transcript.oov_words,
                 )
 
-    def _parts_of(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
+    def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
         """Split an input into video and transcript.
 
         Raises:
@@ -125,7 +126,7 @@ class VideoProcessor(Processor[AnyInput]):
             raise UserError("there is no transcript, and no video is read.")
         return video, transcript
 
-    def _features_of(self, video: Any, options: Mapping[str, Any]) -> np.ndarray:
+    def _read_features(self, video: Any, options: Mapping[str, Any]) -> np.ndarray:
         if not is_features(video):
             video = self.reader.read_video(video, **options).rows
         if video.ndim != 2 or video.shape[1] != self.reader.feature_dim or not len(video):
@@ -133,6 +134,7 @@ class VideoProcessor(Processor[AnyInput]):
                 f"features must be [frames, {self.reader.feature_dim}], but are "
                 f"{list(video.shape)}."
             )
+        # training truncates, too; models have no positions beyond
         return video[: self.reader.max_frames].astype(np.float32)
 
     def tokenize(self, text: str) -> str:
@@ -141,5 +143,5 @@ class VideoProcessor(Processor[AnyInput]):
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
         line = self.dictionary.string(tokens)
         has_oov = self.task.subwords.indexed_oov
-        text = self.task.readable.text_of(line, example.oov_tokens if has_oov else None)
+        text = self.task.readable.decode_text(line, example.oov_tokens if has_oov else None)
         return Decoded(text, line)

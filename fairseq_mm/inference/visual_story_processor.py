@@ -12,7 +12,7 @@ from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sente
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.processor import Decoded, Example, Processor, field_of
+from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 
 # stands in the place of an image that is missing
@@ -45,14 +45,14 @@ class VisualStoryProcessor(Processor[ImageSequence]):
         return not all(isinstance(item, (list, tuple)) for item in inputs)
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> ImageSequence:
-        images = field_of(record, "images", list)
+        images = read_field(record, "images", list)
         if not all(isinstance(image, str) for image in images if image is not None):
             raise UserError("`images` must be paths, null for a missing one.")
         return [
             None if image in (None, NO_IMAGE) else os.path.join(folder, image) for image in images
         ]
 
-    def name_of(self, value: ImageSequence, position: int) -> str:
+    def describe_input(self, value: ImageSequence, position: int) -> str:
         return f"image sequence {position}"
 
     def examples(
@@ -62,27 +62,28 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
         Args:
             inputs: Image sequences.
-            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.features_of`.
+            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
+        # all sequences at once, so that the extractor gets full batches
         images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
         if all(map(is_features, images)):
-            found: Iterator[Any] = iter(images)
+            rows_of_images: Iterator[Any] = iter(images)
         else:
-            found = self.reader.features_of(images, **options)
+            rows_of_images = self.reader.read_features(images, **options)
         for position, sequence in enumerate(inputs):
-            rows = [None if image is None else next(found) for image in _listed(sequence)]
+            rows = [None if image is None else next(rows_of_images) for image in _listed(sequence)]
             errors = [
-                UserError(f"{_name_of(image, place)}: {features}")
+                UserError(f"{_describe_image(image, place)}: {features}")
                 for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1)
                 if isinstance(features, UserError)
             ]
             try:
                 check_sequence(sequence)
-                yield errors[0] if errors else self.example_of(position, rows)
+                yield errors[0] if errors else self.build_example(position, rows)
             except UserError as error:
                 yield error
 
-    def example_of(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
+    def build_example(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
         """Return the example of five images' features [R, D]; missing images become zeros.
 
         Raises:
@@ -98,6 +99,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
                     f"{list(rows.shape)}."
                 )
         x = np.zeros((NUM_IMAGES, R, D), dtype=np.float32)
+        # zeros alone would not do: an image can have features of zero
         missing = np.ones((NUM_IMAGES, R), dtype=bool)
         for place, rows in enumerate(features):
             if rows is not None:
@@ -118,7 +120,7 @@ def _listed(sequence: ImageSequence) -> ImageSequence:
     return sequence if is_list else ()
 
 
-def _name_of(image: Any, place: int) -> str:
+def _describe_image(image: Any, place: int) -> str:
     return os.fspath(image) if isinstance(image, (str, os.PathLike)) else f"image {place}"
 
 

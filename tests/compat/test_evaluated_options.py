@@ -28,7 +28,7 @@ from fairseq_mm.compat.evaluated_options import (
     evaluate_literal,
 )
 from fairseq_mm.compat.literals import parse_literal
-from fairseq_mm.compat.loading import module_of
+from fairseq_mm.compat.loading import get_module_name
 from fairseq_mm.errors import UserError
 
 _EVALUATING = {"eval", "exec", "eval_str_list", "eval_str_dict", "eval_bool"}
@@ -289,6 +289,6 @@ def test_every_module_that_evaluates_options_has_it():
     wrong = []
     for place in EVALUATED:
         if not place.startswith("examples/"):
-            module = importlib.import_module(module_of(place))
+            module = importlib.import_module(get_module_name(place))
             wrong += [] if vars(module).get("eval") is evaluate_literal else [place]
     assert wrong == []

@@ -10,7 +10,7 @@ from numerics import assert_close
 from toy_data import WORDS, make_dictionary
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.constraints import ConstrainedSearch, StoryConstraints, separator_of
+from fairseq_mm.generation.constraints import ConstrainedSearch, StoryConstraints, find_separator
 
 EOS, SEP = 2, 20
 V = 21
@@ -198,7 +198,7 @@ def test_values_out_of_range_are_refused(options, message):
 
 def test_dictionary_without_the_separator_is_refused():
     with pytest.raises(UserError, match=r"^x/dict\.txt: has no word '<sent>'"):
-        separator_of(make_dictionary(), "x/dict.txt")
+        find_separator(make_dictionary(), "x/dict.txt")
     with pytest.raises(UserError, match=r"^the dictionary: has no word '<sent>'"):
         StoryConstraints(Dictionary())
 

@@ -291,7 +291,7 @@ def test_an_unreadable_image_is_named(captioner, images, tmp_path):
     with pytest.raises(UserError, match=r"image 1: is no image"):
         texts_of(captioner, [images[0], b"no image either"])
     found = list(
-        reader_of(captioner).features_of([images[0], str(broken), images[1]], batch_size=2)
+        reader_of(captioner).read_features([images[0], str(broken), images[1]], batch_size=2)
     )
     assert [isinstance(rows, UserError) for rows in found] == [False, True, False]
 

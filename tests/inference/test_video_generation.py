@@ -508,7 +508,7 @@ def test_text_is_taken_as_it_is_where_there_are_pieces(kind, tmp_path):
     dictionary = encoder.task.source_dictionary
     expected = [*(dictionary.index(piece) for piece in pieces), dictionary.eos()]
     assert transcript.tokens.tolist() == expected
-    assert encoder.task.readable.text_of(dictionary.string(transcript.tokens)) == SENTENCES[0]
+    assert encoder.task.readable.decode_text(dictionary.string(transcript.tokens)) == SENTENCES[0]
     assert transcript[2:] == ([], len(pieces), 0, True)
 
 

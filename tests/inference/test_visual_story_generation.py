@@ -157,7 +157,7 @@ def test_a_missing_image_is_padding_in_its_place(model):
     (sequence,) = random_sequences(1)
     for place in (0, 2, 4):
         changed = [None if i == place else rows for i, rows in enumerate(sequence)]
-        example = model.processor.example_of(0, changed)
+        example = model.processor.build_example(0, changed)
         expected = np.concatenate([np.zeros((2, 5)) if rows is None else rows for rows in changed])
         np.testing.assert_array_equal(example.features, expected.astype(np.float32))
         assert example.missing.nonzero()[0].tolist() == [2 * place, 2 * place + 1]

@@ -14,7 +14,7 @@ from fairseq.tasks import register_task
 
 import fairseq_mm
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.processor import Example, Processor, field_of
+from fairseq_mm.inference.processor import Example, Processor, read_field
 from fairseq_mm.tasks.multimodal_captioning import (
     MultimodalCaptioningConfig,
     MultimodalCaptioningTask,
@@ -32,7 +32,7 @@ class ColourProcessor(Processor[Colour]):
         return isinstance(inputs[0], (int, float))
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Colour:
-        return field_of(record, "colour", list)
+        return read_field(record, "colour", list)
 
     def examples(
         self, inputs: Sequence[Colour], **options: Any
