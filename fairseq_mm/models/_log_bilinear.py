@@ -49,8 +49,7 @@ class ContentConfig(LogBilinearConfig):
 
 
 class ConditionEncoder(BatchFirstEncoder):
-    """Base of encoders that precompute conditions of a sentence; a subclass computes the condition
-    of each position.
+    """Base of encoders that compute the condition of each position of a sentence.
 
     ``condition`` is a list with one tensor [B, P, X] for the positions 0 to P-1 of a sentence;
     later positions use the last one. The list is empty if there is no condition.
@@ -61,7 +60,7 @@ class ConditionEncoder(BatchFirstEncoder):
 
 
 class ContentProjection(nn.Module):
-    """Linear map ``W u`` of the content vector u.
+    """Linear map ``W u`` of the content vector u, from [B, N, D] features to [B, X].
 
     Args:
         feature_dim: D, dimension of u.
@@ -78,14 +77,9 @@ class ContentProjection(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Average, scale and project features.
+        """Average features [B, N, D] over N, scale and project them to [B, X].
 
-        Args:
-            features: [B, N, D], averaged over N.
-            padding_mask: [B, N] bool, True at padding; each row must have a real feature.
-
-        Returns:
-            [B, X] with the dtype of the weights.
+        ``padding_mask`` is [B, N] bool, True at padding; each row must have a real feature.
         """
         content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
         # generation casts the model, but not the batch
@@ -105,8 +99,8 @@ class ContentEncoder(ConditionEncoder):
 
 
 class LogBilinearDecoder(FeatureDecoder):
-    """Base of decoders that predict a word from the n-1 words before; a subclass defines the word
-    vectors.
+    """Base of decoders that predict a word from the n-1 words before; a subclass defines the
+    word vectors.
 
     Args:
         row_dim: Width of the word table, whose rows the output layer compares with.
@@ -163,8 +157,12 @@ class LogBilinearDecoder(FeatureDecoder):
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Precompute the contribution of each word at each position of the context to the
-        prediction, before the condition; fairseq calls this before generation.
+        prediction.
+
+        fairseq calls this before generation.
         """
+        # Dropout would change the vectors of a context from step to step, so that no table could
+        # hold them.
         if retain_dropout:
             return
         with torch.no_grad():
@@ -175,6 +173,7 @@ class LogBilinearDecoder(FeatureDecoder):
         """Predict from windows [B, n-1] by :attr:`folded`: returns [B, 1, row_dim]."""
         assert self.folded is not None
         first_rows = torch.arange(self.context_length, device=words.device) * len(self.dictionary)
+        # One lookup that also sums, instead of n-1 products of matrices per step.
         return F.embedding_bag(words + first_rows, self.folded, mode="sum").unsqueeze(1)
 
     def extract_features(
@@ -208,15 +207,19 @@ class LogBilinearDecoder(FeatureDecoder):
 
     def _with_start(self, tokens: Tensor) -> Tensor:
         """Pad the context with the start token: returns [B, T + n-2]."""
+        # The first token is the start token, which replaces all words before the sentence.
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
         """Return the last words [B, n-1], and the position [B] of the word that they predict."""
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
+            # A first step may have several tokens: a prefix that the caller forces.
             words = self._with_start(tokens)[:, -self.context_length :]
             place = tokens.new_full((tokens.size(0),), tokens.size(1) - 1)
         else:
+            # The window and not all tokens: it has a fixed size, whatever the length of the
+            # sentence.
             words = torch.cat([saved["words"][:, 1:], tokens[:, -1:]], dim=1)
             place = saved["place"] + 1
         state = {"words": words, "place": place}
@@ -229,11 +232,11 @@ class LogBilinearDecoder(FeatureDecoder):
 
 
 class AdditiveDecoder(LogBilinearDecoder):
-    """Decoder ``logits = R (r + m) + b`` (equations 7 and 8); m is the condition, if there is one.
+    """Decoder ``logits = R (r + m) + b`` (equations 7 and 8); m is the condition, if there is
+    one.
 
-    Args:
-        embedding_dim: K, also the number of columns of R.
-        **options: Further arguments of :class:`LogBilinearDecoder`.
+    ``embedding_dim`` K is also the number of columns of R; ``options`` go to
+    :class:`LogBilinearDecoder`.
     """
 
     def __init__(self, dictionary: Any, embedding_dim: int, **options: Any) -> None:
@@ -258,8 +261,7 @@ class FactoredDecoder(LogBilinearDecoder):
         **options: Further arguments of :class:`LogBilinearDecoder`.
 
     Attributes:
-        factor_weight: [F, K] W^fk, which maps predictions to factors; its transpose maps the
-            factors of a word to its vector.
+        factor_weight: [F, K] W^fk.
     """
 
     def __init__(
@@ -270,6 +272,8 @@ class FactoredDecoder(LogBilinearDecoder):
         nn.init.xavier_uniform_(self.factor_weight)
 
     def read(self, rows: Tensor) -> Tensor:
+        # The transpose of W^fk and no matrix of its own: equation 10 reads words with the same
+        # factors that write them.
         return linear(rows, self.factor_weight.t())
 
     def write(self, predicted: Tensor) -> Tensor:

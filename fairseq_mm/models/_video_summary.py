@@ -25,7 +25,7 @@ class TwoSourceEncoder(BatchFirstEncoder):
     def __init__(self, dictionary: Any) -> None:
         super().__init__(dictionary)
         self.padding_idx = dictionary.pad()
-        # generation casts the model, not the batch: this buffer is cast along and shows to what
+        # generation casts the model but not the batch: this buffer has the dtype of the model
         self.register_buffer("precision", torch.zeros(()), persistent=False)
 
     def encode(

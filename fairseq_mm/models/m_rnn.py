@@ -72,7 +72,7 @@ from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
 WORD_INPUTS = ("second", "first", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
 RECURRENT_INPUTS = ("sum", "concatenation")
-# types that are made at run time: Any to a type checker
+# created at run time, so Any for type checkers
 WordInput: Any = ChoiceEnum(WORD_INPUTS)
 ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 RecurrentInput: Any = ChoiceEnum(RECURRENT_INPUTS)
@@ -118,48 +118,44 @@ class MRnnConfig(FairseqDataclass):
 class MRnnEncoder(BatchFirstEncoder):
     """Encoder that averages the rows of an image's features and scales the mean.
 
-    Args:
-        dropout: Dropout of the scaled vector.
-        scaling: See :func:`fairseq_mm.models._pooled_features.scale_vectors`.
+    ``dropout`` applies to the scaled vector; for ``scaling`` see
+    :func:`fairseq_mm.models._pooled_features.scale_vectors`.
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:
         super().__init__(dictionary=None)
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
-        # generation casts the model, not the batch: this buffer is cast along and shows to what
+        # generation casts the model but not the batch: this buffer has the dtype of the model
         self.register_buffer("precision", torch.zeros(()), persistent=False)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """
-        Args:
-            features: ``[B, N, D]`` features, padded along N.
-            padding_mask: ``[B, N]`` bool, True at padding. Each row must have a real feature.
+        """Return ``image``, one tensor [B, D], from features [B, N, D].
 
-        Returns:
-            ``image``: one tensor ``[B, D]``.
+        ``padding_mask`` is [B, N] bool, True at padding; each row must have a real feature.
         """
         image = scale_vectors(masked_mean(features, padding_mask), self.scaling)  # [B, D]
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
 
 
 class MRnnDecoder(FeatureDecoder):
-    """Words from the image and the words before them.
+    """Decoder that predicts a word from the image and the words before.
 
     Args:
         feature_dim: D of the image's feature vector.
-        embedding_dim: width of embedding layer I.
-        hidden_dim: width of embedding layer II and of the recurrent layer.
-        multimodal_dim: width of the multimodal layer.
-        one_layer_embedding: words are embedded in ``hidden_dim`` at once.
-        word_input: ``second``, ``first`` or ``none``: embedding layer given to the multimodal one.
+        embedding_dim: Dimension of embedding layer I.
+        hidden_dim: H, dimension of embedding layer II and of the recurrent layer.
+        multimodal_dim: M, dimension of the multimodal layer.
+        one_layer_embedding: True for a single embedding layer, of ``hidden_dim``.
+        word_input: Embedding layer that the multimodal layer reads: ``second``, ``first`` or
+            ``none``.
         image_input: ``multimodal``, ``recurrent``, ``both``, ``both_shared`` or ``none``.
-        recurrent_scale: the recurrent matrix starts as this times the identity.
+        recurrent_scale: Factor of the identity as the initial recurrent matrix.
         recurrent_activation: ``relu``, ``scaled_tanh`` or ``sigmoid``.
         recurrent_input: ``sum``, or ``concatenation`` with the recurrent state.
 
     Attributes:
-        word_table: ``[V, H + M]``, see :meth:`make_generation_fast_`; None before it.
+        word_table: [V, H + M], see :meth:`make_generation_fast_`; None before it is called.
     """
 
     word_table: Optional[Tensor]
@@ -187,6 +183,8 @@ class MRnnDecoder(FeatureDecoder):
         first_dim = hidden_dim if one_layer_embedding else embedding_dim
         self.embedding = nn.Embedding(len(dictionary), first_dim, padding_idx=dictionary.pad())
         self.word_proj = None if one_layer_embedding else nn.Linear(first_dim, hidden_dim)
+        # A recurrence of ReLUs explodes easily, hence a multiple of the identity; the paper gives
+        # no initial values.
         self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * recurrent_scale)
         self.recurrent_activation = recurrent_activation
         # the columns of U that multiply the word; recurrent_weight has the columns of the state
@@ -205,18 +203,20 @@ class MRnnDecoder(FeatureDecoder):
         self.image_to_word = None
         if image_input in ("recurrent", "both"):
             self.image_to_word = nn.Linear(feature_dim, hidden_dim, bias=False)
+        # V_I^(1) has 256 rows and V_I^(2) 512, so shared weights can only be part of them.
         self.shares_image_weight = image_input == "both_shared"
         self.output_proj = nn.Linear(multimodal_dim, len(dictionary))
         self.dropout = nn.Dropout(dropout)
         self.embedding_dropout = nn.Dropout(embedding_dropout)
         self.recurrent_dropout = nn.Dropout(recurrent_dropout)
         self.hidden_dim = hidden_dim
-        # moves and is cast with the model, and is in no checkpoint
+        # non-persistent: follows .to() but is not saved
         self.register_buffer("word_table", None, persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Words of unit-variance sums; Glorot's uniform for every matrix but the recurrent one."""
+        # Word vectors have a length of about 1; the other matrices are initialised by Glorot and
+        # Bengio 2010.
         nn.init.normal_(self.embedding.weight, std=self.embedding.embedding_dim**-0.5)
         with torch.no_grad():
             self.embedding.weight[self.embedding.padding_idx].zero_()
@@ -227,14 +227,10 @@ class MRnnDecoder(FeatureDecoder):
                     nn.init.zeros_(layer.bias)
 
     def image_terms(self, image: Tensor) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        """Project the image to the terms that are added at every decoding step.
-
-        Args:
-            image: [B, D].
+        """Project images [B, D] to the terms that are added at every decoding step.
 
         Returns:
-            to_multimodal: [B, M] V_I^(2) I, or None.
-            to_word: [B, H] V_I^(1) I, or None.
+            V_I^(2) I [B, M] and V_I^(1) I [B, H], or None for layers that the image does not enter.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -252,8 +248,7 @@ class MRnnDecoder(FeatureDecoder):
             initial: [B, H] recurrent state before the first word.
 
         Returns:
-            terms: [B, T, M] V_w w(t) + V_r r(t) + bias.
-            states: [B, T, H] r(t).
+            [B, T, M] V_w w(t) + V_r r(t) + bias, and the states [B, T, H] r(t).
         """
         first = self.embedding_dropout(self.embedding(tokens))
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
@@ -275,14 +270,15 @@ class MRnnDecoder(FeatureDecoder):
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Prepare for generation; fairseq calls it and then allows no more training.
+        """Precompute a table [V, H + M] of all terms that depend only on the current word.
 
-        Precomputes a table [V, H + M] of all terms that depend only on the current word: the input
-        of the recurrent layer, and V_w w(t) with the multimodal layer's bias. A step then needs
-        three products: U, V_r and the output layer.
+        These are the input of the recurrent layer, and V_w w(t) with the multimodal layer's bias.
+        fairseq calls this before generation and allows no training afterwards.
         """
+        # In these variants w(t) depends on the image as well, and with dropout on chance: no table
+        # can hold it.
         if self.image_to_word is not None or self.shares_image_weight or retain_dropout:
-            return  # w(t) depends on the image, or on chance, as well
+            return
         with torch.no_grad():
             first = self.embedding.weight
             second = self.word_proj(first) if self.word_proj is not None else first
@@ -295,7 +291,7 @@ class MRnnDecoder(FeatureDecoder):
     def _folded_step(
         self, word_table: Tensor, tokens: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """:meth:`language_terms` of one step, by :attr:`word_table`."""
+        """Compute :meth:`language_terms` of one step by :attr:`word_table`."""
         to_recurrent, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
         )
@@ -310,15 +306,9 @@ class MRnnDecoder(FeatureDecoder):
         encoder_out: dict[str, list[Tensor]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, None]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]`` words so far, the start token first.
-            encoder_out: the encoder's; a step of incremental decoding that has a state does not
-                read the image again.
-            incremental_state: with it only the last word is new.
+        """Compute m(t), [B, T, M], or [B, 1, M] when decoding incrementally.
 
-        Returns:
-            multimodal: ``[B, T, M]``, or ``[B, 1, M]`` when decoding incrementally.
+        The image is read only at the first step of an incremental state.
         """
         image = encoder_out["image"][0]
         saved = None
@@ -330,19 +320,19 @@ class MRnnDecoder(FeatureDecoder):
             initial = image.new_zeros(image.size(0), self.hidden_dim)
         else:
             initial = saved["state"]
-            to_multimodal, to_word = saved.get("to_multimodal"), saved.get("to_word")
+            to_multimodal, to_word = saved["to_multimodal"], saved["to_word"]
         if incremental_state is not None and self.word_table is not None:
             terms, states = self._folded_step(self.word_table, prev_output_tokens, initial)
         else:
             terms, states = self.language_terms(prev_output_tokens, to_word, initial)
         if incremental_state is not None:
-            kept = {"state": states[:, -1], "to_multimodal": to_multimodal, "to_word": to_word}
-            self.set_incremental_state(
-                incremental_state, self.state_key, {k: x for k, x in kept.items() if x is not None}
-            )
+            state = {"state": states[:, -1], "to_multimodal": to_multimodal, "to_word": to_word}
+            self.set_incremental_state(incremental_state, self.state_key, state)
         if to_multimodal is not None:
             terms = terms + to_multimodal.unsqueeze(1)
-        return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), None  # equation 4
+        # Equation 4: the scaled tanh of LeCun et al. 1998 "forces the gradients into the most
+        # non-linear value range".
+        return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), None
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)
@@ -375,14 +365,12 @@ class MRnnModel(FairseqEncoderDecoderModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, None]:
-        """
-        Args:
-            features: ``[B, N, D]``.
-            padding_mask: ``[B, N]`` bool, True at padding.
-            prev_output_tokens: ``[B, T]``.
+        """Compute logits [B, T, V].
 
-        Returns:
-            logits: ``[B, T, V]``, and None.
+        Args:
+            features: [B, N, D].
+            padding_mask: [B, N] bool, True at padding.
+            prev_output_tokens: [B, T].
         """
         return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
 

@@ -33,10 +33,7 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    register_model,
-)
+from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
@@ -65,10 +62,8 @@ class PointerGeneratorConfig(FairseqDataclass):
 
 
 class WordEmbedding(nn.Module):
-    """Embeddings [B, T, E] of words [B, T]; indexed OOV tokens share the embedding of ``<unk>``.
-
-    Args:
-        embedding_dim: E.
+    """Embedding of words, [B, T] -> [B, T, E]; indexed OOV tokens share the embedding of
+    ``<unk>``.
     """
 
     def __init__(self, dictionary: Any, embedding_dim: int) -> None:
@@ -78,15 +73,17 @@ class WordEmbedding(nn.Module):
         nn.init.normal_(self.table.weight, std=embedding_dim**-0.5)
         nn.init.zeros_(self.table.weight[dictionary.pad()])
         rows = torch.arange(len(dictionary))
-        rows[indexed_oov_of(dictionary)] = dictionary.unk()
+        # A symbol such as <unk-0> denotes another word in each transcript, so a vector of its own
+        # would mean nothing.
+        rows[find_indexed_oov(dictionary)] = dictionary.unk()
         self.register_buffer("rows", rows, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.table(self.rows[tokens])
 
 
-def indexed_oov_of(dictionary: Any) -> list[int]:
-    """Indices of ``<unk-0>``, ``<unk-1>``, ... as far as the dictionary has them."""
+def find_indexed_oov(dictionary: Any) -> list[int]:
+    """Return the indices of ``<unk-0>``, ``<unk-1>``, ... in a dictionary."""
     indices: list[int] = []
     while f"<unk-{len(indices)}>" in dictionary:
         indices.append(dictionary.index(f"<unk-{len(indices)}>"))
@@ -94,11 +91,7 @@ def indexed_oov_of(dictionary: Any) -> list[int]:
 
 
 class PointerGeneratorEncoder(BatchFirstEncoder):
-    """
-    Args:
-        embedding: shared with the decoder.
-        hidden_dim: H of each direction.
-    """
+    """Bidirectional LSTM over the source, with H units in each direction."""
 
     def __init__(
         self, dictionary: Any, embedding: WordEmbedding, hidden_dim: int, dropout: float
@@ -113,16 +106,17 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
     def forward(
         self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused: Any
     ) -> dict[str, list[Tensor]]:
-        """
+        """Encode the source.
+
         Args:
-            src_tokens: ``[B, S]``, padded at either side; at least one word a row.
-            src_lengths: not needed.
-            **unused: of models that read videos.
+            src_tokens: [B, S], padded on either side; at least one word per row.
+            src_lengths: Not used.
+            **unused: Inputs of models that read videos.
 
         Returns:
-            ``states [B, S, 2H]``, ``is_padding [B, S]``, ``first_state`` and ``first_cell [B, H]``
-            of the decoder, ``tokens [B, S]`` and their ``places [B, S]``, see ``first_positions``:
-            a list of one tensor each.
+            Lists of one tensor: ``states`` [B, S, 2H], ``is_padding`` [B, S], ``first_state`` and
+                ``first_cell`` [B, H] of the decoder, ``tokens`` [B, S] and their ``places`` [B, S],
+                see ``first_positions``.
         """
         is_padding = src_tokens.eq(self.dictionary.pad())
         embedded = self.dropout(self.embedding(src_tokens))
@@ -131,6 +125,8 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         return {
             "states": [self.dropout(states)],
             "is_padding": [is_padding],
+            # Linear layer and ReLU, as in the released code; the paper does not say how s_0 is
+            # made.
             "first_state": [self.state_proj(state).relu()],
             "first_cell": [self.cell_proj(cell).relu()],
             "tokens": [src_tokens],
@@ -138,7 +134,7 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         }
 
     def max_positions(self) -> int:
-        """Any length: there are no positions."""
+        """Unlimited: there are no positions."""
         return 1_000_000
 
 
@@ -176,7 +172,7 @@ class PointerGeneratorDecoder(FeatureDecoder):
         self.hidden_proj = nn.Linear(3 * hidden_dim, hidden_dim)
         self.output_proj = nn.Linear(hidden_dim, len(dictionary))
         self.dropout = nn.Dropout(dropout)
-        indices = torch.tensor(indexed_oov_of(dictionary), dtype=torch.long)
+        indices = torch.tensor(find_indexed_oov(dictionary), dtype=torch.long)
         self.register_buffer("indexed_oov", indices, persistent=False)
 
     def extract_features(
@@ -186,17 +182,11 @@ class PointerGeneratorDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """
-        Args:
-            prev_output_tokens: ``[B, T]``.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last word is new.
-            **unused: of fairseq's generator.
+        """Compute features ``V [s; h*] + b``: [B, T, H], or [B, 1, H] when decoding
+        incrementally.
 
-        Returns:
-            features: ``[B, T, H]``, ``[B, 1, H]`` with ``incremental_state``: ``V [s; h*] + b``.
-            extra: ``attn``: list of one, weights ``[B, T, S]``; ``write_score [B, T]``, whose
-                sigmoid is p_gen; ``coverage_loss [B, T]``, only with coverage: equation 12.
+        The second result has ``attn``, a list of one tensor [B, T, S] of weights; ``write_score``
+        [B, T], whose sigmoid is p_gen; and with coverage ``coverage_loss`` [B, T] (equation 12).
         """
         source, is_padding = encoder_out["states"][0], encoder_out["is_padding"][0]
         state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]
@@ -215,12 +205,13 @@ class PointerGeneratorDecoder(FeatureDecoder):
         features = self.hidden_proj(self.dropout(torch.cat([states, context], dim=2)))
         extra: dict[str, Any] = {"attn": [weights], "write_score": write_score}
         if coverages is not None:
+            # Equation 12 compares with the coverage before the step, hence without the last.
             extra["coverage_loss"] = torch.minimum(weights, coverages[:, :-1]).sum(dim=2)
         if incremental_state is not None:
-            kept = {"state": state[0], "cell": cell[0], "keys": keys}
+            saved = {"state": state[0], "cell": cell[0], "keys": keys}
             if coverages is not None:
-                kept["coverage"] = coverages[:, -1]
-            self.set_incremental_state(incremental_state, self.state_key, kept)
+                saved["coverage"] = coverages[:, -1]
+            self.set_incremental_state(incremental_state, self.state_key, saved)
         return features, extra
 
     def forward(
@@ -231,11 +222,15 @@ class PointerGeneratorDecoder(FeatureDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As :meth:`extract_features`; returns logits ``[B, T, V]``, whose softmax is the mixture
-        of generating and copying, and the same extra."""
+        """Compute logits [B, T, V], whose softmax is the mixture of generating and copying.
+
+        See :meth:`extract_features` for the second result.
+        """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         if features_only:
             return features, extra
+        # Logits and not probabilities, because fairseq applies a softmax of its own; this also lets
+        # every criterion train the model.
         logits = mixture_logits(
             self.output_layer(features),
             extra["write_score"],
@@ -249,7 +244,7 @@ class PointerGeneratorDecoder(FeatureDecoder):
 
 @register_model("pointer_generator", dataclass=PointerGeneratorConfig)
 class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Summaries that copy words of their transcript."""
+    """Model of summaries that copies words of the transcript."""
 
     @classmethod
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
@@ -284,26 +279,21 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Lets a model that was trained without coverage go on with it, as in section 5: from the
-        zeros that w_c starts with."""
         super().upgrade_state_dict_named(state_dict, name)
         weight = self.decoder.attention.coverage_weight
         if weight is not None:
             prefix = f"{name}." if name else ""
+            # Section 5: coverage is added at the end of the training. w_c starts with zeros, so the
+            # model goes on unchanged.
             state_dict.setdefault(f"{prefix}decoder.attention.coverage_weight", weight.detach())
 
     def forward(
         self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor
     ) -> tuple[Tensor, dict[str, Any]]:
-        """
-        Args:
-            src_tokens: ``[B, S]``, padded at either side.
-            src_lengths: not needed.
-            prev_output_tokens: ``[B, T]``.
+        """Compute logits [B, T, V] from sources [B, S], padded on either side, and targets [B,
+        T].
 
-        Returns:
-            logits: ``[B, T, V]``, whose softmax is the mixture of writing and copying.
-            extra: see :meth:`PointerGeneratorDecoder.extract_features`.
+        See :meth:`PointerGeneratorDecoder.forward` for the second result.
         """
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 

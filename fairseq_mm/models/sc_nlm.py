@@ -105,8 +105,8 @@ class ScNlmEncoder(ConditionEncoder):
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the term of each tag at each position of a window; fairseq calls this before
-        generation.
+        """Precompute the term of each tag at each position of a window; fairseq calls this
+        before generation.
         """
         with torch.no_grad():
             folded = self.structure.project_table(self.tag_embedding.weight)
@@ -128,11 +128,12 @@ class ScNlmEncoder(ConditionEncoder):
             src_lengths: Not used.
 
         Returns:
-            ``condition``: one tensor [B, S + 1, F]. The window of the last position contains only
-            STOP.
+            ``condition``: one tensor [B, S + 1, F]; the last window contains only STOP.
         """
         tags = self._align_left(src_tokens)
         windows = self._sum_windows(tags)  # [B, S + 1, G]
+        # T^(u) u and b are equal at all positions, so they are added once to the sums of the
+        # windows.
         content = self.content(features, padding_mask)
         attributes = torch.relu(windows + (content + self.structure_bias).unsqueeze(1))
         return {"condition": [self.factor_proj(attributes)]}
@@ -153,18 +154,17 @@ class ScNlmEncoder(ConditionEncoder):
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
         places = torch.arange(S + 1 + self.structure_length, device=tags.device) + first
+        # Left-aligned, because fairseq pads sources on the left, and window n must begin at the tag
+        # of word n.
         moved = tags.gather(1, places.clamp(max=S - 1))
         return moved.masked_fill((places >= S) | moved.eq(self.pad), self.stop)
 
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)
 class ScNlmModel(LogBilinearModel):
-    """Language model that reads the last words, the tags of the next words and a content vector.
+    """Language model that reads the last words, the tags of the next words and a content vector."""
 
-    Attributes:
-        reads_structure: True tells the task that batches must contain tags.
-    """
-
+    # The task adds tags to the batches of models with this attribute.
     reads_structure = True
 
     @classmethod
@@ -191,6 +191,8 @@ class ScNlmModel(LogBilinearModel):
             symbols_of(task.target_dictionary),
             task.feature_attributes,
             task.feature_dim,
+            # The dictionary of tags is recorded as the source dictionary: other tags would be other
+            # inputs.
             symbols_of(tags),
         )
         return cls.from_parts(encoder, decoder, provenance)

@@ -55,7 +55,8 @@ SentenceEncoderName: Any = ChoiceEnum(SENTENCE_ENCODERS)
 SentenceSigns: Any = ChoiceEnum(SENTENCE_SIGNS)
 ImageNorm: Any = ChoiceEnum(IMAGE_NORMS)
 
-_INITIAL_WORDS = 0.1  # uniform between minus and plus this
+# Both released codes sample initial word vectors from U(-0.1, 0.1).
+_INITIAL_WORDS = 0.1
 
 
 @dataclass
@@ -92,7 +93,7 @@ class SentenceEncoder(nn.Module):
         word_dim: Dimension of the word vectors.
         embed_dim: K.
         diagonal_peepholes: True if the LSTM has diagonal peephole matrices.
-        signs: ``none``, ``end`` or ``both``: special tokens that are read with the words.
+        signs: Special tokens that are read with the words: ``none``, ``end`` or ``both``.
     """
 
     def __init__(
@@ -129,19 +130,16 @@ class SentenceEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the special tokens that the encoder reads, whether the line ended with ``</s>`` or
-        not.
+        """Add the special tokens that the encoder reads to words [B, T], right-padded.
 
-        Args:
-            tokens: [B, T] words, right-padded.
-
-        Returns:
-            read: [B, R] words and special tokens, right-padded.
-            lengths: [B] number of tokens of each sentence.
+        Returns words and special tokens [B, R], right-padded, and the number [B] of tokens of each
+        sentence. A ``</s>`` at the end of a line makes no difference.
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
         most = int(lengths.max()) if lengths.numel() else 0
+        # A batch may end its lines with </s> or not, so every </s> is removed before the signs are
+        # added.
         read = tokens[:, :most].masked_fill(~is_word[:, :most], self.pad)
         if self.signs != "none":
             read = F.pad(read, (0, 1), value=self.pad)
@@ -153,34 +151,35 @@ class SentenceEncoder(nn.Module):
         return read, lengths
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """
-        Args:
-            tokens: ``[B, T]`` words, right-padded, with ``</s>`` at the end or without.
+        """Encode words [B, T], right-padded, with or without ``</s>`` at the end.
 
-        Returns:
-            ``[B, K]``; zeros where nothing is read.
+        Returns [B, K], zeros for a sentence without tokens.
         """
         read, lengths = self.with_signs(tokens)
-        if read.size(1) == 0:  # recurrences take no empty sequence
+        if read.size(1) == 0:
+            # recurrent layers refuse an empty sequence
             read = F.pad(read, (0, 1), value=self.pad)
         words = self.word_dropout(self.embedding(read))  # [B, R, word_dim]
         if self.kind == "bow":
-            total = words.sum(dim=1)  # padding's vector is zero
+            # No mask: the vector of padding is zero, and dropout keeps it zero.
+            total = words.sum(dim=1)
             return self.dropout(total if self.sum_proj is None else self.sum_proj(total))
         assert self.recurrence is not None
         states = self.recurrence(words)
         states = states[0] if self.kind == "gru" else states  # [B, R, K]
         rows = torch.arange(len(read), device=read.device)
+        # The state after the last token; later states have read padding.
         last = states[rows, (lengths - 1).clamp(min=0)]
         return self.dropout(last.masked_fill(lengths.unsqueeze(1) == 0, 0.0))
 
 
 def _reset_gru(gru: nn.GRU) -> None:
-    """Orthogonal recurrent matrices, Glorot's normal distribution, no biases."""
     for name, parameter in gru.named_parameters():
         if name.startswith("bias"):
             nn.init.zeros_(parameter)
             continue
+        # Gate by gate, because PyTorch joins the matrices of the three gates; orthogonal as in the
+        # released code.
         for gate in parameter.data.chunk(3):
             init = nn.init.orthogonal_ if name.startswith("weight_hh") else nn.init.xavier_normal_
             init(gate)
@@ -223,9 +222,10 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: VseConfig, task: Any) -> "VseModel":
-        """
+        """Build the model of a config.
+
         Raises:
-            UserError: if an option is out of its range, or the word vectors do not fit.
+            UserError: if an option is out of range, or the word vectors do not fit.
         """
         check_sizes(VseConfig, cfg)
         encoder = SentenceEncoder(
@@ -255,15 +255,13 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return model
 
     def embed_images(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """
-        Args:
-            features: ``[B, N, D]``, padded along N.
-            padding_mask: ``[B, N]`` bool, True at padding.
+        """Embed images from features [B, N, D]; ``padding_mask`` is [B, N] bool, True at
+        padding.
 
-        Returns:
-            ``[B, K]`` float32, of unit length unless ``image_norm`` says otherwise.
+        Returns [B, K] float32, of unit length unless ``image_norm`` says otherwise.
         """
         pooled = scale_vectors(masked_mean(features, padding_mask), self.feature_scaling)
+        # Generation and retrieval may cast the model, but not the batch.
         pooled = self.feature_dropout(pooled).to(self.image_proj.weight.dtype)
         embedded = self.image_proj(pooled).float()
         if self.image_norm == "always" or (self.image_norm == "evaluation" and not self.training):
@@ -271,15 +269,12 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return embedded
 
     def embed_sentences(self, tokens: Tensor) -> Tensor:
-        """Embed sentences.
+        """Embed words [B, T], right-padded, with or without ``</s>`` at the end: a batch's
+        ``target``.
 
-        Args:
-            tokens: [B, T] words, right-padded, with or without ``</s>`` at the end: a batch's
-                ``target``. The model adds its own special tokens.
-
-        Returns:
-            [B, K] float32 of unit length; zeros for a sentence without tokens.
+        Returns [B, K] float32 of unit length; zeros for a sentence without tokens.
         """
+        # float32, because lengths of half-precision vectors are 1 only to the third digit.
         return F.normalize(self.sentence_encoder(tokens).float(), dim=-1)
 
     def forward(
@@ -289,17 +284,13 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         tokens: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Embed the images and sentences of a batch.
+        """Embed the images and sentences of a batch, [B, K] each.
 
         Args:
             features: [B, N, D].
             padding_mask: [B, N] bool, True at padding.
             tokens: [B, T], see :meth:`embed_sentences`.
             **unused: Further inputs that other criterions pass.
-
-        Returns:
-            images: [B, K], see :meth:`embed_images`.
-            sentences: [B, K].
 
         Raises:
             UserError: if ``tokens`` is missing: the criterion is for models that generate text.
@@ -313,25 +304,25 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:
-    """Copy pretrained vectors into an embedding; words without a vector keep their random one.
-
-    The vectors are scaled to the typical length of the random ones, so that the two kinds are
-    alike.
+    """Copy pretrained vectors into an embedding; words without a vector keep their random
+    vector.
 
     Args:
         embedding: Embedding with uniformly sampled vectors.
         vectors: [V, D] float32.
         is_found: [V] bool, True for words with a vector; at least one is True.
     """
-    found = torch.from_numpy(is_found)
+    has_vector = torch.from_numpy(is_found)
     if embedding.padding_idx is not None:
-        found[embedding.padding_idx] = False
-    given = torch.from_numpy(vectors)[found]
+        has_vector[embedding.padding_idx] = False
+    pretrained = torch.from_numpy(vectors)[has_vector]
     # the root mean square of a uniform distribution is its bound over the root of 3
-    bound = float(given.pow(2).mean().sqrt()) * 3**0.5
+    bound = float(pretrained.pow(2).mean().sqrt()) * 3**0.5
     with torch.no_grad():
+        # Random vectors get the typical length of the pretrained vectors, so that the two kinds are
+        # alike.
         embedding.weight *= bound / _INITIAL_WORDS
-        embedding.weight[found] = given
+        embedding.weight[has_vector] = pretrained
 
 
 register_presets(

@@ -13,7 +13,7 @@ from toy_data import build_model, make_dictionary, needs_float16_on_cpu, video_t
 
 from fairseq_mm.data.indexed_oov import oov_token
 from fairseq_mm.errors import UserError
-from fairseq_mm.models.pointer_generator import indexed_oov_of
+from fairseq_mm.models.pointer_generator import find_indexed_oov
 
 PAD, EOS, UNK = 1, 2, 3
 NUMBERED = 3
@@ -55,7 +55,7 @@ def lstm_step(weights, x, state, cell):
 def probabilities_by_the_equations(model, source, words):
     """``[T][V]`` of one row without padding, and the coverage losses."""
     encoder, decoder = model.encoder, model.decoder
-    numbered = indexed_oov_of(decoder.dictionary)
+    numbered = find_indexed_oov(decoder.dictionary)
     table = encoder.embedding.table.weight
     embed = lambda word: table[UNK if word in numbered else word]  # noqa: E731
     H = decoder.lstm.hidden_size
@@ -121,7 +121,7 @@ def test_the_mixture_is_that_of_the_equations(coverage):
 
 def test_an_unknown_word_that_the_transcript_does_not_have_is_not_written():
     model = build()
-    numbered = indexed_oov_of(model.decoder.dictionary)
+    numbered = find_indexed_oov(model.decoder.dictionary)
     assert numbered == [9, 10, 11]
     with torch.no_grad():
         lprobs = model.get_normalized_probs(model(SOURCE, None, TARGET), log_probs=True)
