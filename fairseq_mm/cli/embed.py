@@ -15,7 +15,7 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     register_quietly()
     from fairseq_mm.cli.likelihood import load_on_data
+    from fairseq_mm.cli.rank_images import embed_split_in_order
     from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
 
     args.device = usable_device(args.device)
@@ -72,23 +73,27 @@ def run(args: argparse.Namespace) -> None:
         checkpoint.check_embedding()
         _embed_text_only(args, checkpoint)
         return
+    # first, since it says of a checkpoint of another task what it is
     (model,), task = load_on_data([checkpoint], args)
     checkpoint.check_embedding()
-    found: list[tuple[str, np.ndarray]] = []
-    sentence_ids: list[str] = []
-    from fairseq_mm.cli.rank_images import embed_split_in_order
-
     # the sentences of an image are not needed for its vector
     task.cfg.one_per_item = "sentences" not in args.of
     task.load_dataset(args.split, combine=False)
     split = embed_split_in_order(task.datasets[args.split], model, args.device)
-    found += [(_image_id(n), v) for n, v in zip(split.image_names, split.images)]
+    for name in split.image_names:
+        if "\t" in name:
+            raise UserError(
+                f"{name.partition(chr(9))[0]}: belongs to a line of several images, which have no "
+                "vector of their own; give --of sentences."
+            )
+    rows = list(zip(split.image_names, split.images))
+    sentence_ids: list[str] = []
     if "sentences" in args.of:
         sentence_ids = [f"{args.split}:{line}" for line in split.lines.tolist()]
-        found += list(zip(sentence_ids, split.sentences))
+        rows += zip(sentence_ids, split.sentences)
     if "words" in args.of:
-        found += _embed_words(model, task.target_dictionary, args.device)
-    _write(args, checkpoint, model, found, sentence_ids)
+        rows += _embed_words(model, task.target_dictionary, args.device)
+    _write(args, checkpoint, model, rows, sentence_ids)
 
 
 def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
@@ -105,15 +110,16 @@ def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None
 
     embedder = Embedder(checkpoint.build(args.device))
     model, known = embedder.models[0], embedder.task.target_dictionary
-    found: list[tuple[str, np.ndarray]] = []
+    rows: list[tuple[str, np.ndarray]] = []
     sentence_ids: list[str] = []
     if "sentences" in args.of:
         dictionary = load_dictionary(os.path.join(args.data, "dict.txt"))
         base = os.path.join(args.data, args.split)
         text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
         check_no_empty_line(f"{base}.idx", text.sizes)
-        number_of = [known.index(symbol) for symbol in dictionary.symbols]
-        sentences = [[number_of[n] for n in text[i][:-1].tolist()] for i in range(len(text))]
+        # index in the folder's dictionary -> index in the model's; embed_tokens adds the </s>
+        known_index = [known.index(symbol) for symbol in dictionary.symbols]
+        sentences = [[known_index[n] for n in text[i][:-1].tolist()] for i in range(len(text))]
         new = len(set(dictionary.symbols[dictionary.nspecial :]) - set(known.symbols))
         if new:
             print(
@@ -123,49 +129,29 @@ def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None
                 file=sys.stderr,
             )
         sentence_ids = [f"{args.split}:{line}" for line in range(len(sentences))]
-        found += list(zip(sentence_ids, embedder.embed_tokens(sentences)))
+        rows += zip(sentence_ids, embedder.embed_tokens(sentences))
     if "words" in args.of:
-        found += _embed_words(model, known, args.device)
-    _write(args, checkpoint, model, found, sentence_ids)
-
-
-def _image_id(name: str) -> str:
-    if "\t" in name:
-        raise UserError(
-            f"{name.split(chr(9))[0]}: belongs to a line of several images, which have no vector "
-            "of their own; give --of sentences."
-        )
-    return name
+        rows += _embed_words(model, known, args.device)
+    _write(args, checkpoint, model, rows, sentence_ids)
 
 
 def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, np.ndarray]]":
     """Embed each word of the dictionary as a sentence of one word."""
     import torch
 
-    first = dictionary.nspecial
-    numbers = torch.arange(first, len(dictionary))
-    found = []
+    numbers = torch.arange(dictionary.nspecial, len(dictionary))
+    rows: list[tuple[str, np.ndarray]] = []
     with torch.no_grad():
         for part in numbers.split(_WORDS_PER_BATCH):
             ends = torch.full_like(part, dictionary.eos())
             vectors = model.to(device).embed_sentences(torch.stack([part, ends], 1).to(device))
             words = [f"word:{dictionary[i]}" for i in part.tolist()]
-            found += list(zip(words, vectors.float().cpu().numpy()))
-    return found
-
-
-def _check_unique(ids: Iterable[str]) -> None:
-    """Check that no image has the id of a sentence or a word: a store holds one row per id."""
-    twice = [key for key, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise UserError(
-            f"{twice[0]!r}: is the id of an image and of a sentence or a word ({len(twice)} such "
-            "ids): embed them into a store each, with --of."
-        )
+            rows += zip(words, vectors.float().cpu().numpy())
+    return rows
 
 
 def _check_same(
-    path: str, attributes: Mapping[str, str], found: "list[tuple[str, np.ndarray]]"
+    path: str, attributes: Mapping[str, str], rows: "list[tuple[str, np.ndarray]]"
 ) -> None:
     """Check that a finished store has the attributes, ids and vectors of this run."""
     import numpy as np
@@ -173,13 +159,14 @@ def _check_same(
     from fairseq_mm.data.feature_store import FeatureStore
 
     store = FeatureStore(path)
-    expected = [*attributes.items(), ("ids", [key for key, _ in found])]
+    expected = [*attributes.items(), ("ids", [key for key, _ in rows])]
     actual = {**store.attributes, "ids": store.ids}
     differing = [name for name, value in expected if actual.get(name) != value]
     if not differing and not all(
         store.read(key).shape[-1] == len(vector)
+        # another number of threads or another device changes the last digits
         and np.allclose(store.read(key)[0], vector, atol=1e-5)
-        for key, vector in found
+        for key, vector in rows
     ):
         differing = ["vectors"]
     if differing:
@@ -193,19 +180,26 @@ def _write(
     args: argparse.Namespace,
     checkpoint: "Checkpoint",
     model: Any,
-    found: "list[tuple[str, np.ndarray]]",
+    rows: "list[tuple[str, np.ndarray]]",
     sentence_ids: list[str],
 ) -> None:
     from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 
-    _check_unique(key for key, _ in found)
+    # a store holds one row per id, and images may have any id
+    twice = [key for key, count in Counter(key for key, _ in rows).items() if count > 1]
+    if twice:
+        raise UserError(
+            f"{twice[0]!r}: is the id of an image and of a sentence or a word ({len(twice)} such "
+            "ids): embed them into a store each, with --of."
+        )
+    # by the digest, `retrieve` and `train` know whether they have the checkpoint of the vectors
     attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint.digest}
     if os.path.exists(args.output) and not args.overwrite:
-        _check_same(args.output, attributes, found)
+        _check_same(args.output, attributes, rows)
         remove_leftover(args.output)
-        print(f"{args.output}: is complete: all {len(found)} vectors are in it", file=sys.stderr)
+        print(f"{args.output}: is complete: all {len(rows)} vectors are in it", file=sys.stderr)
         return
     with FeatureStoreWriter(
         args.output,
@@ -216,7 +210,7 @@ def _write(
         # all vectors are computed already, and an earlier run may have embedded other data
         resume=False,
     ) as writer:
-        for key, vector in found:
+        for key, vector in rows:
             writer.append(key, vector)
         if sentence_ids:  # before the store: a run killed in between is repeated, not skipped
             path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
@@ -224,4 +218,4 @@ def _write(
                 file.writelines(f"{key}\n" for key in sentence_ids)
             print(f"{path}: {len(sentence_ids)} lines", file=sys.stderr)
         writer.finish()
-    print(f"{args.output}: {len(found)} vectors of {model.embed_dim}", file=sys.stderr)
+    print(f"{args.output}: {len(rows)} vectors of {model.embed_dim}", file=sys.stderr)

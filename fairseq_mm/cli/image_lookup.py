@@ -1,5 +1,6 @@
-"""Which images of a data set can be had, from folders of images or from feature stores."""
+"""Search for images of a data set in folders or feature stores, for ``fairseq-mm prepare``."""
 
+import functools
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,8 +11,8 @@ from tqdm import tqdm
 
 from fairseq_mm.errors import UserError
 
-# below it, starting processes costs more than it saves
-_IMAGES_ALONE = 64
+# number of images from which on decoding in several processes saves time
+_MIN_IMAGES_FOR_PROCESSES = 64
 
 
 def missing_in_folders(
@@ -29,36 +30,33 @@ def missing_in_folders(
     """
     from fairseq_mm.extract.media_list import list_images
 
+    # an id is a file's stem, as in the releases that name images without suffix; the first folder
+    # that has an image is the one from which it is taken
     images: dict[str, Any] = {}
     for folder in folders:
         for image in list_images([folder], ids="path"):
             images.setdefault(PurePosixPath(image.key).stem, image)
-    missing = {}
-    found = {}
-    for name in names:
-        if name in images:
-            found[name] = images[name]
-        else:
-            missing[name] = "no such file"
+    names = list(names)
+    missing = {name: "no such file" for name in names if name not in images}
     if verify:
-        reasons = _reasons(list(found.values()))
-        missing.update((name, reason) for name, reason in zip(found, reasons) if reason)
+        present = {name: images[name] for name in names if name in images}
+        reasons = _try_to_read(list(present.values()))
+        missing.update((name, reason) for name, reason in zip(present, reasons) if reason)
     return missing
 
 
-def _reasons(images: list[Any]) -> list[Optional[str]]:
-    def bar(reasons: Iterable[Optional[str]]) -> list[Optional[str]]:
-        total = len(images)
-        return list(tqdm(reasons, desc="verify", total=total, unit=" images", disable=None))
-
-    if len(images) < _IMAGES_ALONE:
-        return bar(map(_reason, images))
+def _try_to_read(images: list[Any]) -> list[Optional[str]]:
+    """Return the reason why each image cannot be read; None if it can be read."""
+    bar = functools.partial(tqdm, desc="verify", total=len(images), unit=" images", disable=None)
+    if len(images) < _MIN_IMAGES_FOR_PROCESSES:
+        return list(bar(map(_explain_unreadable, images)))
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        return bar(pool.map(_reason, images, chunksize=16))
+        # in chunks: a task for each image would spend more time on messages than on decoding
+        return list(bar(pool.map(_explain_unreadable, images, chunksize=16)))
 
 
-def _reason(image: Any) -> Optional[str]:
-    """Return the reason why an image cannot be read; None if it can be read."""
+# of the module, since a process can only be sent functions that it can import
+def _explain_unreadable(image: Any) -> Optional[str]:
     from fairseq_mm.extract.images import read_image
 
     try:
@@ -71,12 +69,8 @@ def _reason(image: Any) -> Optional[str]:
 def keys_in_stores(
     names: Iterable[str], paths: Sequence[str], *, by_stem: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Find the keys of images in feature stores.
-
-    Args:
-        names: Names of images.
-        paths: Paths of the stores.
-        by_stem: True if a name also matches a key with this stem: ``12`` for ``a/12.jpg``.
+    """Find the keys of images in feature stores; with ``by_stem``, ``12`` also matches a key such
+    as ``a/12.jpg``.
 
     Returns:
         keys: Name -> key, for images in the stores.
@@ -94,7 +88,7 @@ def keys_in_stores(
             by_name.setdefault(PurePosixPath(key).stem, []).append(key)
     keys, missing = {}, {}
     for name in names:
-        if name in store:
+        if name in store:  # an exact key goes before one with this stem
             keys[name] = name
         elif len(by_name.get(name, [])) > 1:
             first, second = by_name[name][:2]

@@ -39,7 +39,7 @@ def test_images_are_found_by_their_stem_in_folders_and_archives(images, tmp_path
 
 
 def test_many_images_are_verified_in_order_by_several_processes(images, monkeypatch):
-    monkeypatch.setattr(image_lookup, "_IMAGES_ALONE", 2)
+    monkeypatch.setattr(image_lookup, "_MIN_IMAGES_FOR_PROCESSES", 2)
     missing = missing_in_folders("4321", [str(images)], verify=True)
     assert list(missing) == ["4", "3"]
 
