@@ -261,7 +261,7 @@ class _StoryImages:
 
     def get(self, key: str) -> Any:
         """Return an image as the page embeds it; None if no folder has it."""
-        from fairseq_mm.report.visual_story_attention import embed_image
+        from fairseq_mm.report.visual_story_sections import embed_image
 
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)

@@ -3,21 +3,27 @@
   fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
       --images photos/ --output page.html
 
---hypotheses takes the files that `fairseq-mm score --data` takes, and joins them
-with the references in the same way. --scores takes the output of its --per-item,
-or any JSON lines with "id" and numbers; --result takes the output of its --json.
+--hypotheses takes a file that `fairseq-mm score --data` takes, and joins it with
+the references in the same way. --scores takes files that `score --per-item`
+wrote, or any JSON lines with "id" and numbers. --result takes a file that
+`score --json` wrote.
 """
 
 import argparse
+import json
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows
 from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.report.html_page import Section
 
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
@@ -57,14 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli.score_inputs import join_texts, read_score_references
+    from fairseq_mm.cli.score_inputs import existing_file, join_texts, read_score_references
     from fairseq_mm.cli.score_output import print_problems
     from fairseq_mm.cli.score_visual_stories import without_separators
     from fairseq_mm.report.html_page import render_page, write_page
     from fairseq_mm.report.item_gallery import gallery_section
-    from fairseq_mm.report.run_card import card_section, figures_section
-    from fairseq_mm.report.training_curves import curves_section
-    from fairseq_mm.report.training_log import read_training_log
+    from fairseq_mm.report.training_curves import curves_section, read_training_log
 
     arguments.check_writable("--output", str(args.output))
     read = read_score_references(str(args.data), args.split, None)
@@ -73,31 +77,26 @@ def run(args: argparse.Namespace) -> None:
     print_problems(args.hypotheses, joined.problems())
     texts = {key: without_separators(text) for key, text in joined.texts.items()}
     scores = _read_scores(args.scores, references)
-    items, missing = _items(args, references, texts, scores)
+    items, missing = _make_items(args, references, texts, scores)
 
     sections = []
     if args.result is not None:
-        sections.append(figures_section(_read_result(args.result), heading="Figures"))
+        sections.append(figures_section(_read_result(args.result)))
     if args.training_log is not None:
         sections.append(curves_section(read_training_log(args.training_log), heading="Training"))
     note = "Words that no reference has are marked."
     if len(items) < len(references):
         note = f"The first {len(items):,} of {len(references):,} items. {note}"
     sections.append(gallery_section(items, heading="Items", note=note))
-    sections.append(
-        card_section(
-            command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
-            files={
-                "hypotheses": args.hypotheses,
-                "references": read.path,
-                "dictionary": _existing(args.data / "dict.txt"),
-                "result": args.result and str(args.result),
-                "training log": args.training_log and str(args.training_log),
-            },
-            hypotheses=args.hypotheses,
-            heading="What was run",
-        )
-    )
+    files = {
+        "hypotheses": args.hypotheses,
+        "references": read.path,
+        "dictionary": existing_file(args.data, "dict.txt"),
+        "result": args.result and str(args.result),
+        "training log": args.training_log and str(args.training_log),
+    }
+    command = shlex.join(["fairseq-mm", *sys.argv[1:]])
+    sections.append(card_section(command, files, hypotheses=args.hypotheses))
     subtitle = f"{len(texts):,} of {len(references):,} items have a hypothesis"
     page = render_page(
         args.title or f"{args.data.resolve().name}, {args.split}", sections, subtitle=subtitle
@@ -110,27 +109,71 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _items(
+def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: str) -> "Section":
+    """Return a section with the command, files with hashes, decoding settings and versions.
+
+    Args:
+        command: Command line.
+        files: Role -> path of an input file; None is left out.
+        hypotheses: Path of the generated texts, whose head names checkpoint and settings.
+    """
+    from fairseq_mm.metrics.result_card import result_card
+    from fairseq_mm.report.html_page import section
+
+    card: dict[str, Any] = result_card(command=command, files=files, generated=hypotheses)
+    entries = list(card["files"].items())
+    for role in ("checkpoints", "stores"):
+        entries += [(role, entry) for entry in card.get(role, ())]
+    rows = [("command", command), ("created", str(card["created"]))]
+    for role, entry in entries:
+        facts = f", {entry['bytes']:,} bytes" if "bytes" in entry else f" ({entry['missing']})"
+        # files above a limit have no digest
+        digest = f", sha256 {entry['sha256'][:16]}" if "sha256" in entry else ""
+        rows.append((role, f"{entry['path']}{facts}{digest}"))
+    if "decoding" in card:
+        rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
+    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))
+    return section("What was run", "key_values.html", rows=rows)
+
+
+def figures_section(result: Mapping[str, Any]) -> "Section":
+    """Return a table of the results of ``fairseq-mm score --json``, one row per result."""
+    from fairseq_mm.metrics.score_rows import format_figure
+    from fairseq_mm.report.html_page import section
+
+    rows = []
+    for entry in result["scores"]:
+        number = format_figure(str(entry.get("metric")), entry.get("value"), decimals=4)
+        remark = " ".join(str(entry[key]) for key in ("signature", "note") if entry.get(key))
+        rows.append((entry.get("metric"), number, remark))
+    return section("Figures", "scores.html", rows=rows)
+
+
+def _make_items(
     args: argparse.Namespace,
     references: dict[str, list[str]],
     texts: dict[str, str],
     scores: dict[str, dict[str, float]],
 ) -> tuple[list, list[str]]:
-    """Cards, and the keys whose images are in none of ``--images``."""
+    """Return the items of the page, and the ids of images that are not in ``--images``."""
     from tqdm import tqdm
 
     from fairseq_mm.report.item_gallery import Item
     from fairseq_mm.report.thumbnails import Thumbnails
 
     thumbnails = Thumbnails(args.images, args.side) if args.images else None
-    shown = list(references)[: args.limit]
+    keys = list(references)[: args.limit]
     items, missing = [], []
-    for item in tqdm(shown, "images", file=sys.stderr, leave=False, disable=None):
-        keys = item.split("\t") if thumbnails is not None else []
-        found = [key for key in keys if key in thumbnails]
-        missing += [key for key in keys if key not in thumbnails]
-        images = {key: thumbnails.data_uri(key) for key in found}
-        items.append(Item(item, texts.get(item), references[item], scores.get(item, {}), images))
+    for key in tqdm(keys, "images", file=sys.stderr, leave=False, disable=None):
+        images = {}
+        # a visual story's id has the ids of its five images
+        for name in key.split("\t") if thumbnails is not None else []:
+            if name in thumbnails:
+                images[name] = thumbnails.data_uri(name)
+            else:
+                missing.append(name)
+        items.append(Item(key, texts.get(key), references[key], scores.get(key, {}), images))
+    # some missing images are reported, but if all are missing, it is the wrong folder
     if thumbnails is not None and not any(item.images for item in items):
         raise UserError(
             f"--images {' '.join(args.images)}: has none of the {len(missing):,} images, such "
@@ -142,11 +185,7 @@ def _items(
 def _read_scores(
     paths: list[Path], references: dict[str, list[str]]
 ) -> dict[str, dict[str, float]]:
-    """Item -> name -> number, of all files together.
-
-    Raises:
-        UserError: for a line that is no object with "id", or whose id is not in the split.
-    """
+    """Read the numbers of all files: item -> name -> number."""
     from fairseq_mm.data.input_files import parse_object, read_lines
 
     scores: dict[str, dict[str, float]] = {}
@@ -158,6 +197,7 @@ def _read_scores(
             key = record.pop("id", None)
             if not isinstance(key, str) or key not in references:
                 raise UserError(f"{path}:{number}: the split has no item {key!r}.")
+            # --per-item also writes texts
             numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
             scores.setdefault(key, {}).update(numbers)
     return scores
@@ -170,6 +210,7 @@ def _read_result(path: Path) -> dict[str, Any]:
     if not isinstance(result, dict) or not isinstance(result.get("scores"), list):
         raise UserError(f'{path}: must be what score --json writes, but has no list "scores".')
     for number, entry in enumerate(result["scores"], 1):
+        # null is a valid value: a metric that could not be computed, with a note
         value = entry.get("value") if isinstance(entry, dict) else "nothing"
         if value is not None and not isinstance(value, (int, float)):
             raise UserError(
@@ -177,7 +218,3 @@ def _read_result(path: Path) -> dict[str, Any]:
                 f"but is {repr(entry)[:60]}."
             )
     return result
-
-
-def _existing(path: Path) -> Optional[str]:
-    return str(path) if path.is_file() else None

@@ -307,7 +307,7 @@ def _find_truncations(
 
 def _write_page(path: str, model: Any, cards: Sequence[tuple[Any, ...]]) -> None:
     from fairseq_mm.report.html_page import render_page, write_page
-    from fairseq_mm.report.summary_cards import SummaryCard, cards_section
+    from fairseq_mm.report.item_gallery import SummaryCard, cards_section
 
     sections = [cards_section([SummaryCard(*card) for card in cards])]
     subtitle = ", ".join([os.pathsep.join(model.files), *model.architectures])

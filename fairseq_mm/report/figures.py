@@ -1,5 +1,7 @@
-"""Figures of matplotlib as inline SVG: the same bytes whenever they are drawn, text as text, and
-the page's colours, which follow a dark page."""
+"""Figures of matplotlib as SVG, for pages and for files of their own.
+
+Equal data gives equal bytes, text stays text, and on a page the colours follow its dark mode.
+"""
 
 import io
 import warnings
@@ -18,9 +20,12 @@ COLORS = {
     "second": "#c2410c",
 }
 _SETTINGS = {
+    # without a salt, matplotlib's ids are random, and a page would differ at every run
     "svg.hashsalt": "fairseq_mm",
+    # text as <text>, not as paths: it can be searched, copied and read aloud, and takes less room
     "svg.fonttype": "none",
     "font.size": 9,
+    # a $ in a word or an id is no formula
     "text.parse_math": False,
     "text.color": COLORS["quiet"],
     "axes.spines.top": False,
@@ -37,7 +42,7 @@ _SETTINGS = {
     "ytick.labelcolor": COLORS["quiet"],
     "legend.frameon": False,
 }
-# id of an artist -> a title for each of its marks, shown when it is pointed at
+# id of an artist -> text for each of its marks, shown on hover
 Titles = Mapping[str, Sequence[str]]
 
 
@@ -50,23 +55,27 @@ def draw(
     """Draw a figure as an ``<svg>`` element.
 
     Args:
-        plot: Function that draws onto matplotlib's axes and returns the titles.
+        plot: Function that draws onto matplotlib's axes and returns the texts on hover.
         width: Width in inches of 72 pixels.
         height: Height in inches of 72 pixels.
         label: Description of the figure for screen readers; None for a file of its own.
 
     Raises:
-        UserError: if matplotlib is missing.
+        UserError: If matplotlib is missing.
     """
     matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
     from matplotlib import style
     from matplotlib.figure import Figure
 
+    # the default style first: a matplotlibrc of the user must not change the figure
     with warnings.catch_warnings(), style.context("default"), matplotlib.rc_context(_SETTINGS):
-        warnings.simplefilter("ignore")  # letters that are only measured, not drawn here
+        # matplotlib warns of letters that its font lacks; here it only measures text, and the
+        # browser draws it
+        warnings.simplefilter("ignore")
+        # not pyplot, which would choose a window system and keep every figure in memory
         figure = Figure(figsize=(width, height), dpi=72, layout="constrained")
         axes = figure.subplots()
-        if label is not None:  # the page's own ground is seen through
+        if label is not None:  # transparent: the page's background may be dark
             figure.set_facecolor("none")
             axes.set_facecolor("none")
         titles = plot(axes) or {}
@@ -84,9 +93,8 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Remove namespaces and metadata, which HTML does not need, and replace ``colors`` by the
-    page's names.
-    """
+    """Remove namespaces and metadata, and replace ``colors`` by the page's CSS variables."""
+    # inside HTML, an SVG has no namespace prefixes: browsers would show nothing of <ns0:svg>
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         for name in [name for name in element.attrib if "}" in name]:
@@ -95,6 +103,7 @@ def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
             for name, color in colors.items():
                 element.set("style", element.get("style").replace(color, f"var(--{name})"))
         if element.tag == "style":
+            # matplotlib's rule for all elements (*) would otherwise hold for the whole page
             element.text = f"svg {element.text}"
     for metadata in root.findall("metadata"):
         root.remove(metadata)
@@ -102,10 +111,38 @@ def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
 
 def _add_titles(root: ElementTree.Element, titles: Titles) -> None:
     groups = {element.get("id"): element for element in root.iter()}
-    for name, of_marks in titles.items():
+    for name, texts in titles.items():
+        # markers are <use> beside the <path> of their line; bars have a <path> alone
         for kind in ("use", "image", "path"):
             marks = list(groups[name].iter(kind))
             if marks:
                 break
-        for mark, title in zip(marks, of_marks):
+        for mark, title in zip(marks, texts):
             ElementTree.SubElement(mark, "title").text = title
+
+
+def recall_chart(
+    title: str, percentages: Sequence[float], curves: Mapping[str, Sequence[float]]
+) -> str:
+    """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
+
+    Args:
+        title: Text above the chart.
+        percentages: [n] percentage of each point, 0 to 100.
+        curves: Name -> [n] recall in percent.
+
+    Returns:
+        Content of an SVG file.
+    """
+
+    def plot(axes: Any) -> None:
+        for name, recall in curves.items():
+            axes.plot([0, *percentages], [0, *recall], linewidth=2, label=name, gid=name)
+        # recall of a random order
+        axes.plot([0, 100], [0, 100], "--", color="#999999", linewidth=1)
+        axes.set(title=title, xlabel="retrieved, %", ylabel="recall, %")
+        axes.set(xlim=(0, 100), ylim=(0, 100))
+        axes.grid()
+        axes.legend(loc="lower right", labelcolor="linecolor")
+
+    return draw(plot, 6.4, 5)

@@ -13,7 +13,7 @@ import numpy as np
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.report.html_page import Section, plain_number, section
-from fairseq_mm.report.visual_story_attention import EmbeddedImage
+from fairseq_mm.report.visual_story_sections import EmbeddedImage
 
 _WIDTH = 1000  # width of a drawing, in its own units
 

@@ -15,14 +15,16 @@ from fairseq_mm.report.story_sections import (
     prompt_section,
 )
 from fairseq_mm.report.video_attention import Times, frames_section
-from fairseq_mm.report.visual_story_attention import (
+from fairseq_mm.report.visual_story_sections import (
     EmbeddedImage,
     SentenceAttention,
+    StoryRow,
+    Strip,
     images_section,
     slices_section,
+    stories_section,
     story_section,
 )
-from fairseq_mm.report.visual_story_table import StoryRow, Strip, stories_section
 
 if TYPE_CHECKING:
     from fairseq_mm.analysis.story_inspection import Inspection

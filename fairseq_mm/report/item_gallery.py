@@ -1,6 +1,6 @@
-"""Items as cards: images, hypothesis, references and scores, to be sorted and filtered.
+"""Cards of images with hypothesis, references and scores, and cards of video summaries.
 
-Without JavaScript all items are shown in the order of the split.
+The cards of a split can be sorted and filtered; without JavaScript, they have the split's order.
 """
 
 import json
@@ -8,15 +8,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
+import numpy as np
+from PIL import Image
+
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.report.html_page import Section, section
+from fairseq_mm.report.thumbnails import jpeg_uri
 
 
 class Item(NamedTuple):
     """One item of a split.
 
     Attributes:
-        key: Line of ``visual_ids``; several ids are separated by tabs.
+        key: Line of ``visual_ids``; ids of several images are separated by tabs.
         hypothesis: Generated text, or None.
         references: References as published.
         scores: Name -> number.
@@ -31,17 +35,18 @@ class Item(NamedTuple):
 
     @property
     def finite_scores(self) -> dict[str, float]:
-        """Those that can be sorted by."""
+        """Return the scores that items can be sorted by."""
         return {name: value for name, value in self.scores.items() if math.isfinite(value)}
 
     @property
     def shown_scores(self) -> dict[str, str]:
-        """All scores with the decimals that the page's other figures have."""
+        """Return all scores, formatted like the other figures of the page."""
         return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
 
     @property
     def marked_words(self) -> list[tuple[str, bool]]:
-        """Words of the hypothesis, and whether none of the references has them."""
+        """Return the words of the hypothesis; True marks a word that no reference has."""
+        # case and punctuation do not make a word novel: hypotheses are lower-cased tokens
         known = {_bare(word) for sentence in self.references for word in sentence.split()}
         return [
             (word, bool(self.references) and bool(_bare(word)) and _bare(word) not in known)
@@ -67,4 +72,30 @@ def gallery_section(
 
 
 def _bare(word: str) -> str:
-    return "".join(letter for letter in word.lower() if letter.isalnum())
+    return "".join(filter(str.isalnum, word.lower()))
+
+
+class SummaryCard(NamedTuple):
+    """Card of one video.
+
+    Attributes:
+        name: Name of the video.
+        summary: Detokenized summary.
+        transcript: Transcript of the video.
+        facts: Name -> number.
+        images: Frames, [height, width, 3] uint8.
+    """
+
+    name: str
+    summary: str
+    transcript: str
+    facts: Mapping[str, object]
+    images: Sequence[np.ndarray] = ()
+
+
+def cards_section(cards: Sequence[SummaryCard]) -> Section:
+    """Return one card per summary, in order, with collapsed transcripts."""
+    shown = [
+        (card, [jpeg_uri(Image.fromarray(pixels)) for pixels in card.images]) for card in cards
+    ]
+    return section("", "summary_cards.html", cards=shown)

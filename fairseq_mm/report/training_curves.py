@@ -1,16 +1,103 @@
-"""Training curves, one small chart a metric."""
+"""Training curves from the log of fairseq-train, one small chart per metric.
 
+The log may be of ``--log-format json`` or ``simple`` (``tqdm`` writes ``simple`` lines to a file),
+with or without time stamps.
+"""
+
+import math
+import re
+from pathlib import Path
 from typing import Any
 
+from fairseq_mm.data.input_files import parse_json
+from fairseq_mm.errors import UserError
 from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.html_page import Section, plain_number, section
-from fairseq_mm.report.training_log import Curves
+
+# metric -> subset (train, valid, ...) -> update -> value
+Curves = dict[str, dict[str, dict[float, float]]]
+
+# speed and sizes say nothing about learning; nll_loss is ppl on another scale
+_NOT_SHOWN = re.compile(
+    r"wps|ups|wpb|bsz|num_updates|gnorm|clip|loss_scale|train_wall|wall|\w*gb_free|nll_loss"
+    r"|best_\w+"
+)
+_SIMPLE = re.compile(
+    r"epoch (\d+) \| (?:\w+ on '([^']+)' subset \| )?(\w+ \S+(?: \| \w+ \S+)*)\s*$"
+)
+_STAT = re.compile(r"(\w+) (\S+)")
+
+
+def read_training_log(path: Path) -> Curves:
+    """Read the curves of a training log.
+
+    A resumed run prints some updates twice; the later values are used.
+
+    Raises:
+        UserError: If the file cannot be read, or has no line with values.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    curves: Curves = {}
+    for line in re.split(r"[\r\n]+", text):  # tqdm ends its bars with \r
+        subset, figures = _read_line(line)
+        update = figures.get("num_updates", figures.get("epoch"))
+        for name, value in figures.items():
+            if update is not None and name != "epoch" and not _NOT_SHOWN.fullmatch(name):
+                curves.setdefault(name, {}).setdefault(subset, {})[update] = value
+    if not curves:
+        raise UserError(
+            f"{path}: has no line of fairseq-train that ends an epoch (as written with "
+            "--log-format json or simple)."
+        )
+    return curves
+
+
+def _read_line(line: str) -> tuple[str, dict[str, float]]:
+    """Return subset and values of a line that ends an epoch or a validation; else no values."""
+    start = line.find('{"epoch": ')
+    if start >= 0:
+        try:
+            record = parse_json(line[start:])
+        except ValueError:
+            return "", {}
+        subsets = {key.rsplit("_num_updates", 1)[0] for key in record if "_num_updates" in key}
+        # inside an epoch, the names have no subset: "num_updates" instead of "train_num_updates"
+        if len(subsets) != 1:
+            return "", {}
+        subset = subsets.pop()
+        figures = {
+            key[len(subset) + 1 :] if key.startswith(f"{subset}_") else key: value
+            for key, value in record.items()
+        }
+        return subset, _numbers(figures)
+    match = _SIMPLE.search(line)
+    if match is None:
+        return "", {}
+    epoch, subset, stats = match.groups()
+    return subset or "train", _numbers({"epoch": epoch, **dict(_STAT.findall(stats))})
+
+
+def _numbers(figures: dict) -> dict[str, float]:
+    """Return the values that are finite numbers."""
+    numbers = {}
+    for name, value in figures.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            continue
+        if math.isfinite(number):
+            numbers[name] = number
+    return numbers
+
 
 _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
 def curves_section(curves: Curves, *, heading: str) -> Section:
-    """Return a chart for each metric that changes in a subset."""
+    """Return one chart per metric that changes in a subset."""
     charts = [
         _chart(name, subsets)
         for name, subsets in sorted(curves.items(), key=_shown_order)
@@ -28,7 +115,7 @@ def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
 
 def _chart(name: str, subsets: dict[str, dict[float, float]]) -> str:
     values = sorted(value for points in subsets.values() for value in points.values())
-    # a first perplexity of thousands would press all others onto the ground
+    # a first perplexity of thousands would flatten the rest of the curve
     highest = min(values[-1], 4 * values[len(values) // 2]) if name == "ppl" else values[-1]
 
     def plot(axes: Any) -> Titles:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.report.grid_arrows import WHOLE, Box, Drawing, arrows_section, seen_box
-from fairseq_mm.report.visual_story_attention import EmbeddedImage
+from fairseq_mm.report.visual_story_sections import EmbeddedImage
 
 URI = "data:image/jpeg;base64,QQ=="
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairseq_mm.report.recall_chart import recall_chart
+from fairseq_mm.report.figures import recall_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 

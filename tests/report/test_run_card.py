@@ -2,17 +2,16 @@
 
 import hashlib
 
-from fairseq_mm.report.run_card import card_section, figures_section
+from fairseq_mm.cli.report import card_section, figures_section
 
 
 def test_files_stand_with_their_hashes(tmp_path):
     path = tmp_path / "generate.txt"
     path.write_text("a text\n")
     section = card_section(
-        command="fairseq-mm report --title '<b>'",
-        files={"hypotheses": str(path), "dictionary": None},
+        "fairseq-mm report --title '<b>'",
+        {"hypotheses": str(path), "dictionary": None},
         hypotheses=str(path),
-        heading="Run",
     )
     digest = hashlib.sha256(b"a text\n").hexdigest()[:16]
     assert f"generate.txt, 7 bytes, sha256 {digest}" in section.body
@@ -30,7 +29,7 @@ def test_figures_stand_with_their_signatures():
             {"metric": "perplexity", "value": 23.4567},
         ]
     }
-    body = figures_section(result, heading="Figures").body
+    body = figures_section(result).body
     assert ">bleu4<" in body
     assert ">0.2784<" in body or ">0.2785<" in body
     assert "bleu|n:4" in body

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from fairseq_mm.report.html_page import render_page
-from fairseq_mm.report.summary_cards import SummaryCard, cards_section
+from fairseq_mm.report.item_gallery import SummaryCard, cards_section
 
 
 def test_a_card_has_frames_summary_and_transcript():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.report.training_log import read_training_log
+from fairseq_mm.report.training_curves import read_training_log
 
 STAMP = "2026-01-02 03:04:05 | INFO |"
 JSON_LINES = [

@@ -2,7 +2,7 @@
 
 import re
 
-from fairseq_mm.report.visual_story_table import StoryRow, Strip, stories_section
+from fairseq_mm.report.visual_story_sections import StoryRow, Strip, stories_section
 
 KEYS = ["a.jpg", "b.jpg", "c.jpg", "d.jpg", "e.jpg"]
 URI = "data:image/jpeg;base64,QQ=="

@@ -1,6 +1,8 @@
-"""Attention of each word of a visual story, as sections of a page: heat maps whose columns are
-words and whose rows are the five images (Li et al. 2020, Transtory-XL, Figure 5) or the slices of
-an image's vector.
+"""Visual stories as sections of a page (Li et al. 2020, Transtory-XL).
+
+A table shows the images side by side, and below each image its sentence of every story (Figure 6).
+Heat maps show the attention of each word to the five images (Figure 5) or to the slices of an
+image's vector.
 """
 
 from collections.abc import Sequence
@@ -12,8 +14,8 @@ from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.report.html_page import Section, section
 from fairseq_mm.report.thumbnails import jpeg_uri, read_listed
 
-_LINE = 104  # letters of the words that stand side by side
-_LEAST = 5  # letters of the shortest word's column
+_LINE = 104  # width of a line of words, in letters
+_LEAST = 5  # width of the column of a short word, in letters
 
 
 class EmbeddedImage(NamedTuple):
@@ -34,10 +36,49 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
     """Embed an image whose longer side has at most ``side`` pixels on the page.
 
     Raises:
-        UserError: if the file cannot be read as an image; the message names it.
+        UserError: If the file cannot be read as an image; the message names it.
     """
     pixels = read_listed(image)
     return EmbeddedImage(jpeg_uri(pixels, side=side), *pixels.size)
+
+
+class StoryRow(NamedTuple):
+    """Row of the table.
+
+    Attributes:
+        name: Name of the system, or of the people's stories; empty for a single story.
+        sentences: Detokenized sentences, one per image.
+        note: Plain text under the name.
+        by_people: True if people wrote the story.
+    """
+
+    name: str
+    sentences: Sequence[str]
+    note: str = ""
+    by_people: bool = False
+
+
+class Strip(NamedTuple):
+    """Images and their stories.
+
+    Attributes:
+        title: Plain text.
+        keys: Names of the images.
+        images: Data URIs of the images; None for an image that is not shown.
+        rows: One row or more.
+        note: Plain text beside the title.
+    """
+
+    title: str
+    keys: Sequence[str]
+    images: Sequence[Optional[str]]
+    rows: Sequence[StoryRow]
+    note: str = ""
+
+
+def stories_section(strips: Sequence[Strip], *, heading: str = "") -> Section:
+    """Return the strips, one below the other."""
+    return section(heading, "visual_stories.html", strips=strips)
 
 
 class SentenceAttention(NamedTuple):
@@ -45,9 +86,9 @@ class SentenceAttention(NamedTuple):
 
     Attributes:
         text: Detokenized sentence.
-        words: Words as the model generates them; the last is the sentence's end.
-        is_known: For each word, False to underline it as unknown.
-        log_probs: Natural logarithms.
+        words: W tokens; the last is the end of the sentence.
+        is_known: [W] False underlines a word as unknown.
+        log_probs: [W] natural logarithms.
         weights: [W, N] weights of the images or slices.
     """
 
@@ -65,12 +106,12 @@ def images_section(
     image_padding_mask: Sequence[bool],
     heading: str = "",
 ) -> Section:
-    """Return a section on how each sentence and each word divides its attention among the images.
+    """Show how each sentence and each word divides its attention among the images.
 
     Args:
         sentences: One per image, with weights of the N images.
         images: N images; None for an image that is not shown.
-        image_padding_mask: N values, True for images that the model has not seen.
+        image_padding_mask: [N] True for images that the model has not seen.
         heading: Plain text.
     """
     note = (
@@ -119,17 +160,18 @@ def _attention(
         of_images=image_padding_mask is not None,
         image_padding_mask=image_padding_mask,
         strongest=max(float(sentence.weights.max()) for sentence in sentences),
-        lines_of_words=lines_of_words,
+        # functions that the template calls
+        lines_of_words=break_into_lines,
         exp=np.exp,
     )
 
 
-def lines_of_words(words: Sequence[str]) -> list[range]:
-    """Break words into lines; returns the positions of the words of each line."""
+def break_into_lines(words: Sequence[str]) -> list[range]:
+    """Break words into lines, and return the positions of the words of each line."""
     lines, start, width = [], 0, 0
     for t, word in enumerate(words):
         letters = max(len(word), _LEAST) + 1
-        if width + letters > _LINE and t > start:
+        if width + letters > _LINE and t > start:  # a word beyond the width has its own line
             lines.append(range(start, t))
             start, width = t, 0
         width += letters
@@ -139,12 +181,7 @@ def lines_of_words(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Return the section of a story.
-
-    Args:
-        title: Plain text.
-        images: Five images; each is in the page once, as a named image of the style sheet.
-        parts: Sections of this story.
-    """
+    """Join sections of a story with five images under one title."""
+    # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return section(title, "story_parts.html", *scripts, images=images, parts=parts)
