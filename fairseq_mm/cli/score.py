@@ -73,6 +73,7 @@ import sys
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_output
+from fairseq_mm.cli import score_visual_stories as visual
 from fairseq_mm.cli.arguments import FLAG, Rows, flag
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import silence_imports
@@ -399,8 +400,6 @@ def _score(
     args: argparse.Namespace, metrics: list[str], result: dict[str, Any]
 ) -> tuple[list[Row], list[str]]:
     """Return the rows of the texts' metrics and the ids of the items, and extend ``result``."""
-    from fairseq_mm.cli import score_visual_stories as visual
-
     references, systems = _read_systems(args)
     all_ids = list((references or systems[0]).texts)
     # systems are compared over the items that both have, so that each figure is over equal items
@@ -420,19 +419,11 @@ def _score(
     def tokenize(text: str) -> list[str]:
         return split_words(visual.without_separators(text))
 
-    shared: dict[str, Any] = {}
-    training = _training_path(args)
-    if "novelty" in metrics and training is not None:
-        shared["training_texts"] = list(map(tokenize, score_inputs.read_training_texts(training)))
-    if "sentences" in metrics:
-        shared["written_sentences"] = visual.read_written_sentences(
-            args.data, args.split, split_words
-        )
-    if "novel_ngrams" in metrics:
-        shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
+    shared = _read_shared(args, metrics, ids, split_words)
     texts = [[system.texts[key] for key in ids] for system in systems]
     tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
     runs: list[Any] = [None] * len(systems)
+    training = _training_path(args)
     if "copying" in metrics and training is not None:
         # both systems in one search: the training text of WritingPrompts is read once, for minutes
         runs, shared["training_words"] = score_inputs.copied_runs(tokens, training)
@@ -480,6 +471,26 @@ def _score(
                 entry.update(length=len(tokens[0][i]), **runs[0][i].to_dict())
         write_file(args.per_item, score_output.sorted_lines(entries))
     return scored[0], ids
+
+
+def _read_shared(
+    args: argparse.Namespace,
+    metrics: list[str],
+    ids: list[str],
+    split_words: Callable[[str], list[str]],
+) -> dict[str, Any]:
+    """Read the fields of ``TokenizedItems`` that are the same for both systems."""
+    shared: dict[str, Any] = {}
+    training = _training_path(args)
+    if "novelty" in metrics and training is not None:
+        texts = map(visual.without_separators, score_inputs.read_training_texts(training))
+        shared["training_texts"] = list(map(split_words, texts))
+    if "sentences" in metrics:
+        written = visual.read_written_sentences(args.data, args.split, split_words)
+        shared["written_sentences"] = written
+    if "novel_ngrams" in metrics:
+        shared["sources"] = score_inputs.read_sources(args.data, args.split, ids, split_words)
+    return shared
 
 
 def _read_systems(
