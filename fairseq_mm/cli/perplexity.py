@@ -127,17 +127,24 @@ def run(args: argparse.Namespace) -> None:
     arguments.check_writable("--json", args.json)
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
+    from fairseq_mm.metrics.temperature import GRID
+    from fairseq_mm.retrieval.word_likelihood import TemperatureSums
 
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
     kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
     texts: Texts = likelihood.TEXTS[kind](args, checkpoints)
     lines = likelihood.sample_lines(len(texts.texts), args.stories, args.seed)
-    sums = _temperature_sums(texts, args) if args.tune_temperature else None
+    sums = None
+    if args.tune_temperature:
+        scorer = texts.likelihood
+        # the k most probable tokens of an ensemble change with the temperature
+        top_k = args.top_k if len(scorer.models) == 1 else None
+        sums = TemperatureSums(scorer.models, scorer.dictionary, GRID, top_k=top_k)
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
-    result = _result_of(counts, texts, lines, args)
+    result = _build_result(counts, texts, lines, args)
     if args.shuffled_images and isinstance(texts, AlbumTexts):
-        given = shuffled_images(texts.visual_ids, texts.names, seed=args.seed, data=args.data)
-        other = _score(texts, lines, [given[line] for line in lines], None)
+        images = shuffle_images(texts.visual_ids, texts.names, seed=args.seed, data=args.data)
+        other = _score(texts, lines, [images[line] for line in lines], None)
         result["shuffled"] = _perplexities(other, "of-another-album", texts, lines, args)
         result["ratio"] = (
             result["shuffled"]["all"]["perplexity"] / result["perplexities"]["all"]["perplexity"]
@@ -147,11 +154,11 @@ def run(args: argparse.Namespace) -> None:
     _print(result)
     if args.json:
         names = ("words", "stories", "counting", "shuffled_images")
-        result["card"] = likelihood.card_of(args, texts.files, names, texts.models.device)
+        result["card"] = likelihood.build_card(args, texts.files, names, texts.models.device)
         write_file(args.json, json.dumps(result, indent=2) + "\n")
 
 
-def shuffled_images(
+def shuffle_images(
     visual_ids: Sequence[str], albums: Sequence[str], *, seed: int, data: str
 ) -> list[str]:
     """Assign to each line the images of another album, the same for lines of one image sequence.
@@ -174,22 +181,14 @@ def shuffled_images(
         )
     names = list(sequences)
     order = np.random.default_rng(seed).permutation(len(names)).tolist()
+    # one cycle through all albums: no album follows itself, as it could in a second permutation
     following = {names[a]: names[b] for a, b in zip(order, [*order[1:], order[0]])}
-    given = {}
+    images = {}
     for album, own in sequences.items():
         other = list(sequences[following[album]])
         for number, line in enumerate(own):
-            given[album, line] = other[number % len(other)]
-    return [given[album, line] for line, album in zip(visual_ids, albums)]
-
-
-def _temperature_sums(texts: Any, args: argparse.Namespace) -> "TemperatureSums":
-    from fairseq_mm.metrics.temperature import GRID
-    from fairseq_mm.retrieval.word_likelihood import TemperatureSums
-
-    models = texts.likelihood.models
-    top_k = args.top_k if len(models) == 1 else None
-    return TemperatureSums(models, texts.likelihood.dictionary, GRID, top_k=top_k)
+            images[album, line] = other[number % len(other)]
+    return [images[album, line] for line, album in zip(visual_ids, albums)]
 
 
 def _score(
@@ -209,14 +208,16 @@ def _score(
     log_probs, numbers = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.long)
     sentences = []
     with tqdm(total=len(pairs), unit="text", desc="perplexity", disable=None) as progress:
-        for batch, found in texts.likelihood.batches(pairs, log_probs_of=sums):
-            for number, of_text in zip(batch, found):
+        for batch, scores in texts.likelihood.batches(pairs, log_probs_of=sums):
+            for number, natural_log_probs in zip(batch, scores):
                 tokens = torch.tensor(pairs[number][1])
-                log2_probs = of_text.double() / math.log(2)
+                # base 2, as fairseq's loss and its perplexity 2^loss; float64 for sums over a split
+                log2_probs = natural_log_probs.double() / math.log(2)
                 is_end = torch.isin(tokens, ends)
                 kind = (tokens == unk).long() + 2 * is_end.long()
                 log_probs.index_add_(0, kind, log2_probs)
                 numbers += torch.bincount(kind, minlength=3)
+                # a text that was truncated has no end, and its last words are in no sentence
                 bounds = [0, *(torch.flatten(is_end.nonzero()) + 1).tolist()]
                 sentences += [
                     LogProbability(float(log2_probs[a:b].sum()), b - a)
@@ -229,7 +230,7 @@ def _score(
     return Counts(parts[0], parts[1], parts[2], sentences, truncated)
 
 
-def _result_of(
+def _build_result(
     counts: Counts, texts: Texts, lines: Sequence[int], args: argparse.Namespace
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
@@ -266,6 +267,7 @@ def _perplexities(
     from fairseq_mm.metrics.perplexity import corpus_perplexity, transtory_perplexity
     from fairseq_mm.metrics.score_rows import signature
 
+    # the seed is in the signature only if something was drawn with it
     is_drawn = len(lines) < len(texts.texts) or images == "of-another-album"
     models = sum(role.startswith("checkpoint") for role in texts.files)
 
@@ -293,9 +295,11 @@ def _perplexities(
     for name, (_, ends, unknown) in ROWS.items():
         parts = [counts.known] + [counts.unknown] * unknown + [counts.ends] * ends
         tokens = sum(part.num_tokens for part in parts)
-        value = corpus_perplexity(parts) if tokens else None
+        value = corpus_perplexity(parts) if tokens else None  # all words may be unknown
         rows[name] = entry(value, tokens, ends, unknown, counting="tokens")
     if args.counting == "transtory":
+        # the mean over sentences, each with one free token: the released code gives <start> a score
+        # of 10,000, so that its loss is 0
         tokens = sum(sentence.num_tokens for sentence in counts.sentences)
         value = transtory_perplexity(counts.sentences)
         rows["transtory"] = entry(
@@ -314,12 +318,13 @@ def _tuned(sums: "TemperatureSums", tokens: int) -> dict[str, Any]:
         kinds[f"top_{sums.top_k}"] = (sums.top_sums, sums.top_words)
     tuned = {}
     for name, (values, covered) in kinds.items():
-        found = best_temperature(np.array(GRID), values)
+        best = best_temperature(np.array(GRID), values)
         tuned[name] = {
-            "temperature": found.temperature,
-            "perplexity": math.exp(min(-found.log_likelihood / covered, 700.0)),
+            "temperature": best.temperature,
+            # exp(710) overflows
+            "perplexity": math.exp(min(-best.log_likelihood / covered, 700.0)),
             "tokens": covered,
-            "is_inside": found.is_inside,
+            "is_inside": best.is_inside,
         }
     return tuned
 

@@ -10,7 +10,7 @@ from toy_data import make_dictionary, make_visual_stories_folder, write_store
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.cli.perplexity import shuffled_images
+from fairseq_mm.cli.perplexity import shuffle_images
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
 
@@ -117,7 +117,7 @@ def test_shuffled_images_are_those_of_another_album(perplexity, made, tmp_path):
     (other / "text").mkdir(parents=True)
     for name in ("text/valid.txt", "valid.stories.jsonl", "missing_images.txt"):
         (other / name).write_bytes((data / name).read_bytes())
-    shuffled = shuffled_images(lines, albums, seed=4, data="")
+    shuffled = shuffle_images(lines, albums, seed=4, data="")
     (other / "valid.visual_ids").write_text("".join(f"{line}\n" for line in shuffled))
     _, found, _, _ = perplexity("--features", data / "features.h5", data=other)
     assert found["perplexities"]["all"]["perplexity"] == pytest.approx(second)
@@ -128,7 +128,7 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
     albums = [line[0] for line in lines]
     seen = set()
     for seed in range(30):
-        given = shuffled_images(lines, albums, seed=seed, data="")
+        given = shuffle_images(lines, albums, seed=seed, data="")
         assert all(other[0] != album for other, album in zip(given, albums))
         assert given[0] == given[1]
         seen.add(tuple(given))
@@ -140,7 +140,7 @@ def test_no_story_keeps_its_album_and_all_sequences_are_given():
     with pytest.raises(
         UserError, match="the stories of here are of one album, and no other has im"
     ):
-        shuffled_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
+        shuffle_images(["a1", "a2"], ["a", "a"], seed=1, data="here")
 
 
 def test_an_ensemble_is_better_than_the_mean_of_its_members(perplexity, made, tmp_path):
