@@ -17,7 +17,7 @@ from fairseq_mm.data.split_text import Folder
 from fairseq_mm.data.story_text import SEPARATOR
 from fairseq_mm.data.subwords import Subwords
 
-# pairs of languages that the tasks read by default
+# pairs of languages that the tasks read by default; a folder may hold other pairs of one split, too
 _KNOWN_PAIRS = ("wp_source-wp_target", "tran-desc")
 
 
@@ -65,7 +65,7 @@ class SplitText:
 class BinarisedReferences(NamedTuple):
     """References from a folder that fairseq-preprocess made: the lines of its binarised targets.
 
-    Args:
+    Attributes:
         path: File of the targets.
         visual_ids: Item id of each line.
         texts: Item id -> its readable lines, without sentence separators.
@@ -81,13 +81,11 @@ class BinarisedReferences(NamedTuple):
 def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedReferences]:
     """Read the binarised targets as references; return None without binarised targets.
 
-    Without ``<split>.visual_ids`` each line is an item of its own, numbered from 0.
-
-    Raises:
-        UserError: If a file is damaged, ``prepare`` has written references that are gone, or the
-            line counts differ.
+    Without ``<split>.visual_ids`` each line is an item of its own, numbered from 0. Raise UserError
+    if a file is damaged, the line counts differ, or references of ``prepare`` are gone.
     """
     missing = Path(folder) / f"{split}.references.jsonl"
+    # targets replace only references that never existed, not a file of `prepare` that was lost
     check_prepared_file(missing)
     text = find_split_text(folder, split)
     if text is None:
@@ -107,11 +105,7 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
 
 
 def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> Optional[SplitText]:
-    """Open the binarised targets (or sources) of a split; None if the folder has no such text.
-
-    Raises:
-        UserError: See :class:`SplitText`.
-    """
+    """Open the binarised targets (or sources) of a split; None if the folder has no such text."""
     root = Path(folder)
     if not is_source and _is_binarised(root / split):
         return SplitText(root / split, root / "dict.txt", folder, split)
@@ -120,6 +114,7 @@ def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> O
     matches = (pattern.fullmatch(path.name) for path in root.glob("*.idx"))
     pairs = [match.groups() for match in matches if match]
     known = [pair for pair in pairs if "-".join(pair[1:]) in _KNOWN_PAIRS]
+    # with two unknown pairs the text cannot be told: a comparison with the wrong one would mislead
     if len(known or pairs) != 1:
         return None
     pair = (known or pairs)[0]

@@ -12,7 +12,7 @@ from typing import Any, Optional
 import numpy as np
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mm.data.input_files import read_lines
+from fairseq_mm.data.input_files import check_line_counts, read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
@@ -43,7 +43,7 @@ def build_dictionary(words: Iterable[str]) -> Dictionary:
     """Build a dictionary of words in their order, after fairseq's special symbols."""
     dictionary = Dictionary()
     for word in words:
-        # without `overwrite`, a word that equals a special symbol would get no index of its own
+        # otherwise a word that equals a special symbol would get no index of its own
         dictionary.add_symbol(word, overwrite=True)
     return dictionary
 
@@ -82,6 +82,7 @@ def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     sizes, number_type = indexed
     words = np.memmap(f"{base}.bin", mode="r", dtype=number_type)
     greatest = int(words.max())
+    # asked of signed types only: min() reads the whole file once more
     if number_type.kind == "i" and int(words.min()) < 0:
         raise UserError(f"{damaged}: it has a word number below 0; {remedy}")
     if greatest >= num_types:
@@ -104,16 +105,12 @@ def load_text_pair(
 ) -> dict[str, Any]:
     """Load source and target of a split that ``fairseq-preprocess`` binarised as a pair.
 
-    Args:
-        base: Path of the split's files, without extensions.
-        languages: Extensions of source and target.
-        dictionaries: Dictionaries of source and target.
+    ``base`` is the path of the split's files without extensions, ``languages`` are the extensions
+    of source and target. Raise UserError if files are missing or damaged, a line is empty, or the
+    line counts differ.
 
     Returns:
         Path without ``.bin`` and ``.idx`` -> its lines, the source first.
-
-    Raises:
-        UserError: If files are missing or damaged, a line is empty, or the line counts differ.
     """
     texts = {}
     for language, dictionary in zip(languages, dictionaries):
@@ -124,24 +121,9 @@ def load_text_pair(
     return texts
 
 
-def check_line_counts(named_counts: dict[str, int]) -> None:
-    """Check that files, given with their numbers of lines, have equally many lines. Raise UserError
-    if two counts differ; the message names both files and counts."""
-    (first, expected), *others = named_counts.items()
-    for name, count in others:
-        if count != expected:
-            raise UserError(
-                f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
-                "line."
-            )
-
-
 def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
-    """Compare binarised lines with the text from which they were made.
-
-    Raises:
-        UserError: Naming both files, if the line counts or the words of a line differ.
-    """
+    """Compare binarised lines with the text from which they were made. Raise UserError that names
+    both files if the line counts or the words of a line differ."""
     unknown, end = dictionary.unk(), dictionary.eos()
     count, different = 0, []
     for count, line in read_lines(text_path):
@@ -170,10 +152,7 @@ def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
 
 def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
     """Read the line sizes ``[lines]`` and the integer type from an index; None for fairseq's older
-    formats, which are not checked.
-
-    fairseq does not compare the offsets with the sizes: one damaged byte would shift all lines.
-    """
+    formats, which are not checked."""
     size = os.path.getsize(f"{base}.idx")
     with open(f"{base}.idx", "rb") as file:
         magic = file.read(len(_MMAP_MAGIC))
@@ -193,6 +172,7 @@ def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
         starts = np.frombuffer(file.read(8 * lines), "<i8")
     number_type = np.dtype(_CODES[code])
     ends = np.cumsum(sizes) * number_type.itemsize
+    # fairseq does not compare offsets with sizes: one damaged byte would shift all lines
     if (sizes < 0).any() or (starts != ends - sizes * number_type.itemsize).any():
         raise ValueError("its lines do not follow one another: damaged")
     bin_size, total = os.path.getsize(f"{base}.bin"), int(ends[-1]) if lines else 0

@@ -32,15 +32,12 @@ _NON_WORD_RUN = re.compile(r"(\W+)")
 
 @lru_cache(maxsize=256)
 def _token_pattern(marks: str) -> "re.Pattern[str]":
-    r"""Compile the pattern that matches one word or punctuation mark.
-
-    Args:
-        marks: Combining marks and joiners of the sentence. ``\\w`` does not match them although
-            they are parts of words (for example vowel signs of Indic scripts).
-    """
+    """Compile the pattern of one word or punctuation mark in a sentence with combining marks."""
+    # \w does not match marks and joiners although they are parts of words (vowel signs of Indic
+    # scripts); only the sentence's own marks are added, since Unicode has thousands
     letter = f"(?:[^\\W_]|[{re.escape(marks)}])" if marks else "[^\\W_]"
     return re.compile(
-        rf"(?:(?<=\s)|^)'(?:s|m|d|re|ve|ll|n)(?=\s|$)"  # a clitic that stands alone already
+        rf"(?:(?<=\s)|^)'(?:s|m|d|re|ve|ll|n)(?=\s|$)"  # a clitic that was split off already
         rf"|(?<!\w)(?:[^\W\d_]\.){{2,}}"  # u.s.
         rf"|\d+(?:[.,]\d+)+"  # 3.5 and 1,000
         rf"|{letter}+(?:[-']{letter}+)*"
@@ -70,6 +67,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _split_m_rnn(text: str) -> list[str]:
+    # the released code splits at `(\W+)`, whose group keeps the runs between words as tokens
     tokens = [token for run in _NON_WORD_RUN.split(text.lower()) for token in run.split()]
     return tokens[:-1] if tokens and tokens[-1] == "." else tokens
 
@@ -85,12 +83,9 @@ class CaptionTokenizer:
     """Tokenizer that splits a sentence into tokens, which are joined by spaces and binarised.
 
     Args:
-        name: One of ``TOKENIZERS``.
+        name: One of ``TOKENIZERS``; ``m_rnn`` allows none of the other options.
         keep_case: Do not lower-case.
         keep_punctuation: Keep tokens without any letter or digit.
-
-    Raises:
-        ValueError: If ``name`` is unknown, or ``m_rnn`` is combined with other options.
     """
 
     def __init__(
@@ -110,6 +105,7 @@ class CaptionTokenizer:
         self.keep_punctuation = keep_punctuation or name == "m_rnn"
 
     def __call__(self, text: str) -> list[str]:
+        # before splitting: the lower case of some letters is a letter and a combining mark
         if not self.keep_case:
             text = text.lower()
         tokens = _SPLIT[self.name](text)

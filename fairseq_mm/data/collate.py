@@ -14,6 +14,7 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
     T = int(lengths.max())
     indices = torch.arange(T)
     is_token = indices >= T - lengths if left else indices < lengths  # [B, T]
+    # one scatter for all rows: copying row by row takes a call into torch for each
     batch = rows[0].new_full(is_token.shape, pad)
     return batch.masked_scatter_(is_token.to(batch.device), torch.cat(rows))
 
@@ -21,6 +22,7 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
     """Put the start token before each row and drop the row's last token. Rows must not be empty."""
     lengths = [row.numel() for row in rows]
+    # the last token of a row rolls to the place of the next row's first, where the start token goes
     shifted = torch.cat(rows).roll(1)
     shifted[[0, *accumulate(lengths[:-1])]] = start
     return list(shifted.split(lengths))
@@ -71,14 +73,12 @@ def collate(
 
     Returns:
         The batch; ``{}`` without examples, which fairseq's trainer replaces by a dummy batch. With
-        a source text, the longest one comes first, as fairseq's recurrent encoders require.
-
-    Raises:
-        ValueError: If the examples have ``source``, but ``source_pad`` is None.
+        a source text, the longest source comes first.
     """
     if not examples:
         return {}
     if examples[0].get("source") is not None:
+        # pack_padded_sequence of fairseq's recurrent encoders wants descending lengths
         examples = sorted(examples, key=lambda example: -len(example["source"]))
     net_input: dict[str, Tensor] = {}
     if examples[0]["features"] is not None:
@@ -94,6 +94,7 @@ def collate(
     batch = {
         "id": torch.tensor([example["id"] for example in examples]),
         "nsentences": len(examples),
+        # models without a text loss are averaged over examples; replaced below if there are targets
         "ntokens": len(examples),
         "is_first": torch.tensor([example["is_first"] for example in examples]),
         "net_input": net_input,

@@ -18,12 +18,13 @@ mapped or read in pieces to save memory; nothing is ever unpickled.
 import dataclasses
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable, Optional, Union
 
 import numpy as np
 
+from fairseq_mm.data.feature_store import Progress
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.input_files import compute_sha256, read_lines
 from fairseq_mm.data.numpy_files import StreamedArray, load_numpy, read_member
@@ -31,8 +32,8 @@ from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+# VSE++ published features of Flickr8k, Flickr30k and COCO, which have five captions an image
 CAPTIONS_PER_IMAGE = 5
-Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
 @dataclasses.dataclass
@@ -71,7 +72,7 @@ def open_source(
     """Recognise the kind of a source and open it.
 
     Args:
-        path: A folder, an ``.npz`` or an ``.npy`` file.
+        path: Folder, ``.npz`` or ``.npy`` file.
         ids_path: Text file with one id per line, for an ``.npy`` file.
         captions_path: VSE++'s captions, for an ``.npy`` file without ids; by default ``x_caps.txt``
             next to ``x_ims.npy``.
@@ -118,19 +119,12 @@ def import_features(
 ) -> int:
     """Write the items of a source to the feature store ``out``; continue an interrupted import.
 
-    Args:
-        source: Source from ``open_source``.
-        out: Path of the new store.
-        attributes: Attributes of the store, see ``extractor_attributes``.
-        dtype: float16 or float32; by default the dtype of the source (float32 for wider ones).
-        overwrite: Replace a finished store.
-        progress: Wraps the iteration over the ids.
+    The ``dtype`` is that of the source by default, but float32 for wider types. ``progress`` wraps
+    the iteration over the ids. Raise UserError that names the item if it is not finite, has no rows
+    or another dimension.
 
     Returns:
         Number of items in the store.
-
-    Raises:
-        UserError: Naming the item, if it is not finite, has no rows or another dimension.
     """
     first = source.read(0)
     if dtype is None:
@@ -164,13 +158,8 @@ def extractor_attributes(
 ) -> dict[str, object]:
     """Return attributes that describe an extractor in the way of ``fairseq-mm extract``.
 
-    Args:
-        extractor: Name of the network, such as ``mobilenet_v2``.
-        weights: State dict file, whose SHA-256 is saved; or ``ORIGIN:NAME`` of published weights,
-            such as ``torchvision:IMAGENET1K_V1``.
-        layer: Name of the layer whose output the features are.
-        grid: The features are a grid, not averaged.
-        preprocessing: Resizing, crop and normalisation as a JSON object.
+    ``weights`` is a state dict file, whose SHA-256 is saved, or the ``ORIGIN:NAME`` of published
+    weights, such as ``torchvision:IMAGENET1K_V1``; ``preprocessing`` is a JSON object.
     """
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
     if weights is not None and os.path.exists(weights):
@@ -190,15 +179,15 @@ def _open_folder(
     folder: Path, pattern: Optional[str], key: str, array: Optional[str]
 ) -> FeatureSource:
     if pattern is None:
-        pattern = (
-            "*.npz" if not any(folder.glob("*.npy")) and any(folder.glob("*.npz")) else "*.npy"
-        )
+        has_npz_only = not any(folder.glob("*.npy")) and any(folder.glob("*.npz"))
+        pattern = "*.npz" if has_npz_only else "*.npy"
     if pattern.count("*") != 1 or not pattern.endswith((".npy", ".npz")):
         raise UserError(
             f"`--files` must have one * and end in .npy or .npz, but is {pattern!r} instead."
         )
     before, after = pattern.split("*")
-    # the order of os.listdir depends on the file system, but a continued import needs the same one
+    # the order of os.listdir depends on the file system, but a continued import needs the same one;
+    # not glob, in which a bracket of the pattern would be special
     names = sorted(
         name
         for name in os.listdir(folder)
@@ -208,15 +197,16 @@ def _open_folder(
         raise UserError(f"{folder}: no files {pattern} in this folder.")
     keys = [key.replace("*", name[len(before) : len(name) - len(after)]) for name in names]
 
-    def read(i: int) -> np.ndarray:
-        path = folder / names[i]
-        content = load_numpy(path)
-        if isinstance(content, np.ndarray):
-            return _item_rows(content, str(path))
-        with content:
-            return _item_rows(read_member(content, path, array), str(path))
+    return FeatureSource(folder.name, keys, lambda i: _read_file(folder / names[i], array))
 
-    return FeatureSource(folder.name, keys, read)
+
+def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
+    """Return the item of an ``.npy`` or ``.npz`` file as ``[R, D]``."""
+    content = load_numpy(path)
+    if isinstance(content, np.ndarray):
+        return _item_rows(content, str(path))
+    with content:
+        return _item_rows(read_member(content, path, array), str(path))
 
 
 def _open_npz(path: Path, key: str) -> FeatureSource:
@@ -269,6 +259,7 @@ def _open_array(
 
     def read(i: int) -> np.ndarray:
         first = rows[firsts[i]]
+        # a count of five an image is a guess: dropping different rows would lose images silently
         for j in range(firsts[i] + 1, ends[i]):
             if not np.array_equal(rows[j], first):
                 raise UserError(
@@ -299,6 +290,7 @@ def _first_rows(
 
 def _repeats_by_captions(path: Path, rows: np.ndarray, captions_path: str) -> int:
     captions = len(read_ids(captions_path))
+    # files of Kiros et al. repeat the row of an image for each caption, others of VSE++ do not
     if captions == CAPTIONS_PER_IMAGE * len(rows):
         return 1
     if captions == len(rows) and captions % CAPTIONS_PER_IMAGE == 0:
@@ -310,26 +302,18 @@ def _repeats_by_captions(path: Path, rows: np.ndarray, captions_path: str) -> in
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Open a list of files with one item each as a source.
+    """Open a list of files with one item each as a source. Raise UserError if it is empty.
 
     Args:
         name: Name that is saved in the store as ``imported_from``.
         paths: Id -> ``.npy`` or ``.npz`` file with one array.
         dim: D, which every file must have; checked when a file is read.
-
-    Raises:
-        UserError: If there are no files.
     """
     keys = list(paths)
 
     def read(i: int) -> np.ndarray:
         path = paths[keys[i]]
-        content = load_numpy(path)
-        if isinstance(content, np.ndarray):
-            rows = _item_rows(content, str(path))
-        else:
-            with content:
-                rows = _item_rows(read_member(content, path, None), str(path))
+        rows = _read_file(path, None)
         if rows.shape[1] != dim or not len(rows):
             raise UserError(
                 f"{path}: must be [T, {dim}] with T of 1 or more, but is {list(rows.shape)}."
@@ -343,6 +327,7 @@ def read_ids(path: str) -> list[str]:
     """Read the lines of a text file. Raise UserError if the file is missing or not UTF-8, or a line
     is empty."""
     lines = [line for _, line in read_lines(path)]
+    # editors add empty lines at the end; an empty line inside would shift the ids after it
     while lines and not lines[-1].strip():
         lines.pop()
     for number, line in enumerate(lines, start=1):

@@ -1,7 +1,7 @@
 """Indexed OOV tokens for words outside the dictionary, so that a model can copy these words.
 
 The k-th distinct unknown word of a transcript, counted from 0, is written ``<unk-k>`` in the
-transcript and in its summary. The dictionary contains a fixed number of these symbols. In generated
+transcript and in its summary. The dictionary contains a fixed number of such tokens. In generated
 text they are replaced by the words again. This is the extended vocabulary of an article in See et
 al., 2017, section 2.2.
 """
@@ -23,12 +23,8 @@ def index_oov_words(
 ) -> tuple[list[str], list[str]]:
     """Number the unknown words of a transcript by their first occurrence.
 
-    Args:
-        words: Words of the transcript.
-        known: Words of the dictionary; a set, unless it is small. A transcript word such as
-            ``<unk-0>`` counts as unknown even if ``known`` contains it.
-        limit: Number of indexed OOV tokens in the dictionary; further unknown words become
-            ``<unk>``.
+    Words that ``known``, the dictionary, does not contain become tokens; a word such as ``<unk-0>``
+    counts as unknown in any case. Unknown words after the first ``limit`` become ``<unk>``.
 
     Returns:
         One token for each word, and the unknown words in the order of their numbers.

@@ -105,6 +105,18 @@ def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
         yield line
 
 
+def check_line_counts(named_counts: dict[str, int]) -> None:
+    """Check that files, given with their numbers of lines, have equally many lines. Raise UserError
+    that names both files and counts if two counts differ."""
+    (first, expected), *others = named_counts.items()
+    for name, count in others:
+        if count != expected:
+            raise UserError(
+                f"{first} has {expected} lines, but {name} has {count}: they must agree line by "
+                "line."
+            )
+
+
 def read_bytes(path: Any) -> bytes:
     """Read a whole file. Raise UserError if it cannot be read, or has more than
     ``MAX_FILE_BYTES``."""

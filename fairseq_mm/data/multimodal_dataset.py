@@ -22,9 +22,7 @@ class MultimodalDataset(FairseqDataset):
         features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None
             without images.
         target: Lines of tokens, each ending with ``</s>``; None if there is no text.
-        target_dictionary: Dictionary of ``target``.
         source: Lines of tokens as further input, or None.
-        source_dictionary: Dictionary of ``source``.
         split: Name of the split, which its batches carry.
         lines: Indices of the lines in this dataset; by default all. Examples keep the number of
             their line as ``id``.
@@ -108,6 +106,7 @@ class MultimodalDataset(FairseqDataset):
             return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()
         rows = {}
+        # each item once: a split has several captions an image
         for line in {self.visual_ids[i] for i in self.lines}:
             rows[line] = sum(
                 self.rows_per_image if key in self.missing else self.features.count_rows(key)
@@ -124,6 +123,7 @@ class MultimodalDataset(FairseqDataset):
         )
         if not missing:
             return
+        # the store's own message names the closest key
         try:
             self.features.count_rows(missing[0])
         except UserError as error:
@@ -198,8 +198,9 @@ class MultimodalDataset(FairseqDataset):
         fairseq compares them with ``max_positions``; a target that no model reads counts as 1.
         """
         line = self.lines[index]
-        counted = self.target if self.is_target_read else None
-        target = 1 if counted is None else int(counted.sizes[line])
+        target = 1
+        if self.target is not None and self.is_target_read:
+            target = int(self.target.sizes[line])
         return target if self.source is None else (int(self.source.sizes[line]), target)
 
     def ordered_indices(self) -> np.ndarray:
@@ -229,17 +230,15 @@ class MultimodalDataset(FairseqDataset):
             super().batch_by_size(indices, max_tokens, max_sentences, required_batch_size_multiple)
         )
         covered = sum(len(batch) for batch in batches)
+        # the dropped examples are at the end of `indices`: fairseq makes batches in this order
         if covered < len(indices):
             batches.append(np.asarray(indices[covered:]))
         return batches
 
     @property
     def can_reuse_epoch_itr_across_epochs(self) -> bool:
-        """False while shuffling.
-
-        Otherwise fairseq would make the batches once and shuffle only their order, and a resumed
-        run would make other batches than the run that it continues.
-        """
+        # with True, fairseq makes the batches once and shuffles only their order, and a resumed run
+        # would make other batches than the run that it continues
         return not self.shuffle
 
 

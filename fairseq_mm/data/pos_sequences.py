@@ -31,7 +31,7 @@ SHORTEST, LONGEST = 4, 12
 
 
 class TagLines:
-    """Part-of-speech sequences as source text of a dataset, kept in one array.
+    """Part-of-speech sequences as source text of a dataset, stored in one array.
 
     Args:
         lines: Tags separated by spaces.
@@ -44,6 +44,7 @@ class TagLines:
 
     def __init__(self, lines: Sequence[str], dictionary: Dictionary) -> None:
         sequences = [line.split() for line in lines]
+        # each tag is looked up once: there are millions of tags, but some 40 different ones
         indices = {tag: dictionary.index(tag) for tag in {t for tags in sequences for t in tags}}
         end = dictionary.eos()
         self.sizes = np.array([len(tags) + 1 for tags in sequences], dtype=np.int64)
@@ -70,6 +71,8 @@ def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
     """Build a dictionary of the tags in part-of-speech sequences, the most frequent tag first."""
     counts = Counter(tag for line in lines for tag in line.split())
     dictionary = Dictionary()
+    # Counter.most_common orders equal counts by occurrence: a copy in another order of lines would
+    # give the tags of a checkpoint other indices
     for tag, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         dictionary.add_symbol(tag, n=count)
     return dictionary
@@ -91,6 +94,7 @@ def load_pos_sequences(
     lines = read_tags(path)
     check_line_counts({text_path: len(sizes), path: len(lines)})
     sequences = TagLines(lines, dictionary)
+    # both sizes count </s>, which the files of tags do not have
     check_alignment(path, sequences.sizes - 1, text_path, np.asarray(sizes) - 1)
     if sequences.num_unknown:
         total = int(sequences.sizes.sum()) - len(lines)
@@ -144,7 +148,7 @@ class FolderPosSequences:
 
     Args:
         folder: Data folder with ``<split>.tags`` for train and each split of validation.
-        words: Tags of the dictionary, without special symbols (default: from ``train.tags``).
+        words: Tags of the dictionary, as a checkpoint has them (default: from ``train.tags``).
     """
 
     def __init__(self, folder: str, words: Optional[Sequence[str]] = None) -> None:
@@ -167,14 +171,13 @@ class FolderPosSequences:
         Args:
             split: Name of the split.
             sizes: ``[lines]`` tokens of each line of text, ``</s>`` included.
-            draw: Sample sequences of the training captions instead of reading those of the split,
-                which would show a generating model what the references are like.
+            draw: Sample sequences of the training captions instead of reading the split's own.
             seed: Seed of the sampling.
 
         Raises:
             UserError: If there are no tags, or they do not fit the text.
         """
-        sequences: TagLines
+        # the sequences of the split would show a generating model what the references are like
         if draw:
             path = os.path.join(self.folder, "train.tags")
             counts = count_pos_sequences(read_tags(path))

@@ -21,6 +21,7 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Optional, Union
@@ -79,8 +80,9 @@ class FolderRecord(NamedTuple):
         """Compare which stores the folder has with the recorded ones.
 
         Returns:
-            The difference as a predicate of ``features.h5``; None if there is none.
+            The difference as a predicate of ``features.h5``; None if nothing differs.
         """
+        # features.h5 has priority over the list, so an added one would be read unnoticed
         is_there = os.path.exists(os.path.join(self.folder, STORE))
         if STORE in self.stores and not is_there:
             return f"is missing, but {self.path} records it"
@@ -92,7 +94,7 @@ class FolderRecord(NamedTuple):
         """Compare a recorded file with its digest; ``whole`` reads files of any size.
 
         Returns:
-            The difference as a predicate, such as "is missing"; None if there is none.
+            The difference as a predicate, such as "is missing"; None if nothing differs.
         """
         path, digest = os.path.join(self.folder, name), self.files[name]
         if not os.path.isfile(path):
@@ -133,13 +135,9 @@ def sealed(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(folder: AnyPath) -> Optional[FolderRecord]:
-    """Read the digests of a data folder.
+    """Read the digests of a data folder; return None if it has no ``prepare.json`` with digests.
 
-    Returns:
-        The digests; None without ``prepare.json``, or if it has no digests.
-
-    Raises:
-        UserError: If ``prepare.json`` is damaged or was changed.
+    Raise UserError if ``prepare.json`` is damaged or was changed.
     """
     path = os.path.join(folder, REPORT)
     try:
@@ -160,9 +158,14 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
             f"{path}: must be a JSON object, but is {type(report).__name__} instead. "
             f"{remedy(folder)}"
         )
-    # json silently keeps only the last of several entries with one name
     repeated: list[str] = []
-    json.loads(text, object_pairs_hook=lambda pairs: repeated.extend(_repeated_names(pairs)))
+
+    def note_repeated(pairs: list[tuple[str, Any]]) -> None:
+        counts = Counter(name for name, _ in pairs)
+        repeated.extend(name for name, count in counts.items() if count > 1)
+
+    # json silently keeps only the last of several entries with one name
+    json.loads(text, object_pairs_hook=note_repeated)
     if repeated:
         raise UserError(f"{path}: {repeated[0]!r} stands in one object twice. {remedy(folder)}")
     if not report.keys() & {"digests", "store", "stores", _SEAL}:
@@ -189,11 +192,6 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
     return FolderRecord(folder, files, stores)
 
 
-def _repeated_names(pairs: list[tuple[str, Any]]) -> list[str]:
-    names = [name for name, _ in pairs]
-    return [name for name in names if names.count(name) > 1] if len({*names}) < len(names) else []
-
-
 def _checked(name: str, digest: Any) -> Digest:
     # a record from elsewhere must not make the program read files outside the folder
     if os.path.isabs(name) or ".." in name.split("/"):
@@ -218,6 +216,7 @@ def check_prepared_file(path: AnyPath) -> None:
         return
     folder, name = os.path.split(os.fspath(path))
     parent, inner = os.path.split(folder)
+    # a data folder of its own may have one of these names, too
     if inner in _INNER_FOLDERS and not os.path.exists(os.path.join(folder, REPORT)):
         folder, name = parent, f"{inner}/{name}"
     record = read_record(folder)
@@ -245,10 +244,7 @@ def unchecked() -> Iterator[None]:
 def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
     """Change entries of ``prepare.json``, or remove them (None), and renew its own digest.
 
-    The caller locks the folder.
-
-    Raises:
-        UserError: If the file cannot be read or written.
+    The caller locks the folder. Raise UserError if the file cannot be read or written.
     """
     path = Path(folder, REPORT)
     report = read_json(path) if path.exists() else {}
@@ -259,12 +255,9 @@ def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
 
 
 def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
-    """Record a file that is written after ``prepare``, if the folder has digests.
+    """Record the file ``name`` that is written after ``prepare``, if the folder has digests.
 
-    Args:
-        folder: Path of the data folder, which the caller locks.
-        name: Path of the file inside the folder.
-        digest: Digest of the file; None removes the record, before the file is replaced.
+    The caller locks the folder. A digest of None removes the record, before the file is replaced.
     """
     record = read_record(folder)
     if record is not None:
@@ -274,18 +267,15 @@ def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
 
 
 def record_store(path: AnyPath, items: int, checksum: str) -> None:
-    """Record a data folder's new ``features.h5``, if the folder has digests.
+    """Record a new store if it is the ``features.h5`` of a data folder with digests.
 
-    Nothing is recorded while another process writes to the folder.
-
-    Args:
-        path: Path of a store, in a data folder or elsewhere.
-        items: Number of items in the store.
-        checksum: Checksum of its ids and rows; if it is empty, nothing is recorded.
+    ``items`` is the number of its items, ``checksum`` is of its ids and rows. Nothing is recorded
+    without a checksum, or while another process writes to the folder.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if name != STORE or not checksum or not os.path.exists(os.path.join(folder, REPORT)):
         return
+    # the store is finished: that it cannot be recorded must not end the command
     with contextlib.suppress(UserError, OSError), only_writer(folder):
         if read_record(folder) is not None:
             update_record(folder, {"store": {"items": items, "checksum": checksum}})
@@ -302,7 +292,7 @@ def store_difference(
         folder: Path of the data folder; by default, the folder that holds the store.
 
     Returns:
-        The difference as a predicate; None if there is none, or no checksum is recorded.
+        The difference as a predicate; None if nothing differs, or no checksum is recorded.
     """
     place = os.path.dirname(path) if folder is None else folder
     record = read_record(place) if _is_checking else None
@@ -341,6 +331,8 @@ def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folde
         places = [os.fspath(folder)] if are_of_folder else []
         for place in dict.fromkeys([*places, os.path.dirname(store.path)]):
             checksum = store.content_checksum
+            # stores of earlier versions have no checksum; large ones are left to `doctor`, so that
+            # a training starts within seconds
             if (
                 not checksum
                 and store_difference(store.path, checksum, place)

@@ -26,8 +26,10 @@ from fairseq_mm.errors import UserError
 MISSING_IMAGES = "missing_images.txt"
 
 
-def _check_has_split(path: Union[str, os.PathLike]) -> None:
-    """Check that a folder has the split of a missing file, if it has splits."""
+def _check_split_file(path: Union[str, os.PathLike]) -> None:
+    """Check a file before it is read. If it is missing, check that its folder has the split."""
+    refuse_device(path)
+    check_prepared_file(path)
     folder, name = os.path.split(os.fspath(path))
     split = name.partition(".")[0]
     if os.path.exists(path) or not os.path.isdir(folder or "."):
@@ -42,9 +44,7 @@ def _check_has_split(path: Union[str, os.PathLike]) -> None:
 def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
     """Read a file of visual ids, one line per example. Raise UserError if the file is missing, not
     UTF-8, or has an empty line or key."""
-    refuse_device(path)
-    check_prepared_file(path)
-    _check_has_split(path)
+    _check_split_file(path)
     lines = []
     for number, line in read_lines(path, what="it names the image of each line of text"):
         if not all(line.split("\t")):
@@ -66,9 +66,7 @@ def first_lines(visual_ids: list[str]) -> np.ndarray:
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
     """Read the references of each item, in the order of the file. Raise UserError if the file is
     missing, or a line has another format or repeats an id."""
-    refuse_device(path)
-    check_prepared_file(path)
-    _check_has_split(path)
+    _check_split_file(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):
         if not line.strip():
@@ -91,12 +89,9 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
 def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Optional[list[str]]:
     """Read the caption of each line of a split as it was published, before it was split into words.
 
-    Returns:
-        None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or an image
-        has more or fewer references than lines.
-
-    Raises:
-        UserError: If a file is damaged, or missing although ``prepare`` wrote it.
+    Return None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or an
+    image has more or fewer references than lines. Raise UserError if a file is damaged, or missing
+    although ``prepare`` wrote it.
     """
     ids_path = Path(folder) / f"{split}.visual_ids"
     references_path = Path(folder) / f"{split}.references.jsonl"
@@ -107,7 +102,7 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
     keys, references = read_visual_ids(ids_path), read_references(references_path)
     if any(len(references.get(key, [])) != count for key, count in Counter(keys).items()):
         return None
-    # an image's references are in the order of its lines
+    # lines of an image need not be neighbours, but its references are in the order of its lines
     captions = {key: iter(texts) for key, texts in references.items()}
     return [next(captions[key]) for key in keys]
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Union
 
-from fairseq_mm.data.input_files import parse_object, read_lines
+from fairseq_mm.data.input_files import check_line_counts, parse_object, read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
@@ -23,12 +23,7 @@ Folder = Union[str, os.PathLike]
 
 
 class StorySplit(NamedTuple):
-    """Prompts and stories of a split.
-
-    Attributes:
-        prompts: Words of each prompt.
-        stories: Words of each story, which belongs to the prompt at the same index.
-    """
+    """Words of each prompt of a split, and words of the story at the same index."""
 
     prompts: list[list[str]]
     stories: list[list[str]]
@@ -49,14 +44,9 @@ class VisualStorySplit(NamedTuple):
 
 
 def side_path(data: Folder, split: str, side: str) -> Path:
-    """Return the path of one side of a split's text.
-
-    Args:
-        data: Data folder, or the folder of a language model inside it.
-        split: train, valid or test.
-        side: ``wp_source`` or ``wp_target``.
-    """
+    """Return the path of one side of a split's text, ``wp_source`` or ``wp_target``."""
     folder = Path(data)
+    # the folder of a language model has binarised text only; its words are in the folder around it
     if folder.name in LANGUAGE_MODELS and not (folder / "text").exists():
         folder = folder.parent
     return folder / "text" / f"{split}.{side}"
@@ -81,15 +71,10 @@ def read_story_words(data: Folder, split: str) -> list[list[str]]:
 
 
 def read_story_split(data: Folder, split: str) -> StorySplit:
-    """Read the prompts and stories of a split.
-
-    Raises:
-        UserError: See :func:`read_side`; also if the line counts differ.
-    """
-    prompts, stories = (read_side(data, split, side) for side in (SOURCE, TARGET))
-    paths = [side_path(data, split, side) for side in (SOURCE, TARGET)]
-    _check_equal(paths[0], len(prompts), paths[1], len(stories))
-    return StorySplit(prompts, stories)
+    """Read the prompts and stories of a split, which must have equally many lines."""
+    sides = {str(side_path(data, split, x)): read_side(data, split, x) for x in (SOURCE, TARGET)}
+    check_line_counts({path: len(words) for path, words in sides.items()})
+    return StorySplit(*sides.values())
 
 
 def read_albums(data: Folder, split: str) -> list[str]:
@@ -117,8 +102,9 @@ def read_visual_story_split(data: Folder, split: str) -> VisualStorySplit:
     visual_ids = read_visual_ids(visual_path)
     albums = read_albums(data, split)
     text_path = story_text_path(data, split)
-    _check_equal(text_path, len(stories), visual_path, len(visual_ids))
-    _check_equal(text_path, len(stories), Path(data) / f"{split}.stories.jsonl", len(albums))
+    album_path = Path(data) / f"{split}.stories.jsonl"
+    counts = {text_path: len(stories), visual_path: len(visual_ids), album_path: len(albums)}
+    check_line_counts({str(path): count for path, count in counts.items()})
     for number, (words, key) in enumerate(zip(stories, visual_ids), start=1):
         sentences, images = words.count(SEPARATOR) + 1, len(key.split("\t"))
         if sentences != NUM_IMAGES or images != NUM_IMAGES:
@@ -136,11 +122,3 @@ def _read_words(path: Path, what: str) -> list[list[str]]:
     if not texts:
         raise UserError(f"{path}: must have a text a line, but is empty.")
     return texts
-
-
-def _check_equal(path: Path, count: int, other: Path, count_of_other: int) -> None:
-    if count != count_of_other:
-        raise UserError(
-            f"{path} has {count} lines, but {other} has {count_of_other}: they must agree line by "
-            "line."
-        )

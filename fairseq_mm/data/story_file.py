@@ -16,10 +16,10 @@ class Story(NamedTuple):
 
     Attributes:
         id: Id as text.
-        prompt: Prompt; empty if the line has none.
+        prompt: Prompt; empty if the line has no prompt.
         story: Readable story, words separated by spaces; line breaks are ``<newline>``.
-        tokens: Tokens as the model generated them, in the form of training texts; ``story`` if the
-            line has none.
+        tokens: Tokens as the model generated them, in the form of training texts (default: the
+            words of ``story``).
     """
 
     id: str
@@ -29,15 +29,8 @@ class Story(NamedTuple):
 
 
 def read_stories(path: Union[str, Path]) -> list[Story]:
-    """Read a file of stories.
-
-    Args:
-        path: JSONL file; fields other than those above and ``tokens`` are ignored.
-
-    Raises:
-        UserError: ``path:line``, if a line is not such an object, repeats an id or has an empty
-            story; or if the file cannot be read or has no story.
-    """
+    """Read a file of stories. Raise UserError if the file cannot be read or has no story, or if a
+    line is not such an object, repeats an id or has an empty story."""
     stories: dict[str, Story] = {}
     for number, line in read_lines(path):
         if not line.strip():
@@ -66,6 +59,7 @@ def _parse_story(line: str) -> Optional[Story]:
     key, prompt = entry.get("id"), entry.get("prompt") or ""
     # files of version 0.1 and of `retrieve prompts` call it `story`
     story = entry.get("hypothesis", entry.get("story"))
+    # `true` is an int to Python, but no id
     if (
         not isinstance(key, (str, int))
         or isinstance(key, bool)

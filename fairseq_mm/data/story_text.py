@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from fairseq_mm.errors import UserError
 
 NEWLINE = "<newline>"
-# of visual stories
+# VIST has five images and sentences a story; the separator is no word of its texts
 NUM_IMAGES = 5
 SEPARATOR = "<sent>"
 
@@ -34,6 +34,7 @@ _WORD = re.compile(
     # anything else, with commas and colons that a digit follows: 1,000 and 10:30
     r"|(?P<other>(?:(?!''|\.\.\.|--)[^][(){}<>;@#$%&?!\"“”„\u2018\u2019«»`\s,:]|[,:](?=\d))+)"
 )
+# a straight quote does not tell its side: as in NLTK, the text before it decides
 _OPENS_QUOTE = re.compile(r"(?:^|[\s\[({<“\u2018`]|--)$")
 
 _CLITIC = re.compile(r"(?i)(?<=[^\W_])(?:n't|'(?:s|m|d|ll|re|ve))$")
@@ -80,10 +81,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 def tokenize_story_text(text: str) -> list[str]:
-    """Split text into words as in WritingPrompts; line breaks become ``<newline>``.
-
-    Tokenized text does not change.
-    """
+    """Split text into words as in WritingPrompts; line breaks become ``<newline>``."""
     text = f" {NEWLINE} ".join(line.strip() for line in text.strip().splitlines())
     words: list[str] = []
     for match in _WORD.finditer(text):
@@ -122,7 +120,7 @@ def _ends_sentence(word: str, text: str, end: int) -> bool:
     if word[-2:] == "..":
         return False
     match = _SENTENCE_END.match(text, end)
-    if match is None:  # a letter follows without a space
+    if match is None:  # a letter follows without a space: an address or an abbreviation
         return False
     following = match.group("next")
     if following is None:
@@ -130,20 +128,15 @@ def _ends_sentence(word: str, text: str, end: int) -> bool:
     stem = word[:-1].strip("'*_")
     if stem.lower() in _ENDINGS:
         return following.isupper()
+    # `so did I.` ends a sentence, `George I. Smith` is rare
     is_initial = len(stem) == 1 and stem.isupper() and stem != "I"
     return not (stem.lower() in _TITLES or "." in stem or is_initial)
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Refuse a command-line argument that could not be written to a file.
-
-    Args:
-        text: The argument; Python decodes a byte that is not UTF-8 to a lone surrogate.
-        name: Name of the argument, for the message.
-
-    Raises:
-        UserError: If it is not valid UTF-8.
-    """
+    """Raise UserError if the command-line argument ``name`` is not valid UTF-8."""
+    # Python decodes a byte of an argument that is not UTF-8 to a lone surrogate, which would end
+    # the command only when its outputs are written
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -189,6 +182,7 @@ def _attaches_left(word: str, previous: str) -> bool:
 
 
 def _attaches_right(word: str, previous: str, following: str) -> bool:
+    # as a token of its own it is an apostrophe before a clitic, or else the end of a quotation
     if word == "\u2019":
         return following.lower() in _AFTER_APOSTROPHE and previous != NEWLINE
     return word in _ATTACH_RIGHT or word.endswith("\u2014")  # a dash, said\u2014

@@ -30,7 +30,7 @@ from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 SUBWORDS_FILE = "subwords.json"
-# kind -> names of the files that it needs
+# kind -> names of the files that the kind needs
 KINDS: dict[str, tuple[str, ...]] = {
     "none": (),
     "gpt2": ("encoder.json", "vocab.bpe"),
@@ -56,14 +56,13 @@ _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 class Subwords:
     """Tokenizer of a data folder or checkpoint: text -> tokens, and back.
 
+    Raise UserError if the kind is unknown, or a file is missing or damaged.
+
     Args:
         kind: One of ``KINDS``.
         files: Name, as in ``KINDS`` -> content.
         indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...
         where: Name of a file -> its path, for messages.
-
-    Raises:
-        UserError: If the kind is unknown, or a file is missing or damaged.
     """
 
     def __init__(
@@ -94,11 +93,8 @@ class Subwords:
 
     @property
     def fingerprint(self) -> str:
-        """First twelve digits of a SHA-256, equal for subwords that give text the same tokens.
-
-        The layout of the files, such as white space, does not change it.
-        """
-        # parsed BPE files, since JSON and merges may differ in layout only
+        """First twelve digits of a SHA-256, equal for subwords that give text the same tokens."""
+        # of the parsed BPE files, since copies of JSON and merges may differ in white space
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
             content += [sorted(self._gpt2.encoder.items()), list(self._gpt2.bpe_ranks)]
@@ -130,8 +126,8 @@ class Subwords:
         return " ".join(pieces)
 
     def _decode_gpt2(self, tokens: list[str]) -> str:
-        """Decode neighbouring pieces together, since a piece may end within a character."""
         bpe = self._gpt2
+        # neighbouring pieces are decoded together, since a piece may end within a character
         text, run = "", []
         for token in tokens:
             if token.isdecimal() and int(token) in bpe.decoder:
@@ -144,6 +140,7 @@ class Subwords:
     def to_state(self) -> dict[str, Any]:
         """Return the kind and the content of the files, for JSON."""
         state: dict[str, Any] = self._description()
+        # JSON has no bytes
         if self.files:
             state["files"] = {
                 name: base64.b64encode(content).decode() for name, content in self.files.items()
@@ -166,11 +163,8 @@ class Subwords:
     def from_paths(
         cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
-        """Build subwords from files, named as in ``KINDS``.
-
-        Raises:
-            UserError: Naming the file, if one is missing or damaged.
-        """
+        """Build subwords from files, named as in ``KINDS``. Raise UserError that names a missing or
+        damaged file."""
         return cls(
             kind,
             files={name: read_bytes(os.fspath(path)) for name, path in paths.items()},
@@ -201,10 +195,8 @@ class Subwords:
         """Load subwords from the folder of a pretrained model.
 
         They are described by ``subwords.json``, else recognised by the files of fairseq's BART
-        (``encoder.json``, ``vocab.bpe``) or of a sentencepiece model.
-
-        Raises:
-            UserError: If the folder has none of these files, or a file is damaged.
+        (``encoder.json``, ``vocab.bpe``) or of a sentencepiece model. Raise UserError if the folder
+        has no such files, or a file is damaged.
         """
         root = Path(folder)
         if (root / SUBWORDS_FILE).exists():
@@ -223,6 +215,7 @@ class Subwords:
     def _described(
         cls, description: Any, files: Mapping[str, bytes], source: str, where: Mapping[str, str]
     ) -> "Subwords":
+        # folders and checkpoints keep this earlier name of indexed OOV tokens
         kind, number = description.get("kind"), description.get("numbered_unknowns", 0)
         if not isinstance(kind, str) or kind not in KINDS:
             raise UserError(f"{source}: `kind` must be {' or '.join(KINDS)}, but is {kind!r:.60}.")
@@ -272,7 +265,7 @@ class Subwords:
                     f"{merges_path}:{number}: must be two pieces, but is {line[:60]!r} instead."
                 )
             merges.append(parts)
-        # otherwise encoding a text could fail later, at a piece without a number
+        # otherwise encoding a text could fail later with KeyError, at a piece without a number
         for piece in (*bytes_to_unicode().values(), *map("".join, merges)):
             if piece not in encoder:
                 raise UserError(
@@ -314,7 +307,7 @@ def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], n
         return list(tokens), np.arange(len(tokens))
     words: list[str] = []
     owners = []
-    pieces: list[str] = []  # of the current word
+    pieces: list[str] = []  # pieces of the current word
     for token in tokens:
         if token.startswith("<") and token.endswith(">"):
             words.append(token)
@@ -334,15 +327,10 @@ def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], n
 
 
 def by_word(weights: np.ndarray, owners: np.ndarray, *, sums: bool = False) -> np.ndarray:
-    """Average or sum the weights of tokens over the tokens of each word.
+    """Average (or sum) weights ``[..., N, M]`` of tokens over the tokens of each word.
 
-    Args:
-        weights: ``[..., N, M]`` weights of tokens.
-        owners: Index of each token's word, see :func:`join_pieces`.
-        sums: Sum the weights of a word's tokens instead of averaging them.
-
-    Returns:
-        ``[..., W, M]``.
+    ``owners`` has the index of each token's word, see :func:`join_pieces`. The result is
+    ``[..., W, M]``.
     """
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     total = np.add.reduceat(weights, starts, axis=-2)

@@ -15,6 +15,7 @@ SOURCE, TARGET = "tran", "desc"
 # How2's text for a video without transcript
 NOT_AVAILABLE = "transcript not available"
 
+# punctuation stays, since How2's transcripts and summaries have it
 _split_words = CaptionTokenizer("words", keep_punctuation=True)
 
 # name -> function from text to words separated by spaces
@@ -32,6 +33,7 @@ def default_tokenizer(subwords: str) -> str:
 
 def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
     """Return the tokenizer that ``prepare.json`` of a data folder names, or None."""
+    # a folder of fairseq-preprocess has no such file
     try:
         name = read_json(os.path.join(folder, "prepare.json"))["options"]["tokenizer"]
     except (UserError, KeyError, TypeError):

@@ -9,7 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import torch
 
-# the released noise files are uniform between 0 and 3
+# the noise files that Yu et al. released are uniform between 0 and 3
 NOISE_LIMIT = 3.0
 
 
@@ -50,7 +50,7 @@ class CutLines:
         self.end = end if keeps_end else None
         ends = (start is not None) + keeps_end
         self.limit = limit - ends
-        words = np.asarray(lines.sizes, dtype=np.int64) - 1
+        words = np.asarray(lines.sizes, dtype=np.int64) - 1  # without </s>
         self.sizes = np.minimum(words, self.limit) + ends
         self.num_cut = int((words > self.limit).sum())
 

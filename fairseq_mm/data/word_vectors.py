@@ -20,10 +20,13 @@ import numpy as np
 from fairseq_mm.data.input_files import bounded_lines
 from fairseq_mm.errors import UserError
 
+# enough for the header and the first vector, which tell text from binary
 _START = 1 << 16
 _PART = 1 << 20
+# a damaged header could demand any amount of memory for one vector
 _LARGEST_DIM = 1 << 20
-_LONGEST_WORD = 4096  # bytes; word2vec itself cuts words at 100
+# in bytes; word2vec itself cuts words at 100
+_LONGEST_WORD = 4096
 
 
 class WordVectors(NamedTuple):
@@ -42,11 +45,8 @@ def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVecto
     """Read the vectors ``[dim]`` of given words.
 
     A word that the file does not have gets the vector of its lower-case form. If a word has several
-    lines, the first one counts.
-
-    Raises:
-        UserError: If the file cannot be read, has vectors of another dimension, has values that are
-            no numbers, or has none of the words.
+    lines, the first line counts. Raise UserError if the file cannot be read, has vectors of another
+    dimension, values that are no numbers, or not a single one of the words.
     """
     vectors_by_word = _read_vectors(path, {word for w in words for word in (w, w.lower())}, dim)
     vectors = np.zeros((len(words), dim), dtype=np.float32)
@@ -77,10 +77,13 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
                     raise _dimension_error(path, 1, header.dim, dim)
                 return _read_binary_vectors(start, file, header, keys, path)
             for number, line in enumerate(_lines(start, file, path), start=1):
-                if number == 1 and line.startswith(codecs.BOM_UTF8):
-                    line = line[len(codecs.BOM_UTF8) :]
-                if number == 1 and _is_header(line, path, dim):
-                    continue
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
+                    header = _parse_header(line)  # again, without the mark
+                    if header is not None and header.dim != dim:
+                        raise _dimension_error(path, 1, header.dim, dim)
+                    if header is not None:
+                        continue
                 key = line.split(b" ", 1)[0]
                 word = keys.get(key)
                 # the first two lines are always parsed: a wrong dimension is reported at once
@@ -118,24 +121,17 @@ def _lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
     yield from rest
 
 
-def _is_header(line: bytes, path: str, dim: int) -> bool:
-    """Check whether a first line has the numbers of words and of dimensions."""
-    header = _parse_header(line)
-    if header is None:
-        return False
-    if header.dim != dim:
-        raise _dimension_error(path, 1, header.dim, dim)
-    return True
-
-
 def _parse(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
     """Return the word of a line and its vector."""
+    # at single spaces, and words in bytes: GloVe has words with spaces and with other white space
     fields = line.rstrip().split(b" ")
     word, values = b" ".join(fields[:-dim]), fields[-dim:]
     if len(fields) < dim + 1:
+        # a line of two fields may belong to any file, not only to vectors of one dimension
         if not _are_numbers(fields[1:]) or len(fields) < 3:
             raise _format_error(path, number)
         raise _dimension_error(path, number, len(fields) - 1, dim)
+    # numbers only: otherwise the first fields are a word with spaces
     if len(fields) > dim + 1 and _are_numbers(fields[1:]):
         raise _dimension_error(path, number, len(fields) - 1, dim)
     try:
@@ -186,33 +182,24 @@ class _Header(NamedTuple):
 def _parse_header(line: bytes) -> Optional[_Header]:
     """Parse the first line of word2vec's files, text or binary; None if it is another line."""
     fields = line.split()
+    # 18 digits fit into 64 bits
     if len(fields) != 2 or not all(f.isdigit() and len(f) < 19 for f in fields):
         return None
     return _Header(int(fields[0]), int(fields[1]), len(line))
 
 
 def _is_binary(start: bytes, header: _Header, path: str) -> bool:
-    """Check whether the vector after the first word is binary.
-
-    Args:
-        start: First bytes of the file, header included.
-        header: First line of the file.
-        path: Path of the file; the ending ``.bin`` decides if the bytes could be either format.
-    """
+    """Check whether the vector after the first word is binary; ``start`` begins with the header."""
     vector = start[header.length :].partition(b" ")[2][: 4 * header.dim]
+    # in a text file the numbers of the first line are ASCII, the next words may be of any script
     line = vector.partition(b"\n")[0]
     if any(byte < 9 or 13 < byte < 32 or byte > 126 for byte in line):
         return True
     if any(byte < 9 or 13 < byte < 32 for byte in vector):
         return True
-    return not _is_text_vector(line) and path.endswith((".bin", ".bin.gz"))
-
-
-def _is_text_vector(line: bytes) -> bool:
-    try:
-        return bool([float(field) for field in line.split()])
-    except ValueError:
-        return False
+    # the bytes of a short vector may be printable by chance: then the file's name decides
+    is_text = bool(line.split()) and _are_numbers(line.split())
+    return not is_text and path.endswith((".bin", ".bin.gz"))
 
 
 def _read_binary_vectors(
@@ -236,15 +223,16 @@ def _read_binary_vectors(
 
 
 def _check_size(header: _Header, path: str) -> None:
-    """Check that the file can hold its vectors. A word takes at least a byte and a space;
-    compressed files and pipes have no size to compare, and are checked while they are read."""
+    """Check that the file can hold its vectors."""
     if header.dim > _LARGEST_DIM:
         raise UserError(
             f"{path}: its first line says {header.dim} dimensions, but at most {_LARGEST_DIM} are "
             "read."
         )
+    # a word takes at least a byte and a space
     expected = header.length + header.num_words * (4 * header.dim + 2)
     size = os.path.getsize(path)
+    # compressed files and pipes have no size to compare, and are checked while they are read
     if os.path.isfile(path) and not path.endswith(".gz") and size < expected:
         raise UserError(
             f"{path}: its first line says {header.num_words} words of {header.dim} dimensions, "
@@ -257,7 +245,7 @@ def _records(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield each word and the bytes of its vector."""
     length = 4 * header.dim
-    needed = _LONGEST_WORD + 2 + length
+    needed = _LONGEST_WORD + 2 + length  # with a line feed before the word and a space after it
     part, at = start, header.length
     for number in range(1, header.num_words + 1):
         if len(part) - at < needed:
@@ -284,11 +272,11 @@ def _records(
 
 
 def _check_word(word: bytes, path: str, number: int) -> None:
-    """Refuse bytes that are no text, which another layout has; only the end of a word may be cut
-    within a character, since word2vec cuts long words at any byte."""
+    """Refuse bytes that are no text, which a file of another layout has."""
     try:
         word.decode()
     except UnicodeDecodeError as error:
+        # word2vec cuts long words at any byte, also within a character
         if error.reason != "unexpected end of data":
             raise _layout_error(path, number, "not UTF-8") from None
     if not word or b"\n" in word:

@@ -51,11 +51,12 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.preprocessing import Preprocessing, normalization
 from fairseq_mm.extract.resnext3d import ResNeXt3d
-from fairseq_mm.extract.weights import RANDOM, compute_sha256, load_state_dict, read_state_dict
+from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict
 
 with deferred(OF_TORCHVISION):
     import torchvision
@@ -179,6 +180,7 @@ def _list_models(module: ModuleType) -> list[str]:
 def get_weights_entry(model: str, name: str) -> Any:
     """Return torchvision's description of the weights ``name`` (``DEFAULT``, ``IMAGENET1K_V1``).
     Raise UserError if the model has no such weights."""
+    # by the annotation: not all versions of torchvision have get_model_weights
     functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
     hint = inspect.signature(functions[model]).parameters["weights"].annotation
     enum = next(kind for kind in typing.get_args(hint) if kind is not type(None))
@@ -191,11 +193,9 @@ def get_weights_entry(model: str, name: str) -> Any:
 
 
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Return the arguments of the transform that the weights were trained with.
-
-    The weights of a file are taken to have the transform of the model's first weights.
-    """
+    """Return the arguments of the transform that the weights were trained with."""
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
+    # a file does not record its transform: it is taken to be that of the model's first weights
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
     # the transforms are partials: their signature has the defaults that an entry does not change
     parameters = inspect.signature(entry.transforms).parameters
@@ -203,7 +203,7 @@ def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
 
 
 def default_preprocessing(model: str, weights: str) -> Preprocessing:
-    """Return the preprocessing of torchvision's weights; a file has that of the first weights."""
+    """Return the preprocessing of torchvision's weights, or of the first weights for a file."""
     keywords = _get_transform(model, weights)
     # torchvision writes a side of a square as a number or as a list of one number
     (resize_size, *_), (size, *_) = (
@@ -246,18 +246,9 @@ def build_image_backbone(
     grid: bool = False,
     seed: int = 0,
 ) -> Backbone:
-    """Build a torchvision network for images, cut off behind a layer.
+    """Build a torchvision network for images, cut off behind a layer (default: ``DEFAULT_LAYERS``).
 
-    Args:
-        model: Name of the model in torchvision.
-        weights: State dict file, name of torchvision's weights (downloaded once), or ``none`` for
-            random weights; None for torchvision's default weights.
-        layer: Node of the network; None for the table at the head of this file.
-        grid: Return one row per position.
-        seed: Seed of random weights.
-
-    Raises:
-        UserError: if weights or layer do not exist or do not fit the model.
+    Arguments and errors are those of :func:`.build_backbone`.
     """
     weights = weights or "DEFAULT"
     if layer is None:
@@ -266,6 +257,7 @@ def build_image_backbone(
     if model in TRANSFORMS_INPUT:
         # initialisation by torchvision would take a minute for these networks
         options = {"transform_input": True, "init_weights": False}
+    # the caller's random numbers stay as they are; without `devices` each GPU would be initialised
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed if weights == RANDOM else 0)
         network = vars(torchvision.models)[model](weights=None, **options).eval()
@@ -279,22 +271,15 @@ def build_image_backbone(
 
 
 def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
-    """Build a network for clips without its classifier.
+    """Build one of :func:`list_clip_models` without its classifier.
 
-    Args:
-        model: One of :func:`list_clip_models`.
-        weights: State dict file, name of torchvision's weights (downloaded once), or ``none`` for
-            random weights; None for torchvision's default weights.
-        seed: Seed of random weights.
-
-    Raises:
-        UserError: if the weights do not exist or do not fit the model.
+    Arguments and errors are those of :func:`.build_backbone`.
     """
     if model == RESNEXT and (weights is None or not (weights == RANDOM or _is_file(weights))):
-        given = "" if weights is None else f" {weights} is no file."
+        problem = "" if weights is None else f" {weights} is no file."
         raise UserError(
             f"--model {RESNEXT}: its weights are a file (resnext-101-kinetics.pth of "
-            f"3D-ResNets-PyTorch). Give it: --weights FILE, or {RANDOM} for random ones.{given}"
+            f"3D-ResNets-PyTorch). Give it: --weights FILE, or {RANDOM} for random ones.{problem}"
         )
     weights = weights or "DEFAULT"
     with torch.random.fork_rng(devices=[]):
@@ -308,6 +293,7 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
     needed = [name for name in network.state_dict() if not name.startswith(classifier + ".")]
     recorded = _load_weights(network, model, weights, seed=seed, needed=needed)
     setattr(network, classifier, nn.Identity())
+    # after the weights are loaded, since folding renames tensors
     if isinstance(network, ResNeXt3d):
         network.fold_norms()
     preprocessing = default_clip_preprocessing(model, weights)
@@ -338,6 +324,7 @@ def default_layer(model: str, grid: bool) -> str:
 
 
 def _is_file(weights: str) -> bool:
+    # a path that does not exist is to be reported as such: no name has a dot or a slash
     return os.path.exists(weights) or os.sep in weights or "." in weights
 
 
@@ -362,9 +349,9 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
 def download_weights(entry: Any) -> dict[str, Tensor]:
     """Download torchvision's weights once, into the folder of ``torch.hub``, and read them safely.
 
-    Raises:
-        UserError: if the weights cannot be downloaded, or the file has other objects than tensors.
+    Raise UserError if they cannot be downloaded, or the file has other objects than tensors.
     """
+    # not entry.get_state_dict, which unpickles any objects with older versions of torchvision
     folder = os.path.join(torch.hub.get_dir(), "checkpoints")
     file = os.path.join(folder, os.path.basename(urlparse(entry.url).path))
     digest = _DIGEST.search(file)

@@ -19,7 +19,8 @@ from fairseq_mm.extract.preprocessing import Preprocessing, normalization
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_FRAMES = 1024  # in a clip
+# a clip is in memory as a whole, as are those that are decoded ahead
+MAX_FRAMES = 1024
 MIN_FPS, MAX_FPS = 0.01, 1000
 
 
@@ -69,21 +70,12 @@ class ClipPreprocessing(Preprocessing):
             return self.frames, self.size, self.size, 3
         return self.frames, self.resize_size, self.resize_width or self.resize_size, 3
 
-    def num_clips(self, num_frames: int) -> int:
-        """Return the number of whole clips in a video of ``num_frames`` frames, but at least 1."""
-        return max(1, 1 + (num_frames - self.frames) // self.stride)
-
     def clips(self, frames: Iterable[Image.Image]) -> Iterator[np.ndarray]:
-        """Cut a video into clips; hold one clip in memory at a time.
+        """Cut frames in mode RGB into clips ``[frames, height, width, 3]`` uint8.
 
         Frames after the last whole clip are dropped. A video that is shorter than one clip is
-        repeated from its beginning until the clip is full (loop padding in Hara's code).
-
-        Args:
-            frames: Frames in mode RGB, in temporal order.
-
-        Yields:
-            clip: ``[frames, height, width, 3]`` uint8.
+        repeated from its beginning until the clip is full (loop padding in Hara's code). One clip
+        is in memory at a time.
         """
         window: list[np.ndarray] = []
         to_skip = 0
@@ -97,6 +89,7 @@ class ClipPreprocessing(Preprocessing):
                 yield np.stack(window)
                 is_first = False
                 window = window[self.stride :]
+                # a stride above the length of a clip: frames between two clips are not resized
                 to_skip = max(0, self.stride - self.frames)
         if is_first and window:
             yield np.stack([window[i % len(window)] for i in range(self.frames)])
@@ -133,20 +126,13 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Replace options of a preprocessing by the user's choices.
+    """Replace options of a preprocessing by the user's choices, see :class:`ClipPreprocessing`.
 
     If only ``size`` is given, the size before the crop changes in proportion. If only ``frames`` is
     given, ``stride`` becomes equal to it. Any ``interpolation`` but bilinear uses antialiasing.
-
-    Args:
-        default: Preprocessing of the network.
-        frames: Number of frames in a clip.
-        stride: Number of frames between the starts of two clips.
-        fps: Frame rate that a video is resampled to.
-        interpolation: One of ``INTERPOLATIONS``.
-        normalize: One of ``NORMALIZATIONS``.
-        **sizes: ``resize``, ``resize_size``, ``size`` and ``crop``.
+    ``normalize`` is one of ``NORMALIZATIONS``.
     """
+    # 0 is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
     if frames or stride:
         changes["frames"] = frames or default.frames
@@ -189,6 +175,7 @@ def _sizes(
 
 def describes_clips(preprocessing: object) -> bool:
     """Return whether a store's attribute ``preprocessing`` describes clips of videos."""
+    # imported features may have any text there
     try:
         return "frames" in parse_json(str(preprocessing), "preprocessing")
     except (UserError, TypeError):
@@ -197,6 +184,7 @@ def describes_clips(preprocessing: object) -> bool:
 
 def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
     """Interpolate the four pixels around each new pixel; centres at .5, edges repeated."""
+    # as torchvision with tensors; Pillow antialiases always, and torch is not imported here
     pixels = np.asarray(image)  # [old height, old width, 3]
     top, bottom, down = _neighbours(pixels.shape[0], height)
     left, right, across = _neighbours(pixels.shape[1], width)
@@ -211,8 +199,7 @@ def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
 
 def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the indices of the old pixels before and after each new pixel, and the weights of the
-    pixels after it.
-    """
+    pixels after it."""
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)
     before = np.minimum(place.astype(np.int64), old - 1)

@@ -30,13 +30,7 @@ def decode_files(
 ) -> Generator[Event, None, None]:
     """Decode files, and yield the events of one file after the other.
 
-    Args:
-        files: Images or videos.
-        reader: Decoder of one file.
-        workers: Number of processes; 0 decodes in this process.
-
-    Raises:
-        UserError: if a process was killed.
+    With 0 ``workers``, files are decoded in this process. Raise UserError if a process was killed.
     """
     if workers < 1:
         for file in files:
@@ -54,7 +48,9 @@ def decode_files(
             under_way.append(process)
 
     try:
+        # one by one: if a later start fails, `finally` ends the processes before it
         processes += (_Process(reader) for _ in range(min(workers, len(files))))
+        # several files for each process, so that it goes on while the network computes
         for _ in range(AHEAD_FILES):
             for process in processes:
                 assign(process)
@@ -111,6 +107,7 @@ class _Process:
 def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    # a pipe holds some 64 KiB, less than one input: the queue lets decoding go on meanwhile
     ready: queue.Queue[Optional[Event]] = queue.Queue(reader.max_waiting)
 
     def decode() -> None:
@@ -128,7 +125,7 @@ def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) ->
 
 
 def _end_with_parent(parent: int) -> None:
-    """Exit when the main process is gone: a killed process cannot end its workers."""
+    # a process that was killed by SIGKILL cannot end its workers
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -17,8 +17,8 @@ from fairseq_mm.extract.clip_preprocessing import (
     with_clip_options,
 )
 from fairseq_mm.extract.identity import check_same_extractor
-from fairseq_mm.extract.images import MAX_PIXELS, AnyImage, read_image
-from fairseq_mm.extract.media_list import AnyMedia, media_name
+from fairseq_mm.extract.images import AnyImage, read_image
+from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, media_name
 from fairseq_mm.extract.networks import build_backbone, find_family, refuse_options
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
 from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
@@ -54,14 +54,15 @@ class Extractor:
 
     Attributes:
         reads_videos: Whether the inputs are clips, not images.
-        dim: Number of channels D of the features.
+        dim: D, the feature dimension.
         identity: Attributes of a feature store: ``IDENTITY``, and for videos ``frame_rate``,
             ``stride`` and ``frames_per_clip`` as information for people.
 
     Raises:
-        UserError: if the device does not exist, or the network cannot read inputs of this size.
+        UserError: If the device does not exist, or the network cannot read inputs of this size.
     """
 
+    # a caller may have set torch's default to float64 or half precision
     @float32_by_default()
     def __init__(
         self,
@@ -92,12 +93,12 @@ class Extractor:
             self.identity["frame_rate"] = preprocessing.fps or NATIVE
             self.identity["stride"] = preprocessing.stride
             self.identity["frames_per_clip"] = preprocessing.frames
+        # no network tells its dimension, and one that cannot read such inputs fails now, not later
         blank = np.zeros((1, *preprocessing.input_shape), dtype=np.uint8)
         self.dim = int(self.rows(blank).shape[2])
 
     @property
     def default_batch_size(self) -> int:
-        """Default number of inputs in a batch."""
         if self.device.type == "cpu":
             return 8
         return 64 if self.reads_videos else 128
@@ -105,13 +106,8 @@ class Extractor:
     def reader(self, *, max_pixels: int = MAX_PIXELS, keep_damaged: bool = False) -> Reader:
         """Build a reader, which decodes a file into inputs of the network.
 
-        Args:
-            max_pixels: Largest number of pixels. Larger JPEGs are decoded at a reduced scale, other
-                larger images and frames are refused.
-            keep_damaged: Use the frames of truncated and damaged videos that can be decoded.
-
-        Raises:
-            UserError: if ``keep_damaged`` is given for images, or PyAV is missing.
+        :func:`.read_image` and :class:`.VideoReader` explain ``max_pixels`` and ``keep_damaged``.
+        Raise UserError if ``keep_damaged`` is given for images, or PyAV is missing.
         """
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
@@ -130,7 +126,7 @@ class Extractor:
             rows: ``[B, rows, D]`` float32, with one row for a clip.
 
         Raises:
-            UserError: if the network cannot read inputs of this size, or memory is short.
+            UserError: If the network cannot read inputs of this size, or memory is short.
         """
         try:
             with torch.inference_mode(), self._autocast():
@@ -138,9 +134,12 @@ class Extractor:
                 if self.device.type == "cuda":
                     x = x.pin_memory()  # only copies of pinned memory overlap with computation
                 x = x.to(self.device, non_blocking=True)
+                # normalised on the device, since uint8 has a quarter of the bytes to copy
                 x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
                 rows = self.network(x).float().cpu().numpy()
                 return rows if rows.ndim == 3 else rows[:, None]
+        # networks fail in any of these ways on inputs that are too small; RuntimeError is also
+        # PyTorch's error for a lack of memory
         except (RuntimeError, AssertionError, IndexError, ValueError) as error:
             *frames, height, width, _ = inputs.shape[1:]
             what = f"clips of {frames[0]} frames" if frames else "images"
@@ -172,6 +171,7 @@ class Extractor:
                 by_shape.setdefault(one.shape, []).append(i)
         features: list[Optional[np.ndarray]] = [None] * len(inputs)
         for shape, members in by_shape.items():
+            # black inputs keep the size of the batch, on which the last bits of features depend
             places = range(len(inputs)) if self.preprocessing.fixed_shape else members
             batch = np.zeros((len(places), *shape), dtype=np.uint8)
             for place, i in enumerate(places):
@@ -202,7 +202,7 @@ class Extractor:
             The features of each file: ``[rows, D]`` float32 of an image, ``[clips, D]`` of a video.
 
         Raises:
-            UserError: naming the file that cannot be read.
+            UserError: That names the file that cannot be read.
         """
         reader = self.reader(**options)
         owners: list[int] = []  # index of the file that each input belongs to
@@ -218,6 +218,7 @@ class Extractor:
                     raise UserError(f"{name}: {error}") from None
 
         rows: list[list[np.ndarray]] = [[] for _ in files]
+        # the list first: `owners` is filled while it is computed
         for owner, input_rows in zip(owners, list(self._batched(inputs(), batch_size))):
             rows[owner].append(input_rows)
         return [np.concatenate(file_rows) for file_rows in rows]
@@ -238,19 +239,14 @@ class Extractor:
         num_images: int = 0,
         **options: Any,
     ) -> FirstClips:
-        """Compute the features of the first clips of a video, and decode nothing after them.
+        """Compute the features of the first ``limit`` clips of a video, and decode only these.
 
-        Args:
-            video: Path, bytes, binary file, or entry of a list.
-            limit: Maximum number of clips.
-            batch_size: Number of clips in a batch; it changes only the speed.
-            num_images: Number of middle frames to return.
-            **options: Options of :meth:`reader`.
-
-        Raises:
-            UserError: with the reason why the video cannot be read, without its name.
+        ``num_images`` is the number of middle frames to return, ``options`` are options of
+        :meth:`reader`. Raise UserError with the reason why the video cannot be read, without its
+        name.
         """
         images: list[np.ndarray] = []
+        # an iterator that is left in the middle would keep the video open
         with contextlib.closing(self.reader(**options).inputs(video)) as clips:
 
             def first() -> Iterator[np.ndarray]:
@@ -260,6 +256,7 @@ class Extractor:
                     yield clip
 
             rows = list(self._batched(first(), batch_size))
+            # one clip more is decoded: the length in the head of a file may be wrong or missing
             is_cut = next(clips, None) is not None
         indices = np.linspace(0, len(rows) - 1, min(num_images, len(rows))).round().astype(int)
         return FirstClips(np.concatenate(rows), is_cut, [images[i] for i in indices])
@@ -269,11 +266,11 @@ def _device(name: Union[str, torch.device]) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")
-    try:
+    device = None
+    with contextlib.suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type == "meta":
+    # tensors on PyTorch's device `meta` have no values
+    if device is None or device.type == "meta":
         raise UserError(f"--device must be auto, cpu, cuda or cuda:N, but is {str(name)!r}.")
     if device.type == "cuda" and not has_cuda:
         raise UserError(f"--device {name}: PyTorch finds no CUDA device.")
@@ -296,23 +293,13 @@ def build_extractor(
 ) -> Extractor:
     """Build an extractor by the name of its network.
 
-    Args:
-        model: Name of a model of torchvision (for images or videos), ``resnext101_3d``, or
-            ``open_clip:NAME[/PRETRAINED]``.
-        weights: File, name, or ``none`` for random weights; None for torchvision's default weights.
-        layer: Node of a torchvision network; None for the model's default.
-        grid: Return one row per position.
-        seed: Seed of random weights.
-        device: Device of the network; ``auto`` for a GPU if there is one.
-        precision: ``fp32``, ``fp16`` or ``bf16``.
-        frames: Number of frames in a clip.
-        stride: Number of frames between the starts of two clips.
-        fps: Frame rate that videos are resampled to.
-        **options: Options of ``preprocessing.with_options``.
+    :func:`.build_backbone` explains ``model`` to ``seed``, :class:`Extractor` explains ``device``
+    and ``precision``, and :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``,
+    which are for videos. The other ``options`` are those of :func:`.with_options`.
 
     Raises:
-        UserError: if the model does not exist, or an option is for the other kind of models; see
-            also ``build_backbone``.
+        UserError: If the model does not exist, or an option is for the other kind of models; see
+            also :func:`.build_backbone`.
     """
     if find_family(model).reads == "images":
         clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
@@ -335,16 +322,11 @@ def build_extractor_from_identity(
 ) -> Extractor:
     """Build the extractor that a feature store or a checkpoint records.
 
-    Args:
-        identity: Attributes of the store.
-        weights_file: State dict file; required if the store was made with one.
-        device: Device of the network.
-        reads: Expected kind of its inputs, ``images`` or ``videos``.
-
-    Raises:
-        UserError: if the identity is incomplete or of the other kind, or ``weights_file`` is
-            missing or another file.
+    ``reads`` is the expected kind of its inputs, ``images`` or ``videos``. A ``weights_file`` is
+    required if the identity records one. Raise UserError if the identity is incomplete or of the
+    other kind, or ``weights_file`` is missing or another file.
     """
+    # compared with itself: this refuses an identity that lacks an attribute
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
     model, preprocessing = str(identity["extractor"]), str(identity["preprocessing"])
     is_video = describes_clips(preprocessing)

@@ -18,14 +18,10 @@ _PIECE = 1 << 20
 class HashedFile:
     """An open file whose bytes are recorded; use as a context manager.
 
-    Args:
-        file: An entry of a list.
+    Raise UserError if the file cannot be read, or is no regular file.
 
     Attributes:
-        content: The bytes, or the open file if they are too many to be held in memory.
-
-    Raises:
-        UserError: if the file cannot be read, or is no regular file.
+        content: Bytes of the file, or the open file if it is too large to be held in memory.
     """
 
     def __init__(self, file: MediaFile) -> None:
@@ -39,19 +35,17 @@ class HashedFile:
                 self.content = self._stream.read(self._size_and_time[0] + 1)
 
     def get_source(self) -> Source:
-        """Return the record, after decoding.
-
-        Raises:
-            UserError: if the file cannot be read further, or was changed since it was opened: the
-                decoded content is then neither the old nor the new one.
-        """
+        """Return the record, after decoding. Raise UserError if the file cannot be read further, or
+        was changed since it was opened."""
+        has_changed = False
         with _one_line():
             if isinstance(self.content, bytes):
                 digest = hashlib.sha256(self.content).digest()
                 has_changed = len(self.content) != self._size_and_time[0]
             else:
+                # read once more from the beginning: a decoder of videos reads out of order
                 digest = _digest(self._stream)
-                has_changed = False
+            # the decoded content would be neither the old nor the new one
             if has_changed or self._file.size_and_time() != self._size_and_time:
                 raise UserError("was changed while it was read.")
         return Source(*self._size_and_time, digest)
@@ -67,7 +61,7 @@ class HashedFile:
 def _one_line() -> Iterator[None]:
     try:
         yield
-    except tarfile.ReadError:
+    except tarfile.ReadError:  # errors of tarfile are no OSErrors
         raise UserError("the archive ends before its content does.") from None
     except OSError as error:
         raise UserError(f"{error.strerror or error}.") from None
@@ -86,13 +80,8 @@ def describe_change(
 ) -> Optional[str]:
     """Return how a file differs from its record, or None if it has the same bytes.
 
-    A file with the recorded size and time is not read. If only the time differs, as for a copy, the
-    digest decides.
-
-    Args:
-        file: An entry of a list.
-        source: Record of the file that the item was made of.
-        reads_always: Read files of the same size and time, too.
+    A file with the recorded size and time is read only with ``reads_always``. If only the time
+    differs, as for a copy, the digest decides.
     """
     try:
         with _one_line():

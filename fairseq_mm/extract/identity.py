@@ -21,16 +21,10 @@ def check_same_extractor(
     recorded_by: str = "the recorded features",
     given_by: str = "the given ones",
 ) -> None:
-    """Check that two extractors are the same.
+    """Check that the attributes of two extractors, stores or checkpoints are of one extractor.
 
-    Args:
-        recorded: Attributes of a store or a checkpoint.
-        given: Attributes of the extractor or store to compare with it.
-        recorded_by: Name of the first in the message, such as a path.
-        given_by: Name of the second in the message.
-
-    Raises:
-        UserError: naming the first difference, or an attribute that is not recorded.
+    ``recorded_by`` and ``given_by`` name the two in the message, such as by a path. Raise UserError
+    that names the first difference, or an attribute that is not recorded.
     """
     for name in IDENTITY:
         values = []
@@ -54,6 +48,7 @@ def check_same_extractor(
 
 
 def _plain(name: str, value: Any) -> object:
+    # attributes of HDF5 can be bytes or numpy's numbers, values of a checkpoint are Python's
     value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     try:
         if name == "grid":

@@ -24,8 +24,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from fairseq_mm.errors import UserError, import_extra
-from fairseq_mm.extract.media_list import MAX_PIXELS as MAX_PIXELS
-from fairseq_mm.extract.media_list import AnyMedia, open_media
+from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, open_media
 
 AnyImage = Union[AnyMedia, Image.Image, np.ndarray]
 
@@ -47,7 +46,7 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         The upright image in mode RGB.
 
     Raises:
-        UserError: with the reason why the image cannot be read, without its name.
+        UserError: With the reason why the image cannot be read, without its name.
     """
     try:
         if isinstance(image, np.ndarray):
@@ -74,14 +73,12 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _any_size_allowed() -> Iterator[None]:
-    """Lift Pillow's limit of image sizes, and silence its warnings.
-
-    Pillow refuses large images when they are opened, before a reduced scale can be requested. Its
-    warnings about broken tags would break a progress bar.
-    """
+    """Lift Pillow's limit of image sizes, and silence its warnings."""
+    # Pillow refuses large images when they are opened, before a reduced scale can be requested
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:
+        # warnings about broken tags would break a progress bar
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
@@ -103,11 +100,12 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     if not head:
         raise UserError("is empty.")
     stream.seek(0)
+    # Pillow alone calls HEIC no image: only the brand shows that an extra would read it
     if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
         import_extra("pillow_heif", extra="heif", purpose="an HEIC image").register_heif_opener()
     with Image.open(stream) as image:
         _limit_size(image, max_pixels)
-        image.load()
+        image.load()  # Image.open reads the head only, and the stream is closed after this block
         return _to_rgb(_upright(image))
 
 
@@ -139,6 +137,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    # PNG and GIF can declare one colour transparent, without an alpha channel
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I") or image.mode == "F":
@@ -150,6 +149,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _grey_to_8_bits(image: Image.Image) -> Image.Image:
+    # float32 could not hold all 32-bit integers
     values = np.asarray(image).astype(np.float64)  # [height, width]
     # Pillow opens 16-bit PNG and PGM as I;16 or, in older versions, as I
     if image.mode.startswith("I;16") or image.format in ("PNG", "PPM"):
@@ -158,5 +158,6 @@ def _grey_to_8_bits(image: Image.Image) -> Image.Image:
         low, high = float(values.min()), float(values.max())
         if not np.isfinite(values).all():
             raise UserError("has pixels that are NaN or infinite.")
+    # an image of one value has no range to divide by
     grey = np.rint((values - low) * (255 / max(high - low, 1e-30)))
     return Image.fromarray(grey.astype(np.uint8))

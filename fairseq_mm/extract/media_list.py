@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import os
 import posixpath
 import stat
@@ -84,9 +85,7 @@ class MediaFile(NamedTuple):
     def size_and_time(self) -> tuple[int, int]:
         """Return the number of bytes, and the time of the last change in nanoseconds.
 
-        Raises:
-            OSError: if the file is gone.
-            UserError: if it is a folder, a device or a pipe, which have no size.
+        Raise OSError if the file is gone, UserError if it is a folder, a device or a pipe.
         """
         status = os.stat(self.path)
         if not stat.S_ISREG(status.st_mode):
@@ -97,6 +96,7 @@ class MediaFile(NamedTuple):
         """Open the content for reading. Raise OSError if the file cannot be read."""
         if not self.member:
             return _open_file(self.path)
+        # made by hand: tarfile would search a name in all headers before it, for every member anew
         member = tarfile.TarInfo(self.member)
         member.offset_data, member.size = self.offset, self.size
         # None only for members that are no regular files, which no list has
@@ -118,11 +118,8 @@ AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]
 def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
     """Open an image or a video as a binary file with random access.
 
-    A file that the caller has opened is read from its beginning, and left open.
-
-    Raises:
-        OSError: if the file cannot be read.
-        UserError: if ``media`` has another type.
+    A file that the caller has opened is read from its beginning, and left open. Raise OSError if
+    the file cannot be read, UserError if ``media`` has another type.
     """
     if isinstance(media, bytes):
         return io.BytesIO(media)
@@ -162,6 +159,8 @@ def list_images(
 ) -> list[MediaFile]:
     """List images or videos in the order of the inputs; sort the content of folders and archives.
 
+    An id that is named several times is listed once.
+
     Args:
         inputs: Folders (searched with all subfolders for the suffixes of the kind), single files,
             ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` in each line.
@@ -173,27 +172,24 @@ def list_images(
             ``image``, has priority.
         kind: Images or videos.
 
-    Returns:
-        The files, each id once, even if it is named several times.
-
     Raises:
-        UserError: if an input is missing or not understood, two images have one id, or there is
+        UserError: If an input is missing or not understood, two images have one id, or there is
             no image at all.
     """
     if ids not in ID_FORMS:
         raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
     images: dict[str, MediaFile] = {}
-    found = (image for path in inputs for image in _list_input(path, root, ids, kind))
-    listed = (image for path in lists for image in _read_list(path, root, ids))
-    for source in (found, listed):
-        for image in source:
-            _check_key(image)
-            other = images.setdefault(image.key, image)
-            if other != image and not _is_same_file(other, image):
-                raise UserError(
-                    f"the id {image.key!r} stands for two {kind.noun}s: {other.name} and "
-                    f"{image.name}. Choose --ids path, or give ids in a list (--list)."
-                )
+    from_inputs = (image for path in inputs for image in _list_input(path, root, ids, kind))
+    from_lists = (image for path in lists for image in _read_list(path, root, ids))
+    for image in itertools.chain(from_inputs, from_lists):
+        _check_key(image)
+        other = images.setdefault(image.key, image)
+        # by way of links, or of two folders of which one contains the other
+        if other != image and not _is_same_file(other, image):
+            raise UserError(
+                f"the id {image.key!r} stands for two {kind.noun}s: {other.name} and "
+                f"{image.name}. Choose --ids path, or give ids in a list (--list)."
+            )
     if not images:
         where = ", ".join([*inputs, *lists])
         suffixes = " ".join(sorted(kind.suffixes))
@@ -202,12 +198,9 @@ def list_images(
 
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Index images by path, name and stem, as a store's keys may have any of these forms.
+    """Index images, whose keys must be paths, by path, name and stem.
 
-    A name that several images share is left out.
-
-    Args:
-        images: Images with their paths as keys.
+    A store's keys may have any of these forms. A name that several images share is left out.
     """
     paths = {image.key: image for image in images}
     by_key = dict(paths)
@@ -232,7 +225,7 @@ def _is_same_file(one: MediaFile, other: MediaFile) -> bool:
 
 
 def _check_key(image: MediaFile) -> None:
-    """Refuse an id that the feature store would refuse after hours of extraction."""
+    # the feature store would refuse such an id, but after hours of extraction
     key = image.key
     is_utf8 = key.encode("utf-8", "replace").decode() == key
     if not is_utf8 or "\t" in key or key.splitlines() != [key]:
@@ -266,8 +259,9 @@ def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
 
 
 def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
-    """List the files below a folder that have a suffix; follow links, but never in a circle."""
+    """List the files below a folder that have a suffix, also by way of links."""
     real = os.path.realpath(folder)
+    # a link to a folder around it would be followed for ever
     if real in seen:
         return
     seen.add(real)
@@ -303,22 +297,21 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         is_hidden = any(part.startswith(".") and part != ".." for part in file.parts)
         if file.suffix.lower() not in kind.suffixes or is_hidden:
             continue
+        # the offset and the size, which are all that a list has, do not tell the holes
         if member.sparse is not None:
             raise UserError(f"{path}: {name} is stored with holes. Pack it without --sparse.")
         yield MediaFile(_key(name, ids), path, name, member.offset_data, member.size)
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """Return the files that unpacking would leave: the last member of a name replaces the others.
-
-    A hard link is the file that its target was at this point of the archive. Symbolic links are
-    followed, as in folders.
-    """
+    """Return the files that unpacking would leave, by name."""
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
     for member in archive:
         name = posixpath.normpath(member.name)
+        # a hard link is the file that its target was at this point of the archive
         target = files.get(posixpath.normpath(member.linkname)) if member.islnk() else member
+        # the last member of a name replaces the others
         files.pop(name, None)
         links.pop(name, None)
         if target is not None and target.isreg():
@@ -327,9 +320,10 @@ def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
             links[name] = posixpath.normpath(
                 posixpath.join(posixpath.dirname(name), member.linkname)
             )
+    # symbolic links last: their targets may be replaced, or follow in the archive
     members = dict(files)
     for name in links:
-        end, seen = name, set()
+        end, seen = name, set()  # links may form a circle
         while end in links and end not in seen:
             seen.add(end)
             end = links[end]

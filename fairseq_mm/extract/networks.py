@@ -83,7 +83,7 @@ def build_backbone(
         seed: Seed of random weights.
 
     Raises:
-        UserError: if model, weights or layer do not exist, do not fit together, or the model has
+        UserError: If model, weights or layer do not exist, do not fit together, or the model has
             no choice of layers.
     """
     family = find_family(model)
@@ -97,15 +97,9 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Refuse options of one kind of models for a model of the other kind.
+    """Raise UserError if one of the ``options``, for models of the other kind, has a value.
 
-    Args:
-        model: Name of the model.
-        kind: Kind of models that the options are for, ``images`` or ``videos``.
-        options: Values of the options by flag; values that are not given are false.
-
-    Raises:
-        UserError: if an option has a value.
+    ``kind`` (``images`` or ``videos``) names the models that have these options, by flag.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

@@ -14,10 +14,11 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, import_extra
-from fairseq_mm.extract.backbones import RANDOM, Backbone
+from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import compute_sha256, load_state_dict, read_state_dict
+from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict
 
 PREFIX = "open_clip:"
 POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
@@ -48,6 +49,8 @@ class ClipRows(nn.Module):
             pooled = self.visual(images)
             pooled = pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa returns tokens, too
             return pooled.float()[:, None]  # [B, 1, D]
+        # a number of layers counts from the last; the norm is the one that the network itself ends
+        # with, which open_clip leaves out of intermediate outputs by default
         output = self.visual.forward_intermediates(
             images, indices=1, normalize_intermediates=True, intermediates_only=True
         )
@@ -64,17 +67,11 @@ def split_name(model: str) -> tuple[str, Optional[str]]:
 def build_open_clip(
     model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
 ) -> Backbone:
-    """Build the image encoder of an open_clip model.
+    """Build the image encoder of the open_clip model ``open_clip:NAME[/PRETRAINED]``.
 
-    Args:
-        model: ``open_clip:NAME`` or ``open_clip:NAME/PRETRAINED``.
-        weights: File with the weights of the whole model, tag of open_clip, or ``none`` for random
-            weights.
-        grid: Return one row per position.
-        seed: Seed of random weights.
-
-    Raises:
-        UserError: if open_clip is missing, or has no such model or weights.
+    ``weights`` is a file with the weights of the whole model, a tag of open_clip, or ``none`` for
+    random weights with this ``seed``; with ``grid`` the encoder returns one row per position. Raise
+    UserError if open_clip is missing, or has no such model or weights.
     """
     open_clip = import_extra("open_clip", extra="clip", purpose=f"--model {model}")
     name, pretrained = split_name(model)
@@ -118,10 +115,11 @@ def _create(
     try:
         # open_clip warns that no pretrained weights are loaded, even if a file is loaded next
         logging.disable(logging.WARNING)
+        # the caller's random numbers stay as they are; other devices would be initialised by this
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return open_clip.create_model(name, pretrained=pretrained).eval()
-    except Exception as error:  # without a network, the hub client raises errors of many classes
+    except Exception as error:  # the hub client raises errors of many classes if it is offline
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         if pretrained is None:
             raise UserError(f"--model {model}: cannot be built: {reason}") from None
@@ -143,6 +141,7 @@ def _load_file(network: nn.Module, path: str) -> None:
             raise UserError(f"{path}: is no safetensors file: {error}") from None
     else:
         state_dict = read_state_dict(path)
+    # the file may lack the text encoder, which does not change the features of images
     needed = [name for name in network.state_dict() if name.startswith("visual.")]
     load_state_dict(network, state_dict, needed=needed, origin=path)
 

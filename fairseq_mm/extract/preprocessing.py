@@ -126,41 +126,35 @@ class Preprocessing:
             ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """Resize and crop an image.
-
-        Args:
-            image: Image in mode RGB.
+        """Resize and crop an image in mode RGB.
 
         Returns:
             pixels: ``[height, width, 3]`` uint8, in the order R, G, B.
 
         Raises:
-            UserError: if the image is too long to be resized in memory.
+            UserError: If the image is too long to be resized in memory.
         """
-        image = self._resized(image)
+        if self.resize == "short":
+            image = self._without_far_ends(image)
+        if self.resize != "none":
+            new_size = self._new_size(*image.size)
+            image = image if new_size == image.size else self._scaled(image, new_size)
         if self.crop == "center":
             image = _center_crop(image, self.size)
         return np.asarray(image)
 
-    def _resized(self, image: Image.Image) -> Image.Image:
-        if self.resize == "none":
-            return image
-        if self.resize == "short":
-            image = self._without_far_ends(image)
-        new_size = self._new_size(*image.size)
-        return image if new_size == image.size else self._scaled(image, new_size)
-
     def _without_far_ends(self, image: Image.Image) -> Image.Image:
         width, height = image.size
-        short, long = min(width, height), max(width, height)
-        if long <= MAX_ASPECT_RATIO * short:
+        long = MAX_ASPECT_RATIO * min(width, height)
+        if max(width, height) <= long:
             return image
         if self.crop == "none":
             raise UserError(
                 f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
             )
         # the removed ends lie far outside of the centre crop
-        return _center_box(image, MAX_ASPECT_RATIO * short)
+        left, top = max(0, width - long) // 2, max(0, height - long) // 2
+        return image.crop((left, top, width - left, height - top))
 
     def _new_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and the height to resize to."""
@@ -186,6 +180,7 @@ class Preprocessing:
         if self.channels == "bgr":
             images = images.flip(1)
         if self.scale != 255:
+            # a division, as in torchvision: a product with 1 / 255 differs in the last bit
             images = images / (255 / self.scale)
         mean = images.new_tensor(self.mean).view(3, 1, 1)
         std = images.new_tensor(self.std).view(3, 1, 1)
@@ -233,7 +228,8 @@ def with_options(
 
 
 def _center_crop(image: Image.Image, side: int) -> Image.Image:
-    """Return the square of size ``side`` in the centre, rounded and padded as in torchvision."""
+    """Return the square of size ``side`` in the centre, padded with black."""
+    # the roundings below are those of torchvision: others move the crop by a pixel
     width, height = image.size
     if width < side or height < side:
         left, top = max(0, side - width) // 2, max(0, side - height) // 2
@@ -243,10 +239,3 @@ def _center_crop(image: Image.Image, side: int) -> Image.Image:
         width, height = image.size
     left, top = round((width - side) / 2), round((height - side) / 2)
     return image.crop((left, top, left + side, top + side))
-
-
-def _center_box(image: Image.Image, long: int) -> Image.Image:
-    """Return the middle of a strip, with ``long`` pixels on its long side."""
-    width, height = image.size
-    left, top = max(0, width - long) // 2, max(0, height - long) // 2
-    return image.crop((left, top, width - left, height - top))

@@ -14,8 +14,15 @@ from fairseq_mm.data.feature_sources import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.hashed_file import HashedFile
-from fairseq_mm.extract.images import MAX_PIXELS, AnyImage, read_image
-from fairseq_mm.extract.media_list import IMAGES, VIDEOS, AnyMedia, Kind, MediaFile
+from fairseq_mm.extract.images import AnyImage, read_image
+from fairseq_mm.extract.media_list import (
+    IMAGES,
+    MAX_PIXELS,
+    VIDEOS,
+    AnyMedia,
+    Kind,
+    MediaFile,
+)
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.videos import VideoReader, import_av, resampled
 
@@ -78,14 +85,8 @@ class Reader(abc.ABC):
     def _decoded(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
-        """Decode a file.
-
-        Yields:
-            Inputs of the network, uint8.
-
-        Raises:
-            UserError: with the reason why the file cannot be read to its end, without its name.
-        """
+        """Decode a file, and yield inputs of the network, uint8. Raise UserError with the reason
+        why the file cannot be read to its end, without its name."""
         try:
             return (yield from self._decoded(media))
         except UserError:
@@ -113,12 +114,7 @@ class Reader(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ImageReader(Reader):
-    """Reader of images ``[height, width, 3]``.
-
-    Args:
-        preprocessing: Preprocessing of the images.
-        max_pixels: Largest number of pixels, see :func:`.read_image`.
-    """
+    """Reader of images ``[height, width, 3]``; :func:`.read_image` explains ``max_pixels``."""
 
     preprocessing: Preprocessing
     max_pixels: int = MAX_PIXELS
@@ -137,13 +133,8 @@ class ImageReader(Reader):
 class ClipReader(Reader):
     """Reader of videos, as clips ``[frames, height, width, 3]``.
 
-    Args:
-        preprocessing: Preprocessing of the frames.
-        keep_damaged: Use the frames of a truncated or damaged video that can be decoded.
-        max_pixels: Largest number of pixels of a frame; larger frames are refused.
-
-    Raises:
-        UserError: if PyAV is missing.
+    :class:`.VideoReader` explains ``keep_damaged`` and ``max_pixels``. Raise UserError if PyAV is
+    missing.
     """
 
     preprocessing: ClipPreprocessing
@@ -155,7 +146,7 @@ class ClipReader(Reader):
     columns = ("frames", "frame_rate", "seconds", "damage")
 
     def __post_init__(self) -> None:
-        import_av()
+        import_av()  # here, so that a missing PyAV ends the run before any process is started
 
     @property
     def max_waiting(self) -> int:

@@ -38,6 +38,7 @@ def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) 
         if source is not None:
             fields += [str(source.size), str(source.time), source.digest.hex()]
         rows.append(fields)
+    # an empty list would look as if a file could not be read
     if rows:
         write_rows(unreadable_path(output), rows)
         return
@@ -47,6 +48,7 @@ def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) 
 
 def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
     """Write a table: one line per row, fields separated by tabs."""
+    # Linux allows any bytes in paths; Python decodes those that are not UTF-8 to surrogates
     with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines("\t".join(row) + "\n" for row in rows)
     os.replace(path + ".tmp", path)
@@ -123,18 +125,32 @@ class Journal:
         self._file.close()
 
 
-class FinishedStore(NamedTuple):
-    """Contents of a finished store.
+class RunSummary(NamedTuple):
+    """Results of a run.
 
     Attributes:
-        num_items: Number of items in the store.
-        num_unreadable: Number of given files that are not in the store.
-        unlisted: Ids in the store that no given file has.
+        num_items: Number of images or videos in the store.
+        num_unreadable: Number of listed files that are not in the store.
+        num_damaged: Number of damaged videos of this run that are in the store in part.
+        num_extracted: Number of items that this run has added.
+        num_inputs: Number of images or clips that this run has computed.
+        seconds: Duration of this run, from the first item on.
+        seconds_waiting: Seconds of waiting for decoded inputs.
+        seconds_network: Seconds in the network.
+        was_finished: Whether the store was complete before.
+        unlisted: Ids of a store that was complete before which no given file has.
     """
 
     num_items: int
     num_unreadable: int
-    unlisted: list[str]
+    num_damaged: int = 0
+    num_extracted: int = 0
+    num_inputs: int = 0
+    seconds: float = 0.0
+    seconds_waiting: float = 0.0
+    seconds_network: float = 0.0
+    was_finished: bool = False
+    unlisted: Sequence[str] = ()
 
 
 def check_finished(
@@ -143,18 +159,11 @@ def check_finished(
     output: str,
     dtype: str,
     noun: str,
-) -> FinishedStore:
+) -> RunSummary:
     """Check that a finished store equals the store that a run would write.
 
-    Args:
-        identity: Attributes that the run would record.
-        items: Images or videos of the run.
-        output: Path of the store.
-        dtype: Type of the features.
-        noun: Name of the items, ``images`` or ``videos``.
-
-    Raises:
-        UserError: if the store is not what the run would write.
+    ``identity`` has the attributes that the run would record, ``noun`` is ``images`` or ``videos``.
+    Raise UserError if the store differs.
     """
     store = FeatureStore(output)
     try:
@@ -169,6 +178,7 @@ def check_finished(
                 raise UserError(f"{output}: is part {shard} of another list of {noun}.")
     except UserError as error:
         raise UserError(f"{error} Choose another --output, or --overwrite.") from None
+    # files that the finished run could not read are not missing, unless they were replaced since
     unreadable = _read_unreadable(unreadable_path(output))
     missing = [item for item in items if item.key not in store]
     new = [item for item in missing if _is_new(item, unreadable)]
@@ -182,12 +192,13 @@ def check_finished(
         store, items, noun, "Extract all of them anew (--overwrite), or choose another --output."
     )
     keys = {item.key for item in items}
-    return FinishedStore(len(store), len(missing), [key for key in store.ids if key not in keys])
+    unlisted = [key for key in store.ids if key not in keys]
+    return RunSummary(len(store), len(missing), was_finished=True, unlisted=unlisted)
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
     """Return whether the finished run did not try to read an item with its present content."""
-    name = " ".join(item.name.split())
+    name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
     source = unreadable.get(name)
     return name not in unreadable or (source is not None and bool(describe_change(item, source)))
 
@@ -212,16 +223,9 @@ def check_unchanged(
 ) -> None:
     """Check that the items of a store were made of the files that are given now.
 
-    Warn once if the store has no record of its files.
-
-    Args:
-        store: Finished store, or writer that continues one.
-        items: Images or videos; the store may lack some.
-        noun: Name of the items, ``images`` or ``videos``.
-        remedy: Last sentence of the message.
-
-    Raises:
-        UserError: naming the first file that has changed.
+    ``store`` may be a writer that continues a store, and may lack items. ``remedy`` is the last
+    sentence of the message. Warn once if the store has no record of its files. Raise UserError that
+    names the first file that has changed.
     """
     keys = store.done if isinstance(store, FeatureStoreWriter) else store
     shared = _shared_sizes_and_times(store, items)
@@ -254,11 +258,9 @@ def check_unchanged(
 def _shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return the pairs of size and time that several files share.
-
-    Such a pair does not identify the file of an item. Members of an archive share its time, but
-    their names identify them.
-    """
+    """Return the pairs of size and time that several files share."""
+    # tools may set one time for all files; then such a pair does not identify the file of an item.
+    # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}
     shared = set()
     for item in items:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import NamedTuple, Optional
+from typing import Optional
 
 import numpy as np
 from tqdm import tqdm
@@ -30,6 +30,7 @@ from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.readers import MediaEnd, Reader, Unreadable
 from fairseq_mm.extract.run_files import (
     Journal,
+    RunSummary,
     check_finished,
     check_same_items,
     write_unreadable,
@@ -37,34 +38,6 @@ from fairseq_mm.extract.run_files import (
 
 # a finished file, its rows, the number of its inputs, and its end
 Finished = tuple[MediaFile, np.ndarray, int, MediaEnd]
-
-
-class RunSummary(NamedTuple):
-    """Results of a run.
-
-    Attributes:
-        num_items: Number of images or videos in the store.
-        num_unreadable: Number of listed files that are not in the store.
-        num_damaged: Number of damaged videos of this run that are in the store in part.
-        num_extracted: Number of items that this run has added.
-        num_inputs: Number of images or clips that this run has computed.
-        seconds: Duration of this run, from the first item on.
-        seconds_waiting: Seconds of waiting for decoded inputs.
-        seconds_network: Seconds in the network.
-        was_finished: Whether the store was complete before.
-        unlisted: Ids of a store that was complete before which no given file has.
-    """
-
-    num_items: int
-    num_unreadable: int
-    num_damaged: int = 0
-    num_extracted: int = 0
-    num_inputs: int = 0
-    seconds: float = 0.0
-    seconds_waiting: float = 0.0
-    seconds_network: float = 0.0
-    was_finished: bool = False
-    unlisted: Sequence[str] = ()
 
 
 def extract_to_store(
@@ -111,9 +84,9 @@ def extract_to_store(
         raise UserError(f"--output {output}: there is no folder {folder}.")
     attributes = {**extractor.identity, **(shard or {})}
     if os.path.exists(output) and not overwrite:
-        store = check_finished(attributes, files, output, dtype, noun)
+        summary = check_finished(attributes, files, output, dtype, noun)
         remove_leftover(output)
-        return RunSummary(**store._asdict(), was_finished=True)
+        return summary
     with contextlib.ExitStack() as stack:
         writer = FeatureStoreWriter(
             output, dim=extractor.dim, dtype=dtype, attributes=attributes, overwrite=overwrite
@@ -140,6 +113,7 @@ def extract_to_store(
             raise UserError(
                 f"none of the {len(files)} {noun} can be read; the first is {name}: {reason}"
             )
+        # the store last: a run that finds it finished writes no tables any more
         write_unreadable(output, run.unreadable)
         if journal is not None:
             journal.finish()
@@ -148,6 +122,7 @@ def extract_to_store(
 
 
 def _default_workers(extractor: Extractor) -> int:
+    # cpu_count has all cores of the machine, of which Slurm may have given this process a few
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1
     return max(1, cores // 4 if extractor.device.type == "cpu" else min(16, cores - 1))
@@ -159,6 +134,7 @@ def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
         initial=initial,
         unit=f" {noun}",
         disable=not is_shown,
+        # in a log file no update replaces the one before
         mininterval=0.5 if sys.stderr.isatty() else 10,
         dynamic_ncols=True,
     )
@@ -199,10 +175,7 @@ class _Run:
     ) -> Generator[Finished, None, None]:
         """Yield each file that is not done when its last input has been computed.
 
-        Args:
-            files: All files.
-            done: Number of inputs of each file that is in the store.
-            workers: Number of decoding processes.
+        ``done`` has the number of inputs of each file that is in the store.
         """
         left = [file for file in files if file.key not in done]
         with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
@@ -256,6 +229,7 @@ class _Run:
         self._inputs, self._owners = [], []
 
     def _complete(self) -> Iterator[Finished]:
+        # in the order of the list, which is the order of the store
         while self._under_way:
             first = self._under_way[0]
             if first.end is None or len(first.rows) < first.num_inputs:

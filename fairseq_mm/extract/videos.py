@@ -22,8 +22,7 @@ from typing import Any, BinaryIO, Optional
 from PIL import Image
 
 from fairseq_mm.errors import UserError, import_extra
-from fairseq_mm.extract.images import MAX_PIXELS
-from fairseq_mm.extract.media_list import AnyMedia, open_media
+from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, open_media
 
 # tolerance at the end of a whole file: seconds, and share of its length
 MAX_MISSING_SECONDS = 1.0
@@ -38,11 +37,7 @@ UPRIGHT = {
 
 
 def import_av() -> ModuleType:
-    """Import PyAV.
-
-    Raises:
-        UserError: naming the extra, if PyAV is not installed.
-    """
+    """Import PyAV. Raise UserError that names the extra if PyAV is not installed."""
     av = import_extra("av", extra="video", purpose="reading videos")
     # messages of FFmpeg would break a progress bar
     av.logging.set_level(None)
@@ -85,16 +80,13 @@ class VideoReader:
         return self.num_frames / self.seconds if self.seconds > 0 else 0.0
 
     def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
-        """Decode the video.
+        """Decode the video. Raise UserError with the reason why this fails, without the name.
 
         Yields:
             begin: Start of the frame in seconds after the start of the first frame.
             end: End of the frame in seconds; estimated from the frame rate if the file does not
                 have it.
             frame: Upright image in mode RGB.
-
-        Raises:
-            UserError: with the reason why the video cannot be read, without its name.
         """
         av = import_av()
         try:
@@ -109,15 +101,16 @@ class VideoReader:
                         "is no video, or its head or index is missing (truncated?)."
                     ) from None
                 with container:
-                    yield from self._frames_of(av, container)
+                    yield from self._decode_container(av, container)
         except OSError as error:
             raise UserError(f"{error.strerror or error}.") from None
         if not self.num_frames:
             raise UserError("has a video stream, but no frame that can be decoded.")
 
-    def _frames_of(
+    def _decode_container(
         self, av: ModuleType, container: Any
     ) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
+        # FFmpeg opens images as videos of one frame
         if container.format.name.endswith("_pipe") or container.format.name == "image2":
             raise UserError("is an image, not a video.")
         stream = _video_stream(av, container)
@@ -127,8 +120,9 @@ class VideoReader:
         rate = _fraction(stream.average_rate) or _fraction(stream.guessed_rate) or Fraction(25)
         time_base = _fraction(stream.time_base)
         for frame in self._decoded(av, container, stream):
+            # raw streams have no time stamps
             begin = self._end_time if frame.pts is None else frame.pts * time_base
-            duration = getattr(frame, "duration", None)
+            duration = getattr(frame, "duration", None)  # older versions of PyAV have none
             end = begin + (duration * time_base if duration else 1 / rate)
             if not self.num_frames:
                 self._first_time = begin
@@ -144,14 +138,15 @@ class VideoReader:
             )
 
     def _image(self, frame: Any) -> Image.Image:
+        # again: the size may change within a stream
         self._check_size(frame.width, frame.height)
         image = Image.fromarray(frame.to_ndarray(format="rgb24"))  # faster than to_image
         turn = UPRIGHT.get(round(getattr(frame, "rotation", 0)) % 360)
         return image if turn is None else image.transpose(turn)
 
     def _decoded(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
-        """Decode with FFmpeg, and note damage."""
         last: dict[int, Fraction] = {}  # number of a stream -> end of its last packet
+        # of all streams: some formats give only the length of the whole file
         packets = container.demux()
         while True:
             try:
@@ -213,12 +208,8 @@ class VideoReader:
 def resampled(
     frames: Iterable[tuple[Fraction, Fraction, Image.Image]], fps: float
 ) -> Iterator[Image.Image]:
-    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ...
-
-    Args:
-        frames: Begin, end and image of each frame, see :meth:`VideoReader.frames`.
-        fps: Frames per second.
-    """
+    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ..."""
+    # a float is no exact fraction: 29.97003 stands for 30000/1001, and errors would add up
     step = 1 / Fraction(fps).limit_denominator(1001)
     shown: Optional[Image.Image] = None
     last_end = Fraction(0)

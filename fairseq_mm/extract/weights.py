@@ -24,15 +24,9 @@ _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
-    """Check that a weights file is the recorded one, and return its path.
+    """Return the path of a weights file after comparing it with the ``recorded`` SHA-256.
 
-    Args:
-        model: Name of the model, for messages.
-        recorded: SHA-256 of the file that the features were made with.
-        weights_file: Path of the file to check, or None if there is none.
-
-    Raises:
-        UserError: if the file is missing, or another file.
+    ``model`` is for messages. Raise UserError if the file is missing (None) or another file.
     """
     if weights_file is None:
         raise UserError(
@@ -49,18 +43,10 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """Return the weights that a store records, as arguments for building the extractor.
+    """Return file or name of the weights that a store records, and the seed of random weights.
 
-    Args:
-        model: Name of the model, for messages.
-        recorded: SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
-        weights_file: Path of the file with this SHA-256, or None.
-
-    Returns:
-        File or name of the weights, and the seed of random weights.
-
-    Raises:
-        UserError: see :func:`checked_weights_file`; or if the record has an unknown format.
+    ``recorded`` is the SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
+    Raise UserError as :func:`checked_weights_file`, also if the record has another format.
     """
     source, _, name = recorded.partition(":")
     if re.fullmatch(r"[0-9a-f]{64}", recorded):
@@ -85,6 +71,7 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
             f"{path}: is no state dict file that can be loaded safely (with weights only): "
             f"{reason[0][:200] if reason else type(error).__name__}"
         ) from None
+    # trainers of ImageNet and timm save `state_dict`, torchvision's reference scripts `model`
     for key in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
             content = content[key]
@@ -104,16 +91,11 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 def load_state_dict(
     model: nn.Module, state_dict: dict[str, Tensor], *, needed: Collection[str], origin: str
 ) -> None:
-    """Copy tensors into a network, cast to its types.
+    """Copy tensors of a file into a whole network, cast to its types.
 
-    Args:
-        model: Whole network.
-        state_dict: Tensors of a file.
-        needed: Names of the tensors that the extracted layer depends on; others may be missing.
-        origin: Name of the file, for messages.
-
-    Raises:
-        UserError: naming tensors that are missing, unknown to the model, or of another shape.
+    Tensors that the extracted layer depends on are ``needed``, others may be missing. ``origin``
+    names the file in messages. Raise UserError that names tensors that are missing, unknown to the
+    network, of another shape, or not finite.
     """
     own = model.state_dict()
     # batch normalisation reads its count of steps only in training, and older files do not have it
@@ -133,6 +115,7 @@ def load_state_dict(
                 f"{origin}: does not fit the model: {name} is {list(value.shape)}, but must be "
                 f"{list(own[name].shape)}."
             )
+    # not strict: a classifier that the layer does not need may be missing or have other classes
     model.load_state_dict(fitting, strict=False)
     broken = [name for name in needed if not bool(torch.isfinite(model.state_dict()[name]).all())]
     if broken:
