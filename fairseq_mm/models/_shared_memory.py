@@ -1,8 +1,7 @@
 """Encoder output that the beams of an item share during decoding.
 
-fairseq's generator copies the encoder's output for every beam, and again whenever beams are
-reordered. Here the output is stored once per item, and each row stores the item that it reads. A
-decoding step treats the rows of an item as several queries to one set of keys.
+fairseq's generator copies the encoder's output for every beam, and again when beams are reordered.
+Here the output is stored once per item, and each row stores the index of its item.
 """
 
 from typing import Any, Optional
@@ -11,17 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut
+from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
 
 ROWS = "rows"
 
 
 def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) -> EncoderOut:
-    """The encoder's output with other rows; its tensors stay, only what each row reads changes.
+    """Reorder the rows of an encoder output, whose tensors stay as they are.
 
     Args:
-        encoder_out: of ``num_items`` items; its list ``rows`` is empty while rows are items.
-        new_order: ``[R]`` rows of before.
-        num_items: items of the tensors.
+        encoder_out: Output for ``num_items`` items; its list ``rows`` is empty while rows are
+            items.
+        new_order: [R] indices of the previous rows.
+        num_items: Number of items of the tensors.
     """
     before = encoder_out[ROWS]
     rows = before[0] if before else torch.arange(num_items, device=new_order.device)
@@ -29,20 +30,20 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 
 
 class SharedMemory:
-    """The text's states and the projected frames of each item, for a decoder's rows.
+    """Text states and projected frames of each item, for the rows of a decoder.
 
-    The rows of an item lie side by side, ``size`` for each. Where an order has them otherwise, an
-    item is copied for each of its rows.
+    The rows of an item are neighbours, ``size`` for each item. For other orders, an item is copied
+    for each of its rows.
 
     Args:
-        text: ``[S, B, C]`` states.
-        text_mask: ``[B, S]`` bool, True at padding.
-        projected: layer's number -> tensors ``[B, ...]`` of :meth:`VideoFusion.project`.
-        video_mask: ``[B, M]`` or None.
-        rows: ``[R]`` the item that each row reads; None: rows are items.
+        text: [S, B, C] states.
+        text_mask: [B, S] bool, True at padding.
+        projected: Number of a layer -> tensors [B, ...] of :meth:`VideoFusion.project`.
+        video_mask: [B, M] or None.
+        rows: [R] index of each row's item; None if rows are items.
 
     Attributes:
-        size: rows of each item.
+        size: Number of rows of each item.
     """
 
     def __init__(
@@ -62,37 +63,34 @@ class SharedMemory:
             self._assign(rows)
 
     def reorder(self, new_order: Tensor) -> Optional[Tensor]:
-        """
-        Args:
-            new_order: ``[R]`` rows of before.
+        """Reorder the rows, given the indices [R] of the previous rows.
 
-        Returns:
-            items of before that are kept, in order; None where all are, as they were.
+        Returns the indices of the previous items that remain, in order; None if all remain as they
+        were.
         """
+        # A row belongs to item row // size, because the rows of an item are neighbours.
         return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))
 
     def fuse(self, fusion: nn.Module, number: str, x: Tensor, trace: Any = None) -> Tensor:
-        """``[R, T, C]`` of words, and of words with what their videos' frames add to them."""
+        """Fuse words [R, T, C] with the frames of their items."""
+        # The rows of an item become several queries to one set of frames.
         grouped = x.reshape(-1, self.size * x.size(1), x.size(2))
         fused = fusion(grouped, self.projected[number], self.video_mask, trace)
         return fused.view_as(x)
 
     def _assign(self, rows: Tensor) -> Optional[Tensor]:
-        B = len(self.text_mask)
         items, counts = torch.unique_consecutive(rows, return_counts=True)
         sizes = counts.tolist()
         if len(set(sizes)) == 1:
             self.size = sizes[0]
         else:
+            # Unequal numbers of rows cannot be viewed as a tensor, so every row gets a copy of its
+            # item.
             items, self.size = rows, 1
-        if len(items) == B and torch.equal(items, torch.arange(B, device=items.device)):
+        if keeps_all(items, len(self.text_mask)):
             return None
         self.text = self.text.index_select(1, items)
         self.text_mask = self.text_mask.index_select(0, items)
-        self.projected = {
-            number: tuple(x.index_select(0, items) for x in parts)
-            for number, parts in self.projected.items()
-        }
-        if self.video_mask is not None:
-            self.video_mask = self.video_mask.index_select(0, items)
+        self.projected = select_rows(self.projected, items)
+        self.video_mask = select_rows(self.video_mask, items)
         return items

@@ -1,10 +1,11 @@
-"""T5's encoder and decoder, which T5 and VG-T5 are made of.
+"""Encoder and decoder of T5, for T5 and VG-T5.
 
-The residual stream of a float16 model is float32: its values leave the range of float16 (65504) in
-the published models. With the products that stay within it (see ``t5_attention.py`` and
-``t5_feed_forward.py``) and norms and softmax in float32, nothing has to be clamped.
+The residual stream of a float16 model is float32, because its values leave the range of float16
+(65504) in the published models. Norms and softmax are float32 as well, and ``modules/t5_layers.py``
+keeps products within the range, so that nothing has to be clamped.
 """
 
+from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -12,50 +13,37 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut
-from fairseq_mm.modules.decoding_caches import KeyValueCache
+from fairseq_mm.modules.decoding_caches import KeyValueCache, keeps_all, select_rows
 from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.t5_layers import RelativeBias, RMSNorm, T5Attention, T5FeedForward
 
 STATE = "t5"
 
 
+@dataclass(frozen=True)
 class T5Sizes:
     """Sizes and options that all layers share.
 
-    Args:
+    Attributes:
         model_dim: D.
         num_heads: H.
         head_dim: A.
         gated: See :class:`T5FeedForward`.
-        dropout: Dropout of embeddings, sub-layers, attention weights, inner layers and stack
-            outputs.
+        dropout: Dropout of embeddings, sub-layers, attention weights, inner layers and outputs.
         epsilon: Epsilon of the norms.
         num_buckets: See :class:`RelativeBias`.
         max_distance: See :class:`RelativeBias`.
     """
 
-    def __init__(
-        self,
-        *,
-        model_dim: int,
-        num_heads: int,
-        head_dim: int,
-        inner_dim: int,
-        gated: bool,
-        dropout: float,
-        epsilon: float,
-        num_buckets: int,
-        max_distance: int,
-    ) -> None:
-        self.model_dim = model_dim
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.inner_dim = inner_dim
-        self.gated = gated
-        self.dropout = dropout
-        self.epsilon = epsilon
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
+    model_dim: int
+    num_heads: int
+    head_dim: int
+    inner_dim: int
+    gated: bool
+    dropout: float
+    epsilon: float
+    num_buckets: int
+    max_distance: int
 
     def attention(self) -> T5Attention:
         return T5Attention(self.model_dim, self.num_heads, self.head_dim, self.dropout)
@@ -89,10 +77,9 @@ class T5EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """
-        Args:
-            x: ``[B, S, D]``.
-            bias: broadcast to ``[B, H, S, S]``, ``-inf`` at padding.
+        """Compute the layer: [B, S, D] -> [B, S, D].
+
+        ``bias`` broadcasts to [B, H, S, S] and is ``-inf`` at padding.
         """
         normed = self.self_attention_norm(x)
         query = self.self_attention.queries(normed)
@@ -102,7 +89,7 @@ class T5EncoderLayer(nn.Module):
 
 
 class T5DecoderLayer(nn.Module):
-    """As :class:`T5EncoderLayer`, with attention to the source between the two."""
+    """Self-attention, attention to the source and feed-forward layer, a norm before each."""
 
     def __init__(self, sizes: T5Sizes) -> None:
         super().__init__()
@@ -117,16 +104,19 @@ class T5DecoderLayer(nn.Module):
     def attend_source(
         self, x: Tensor, source: tuple[Tensor, Tensor], source_bias: Optional[Tensor]
     ) -> Tensor:
-        """
+        """Attend from x [rows, T, D] to the source, and add the result to x.
+
         Args:
-            x: ``[rows, T, D]``.
-            source: keys and values, ``[items, H, S, A]`` each. Where there are more rows than
-                items, equally many neighbours share an item: the beams of a search.
-            source_bias: ``[items, 1, 1, S]``, ``-inf`` at padding; None: no padding.
+            x: [rows, T, D].
+            source: Keys and values, [items, H, S, A] each. If there are more rows than items,
+                equally many neighbouring rows share an item: the beams of a search.
+            source_bias: [items, 1, 1, S], ``-inf`` at padding; None for no padding.
         """
         query = self.source_attention_norm(x)
         items = len(source[0])
-        if len(x) != items:  # the beams of an item are the queries to it
+        if len(x) != items:
+            # The beams of an item become several queries to one set of keys, which is neither
+            # copied nor read once for each beam.
             query = query.view(items, -1, x.size(-1))
         query = self.source_attention.queries(query)
         attended = self.source_attention(query, *source, source_bias)
@@ -143,13 +133,14 @@ class T5DecoderLayer(nn.Module):
         source_bias: Optional[Tensor],
         cached: Optional[tuple[KeyValueCache, int]] = None,
     ) -> Tensor:
-        """
+        """Compute the layer: [rows, T, D] -> [rows, T, D].
+
         Args:
-            x: ``[rows, T, D]``; with ``cached`` T is 1.
-            bias: broadcast to ``[rows, H, T, T]``, or ``[rows, H, 1, length]`` with ``cached``.
-            source: see :meth:`attend_source`.
-            source_bias: see :meth:`attend_source`.
-            cached: where the earlier tokens' keys and values are, and the number of this layer.
+            x: [rows, T, D]; with ``cached``, T is 1.
+            bias: Bias that broadcasts to [rows, H, T, T], or [rows, H, 1, length] with ``cached``.
+            source: See :meth:`attend_source`.
+            source_bias: See :meth:`attend_source`.
+            cached: Cache of the earlier tokens, and the number of this layer.
         """
         normed = self.self_attention_norm(x)
         query = self.self_attention.queries(normed)
@@ -163,15 +154,12 @@ class T5DecoderLayer(nn.Module):
 
 def _embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
     x = embedding(tokens)
+    # The residual stream starts here and stays float32, as the module says.
     return x.float() if x.dtype == torch.float16 else x
 
 
 class T5Encoder(FairseqEncoder):
-    """
-    Args:
-        embedding: shared with the decoder.
-        max_positions: longest source that a task may give.
-    """
+    """T5 encoder, whose word embedding is shared with the decoder."""
 
     def __init__(
         self,
@@ -191,15 +179,10 @@ class T5Encoder(FairseqEncoder):
         self._max_positions = max_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """
-        Args:
-            src_tokens: ``[B, S]``, padded on either side.
-            src_lengths: ``[B]``, not needed.
+        """Encode sources [B, S], padded on either side.
 
-        Returns:
-            ``encoder_out``: ``[S, B, D]``.
-            ``encoder_padding_mask``: ``[B, S]`` bool, True at padding; missing without any.
-            ``rows``: see :meth:`reorder_encoder_out`.
+        Returns ``encoder_out`` [S, B, D], ``encoder_padding_mask`` [B, S] bool (empty without
+        padding), and ``rows``, see :meth:`reorder_encoder_out`; the other keys are empty.
         """
         return self._encode(src_tokens)
 
@@ -208,6 +191,8 @@ class T5Encoder(FairseqEncoder):
         is_padded = bool(padding_mask.any())
         bias = self.relative_bias(src_tokens.size(1))
         if is_padded:
+            # Without padding the bias stays [1, H, S, S]: masked, it would be one for each row of
+            # the batch.
             bias = bias.masked_fill(padding_mask[:, None, None], float("-inf"))
         x = self.dropout(_embed(self.embedding, src_tokens))
         for number, layer in enumerate(self.layers, start=1):
@@ -232,9 +217,12 @@ class T5Encoder(FairseqEncoder):
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Says which item each row of the new order belongs to, ``rows``: ``[rows]``, and leaves
-        the rest as it is. A search reorders at every step, and its beams share their item."""
+        """Store in ``rows`` which item each row of the new order belongs to; tensors stay as
+        they are.
+        """
         rows = encoder_out["rows"]
+        # fairseq reorders at every step of a search, and the beams of an item can share its
+        # tensors.
         return {**encoder_out, "rows": [rows[0].index_select(0, new_order) if rows else new_order]}
 
     def max_positions(self) -> int:
@@ -242,11 +230,9 @@ class T5Encoder(FairseqEncoder):
 
 
 class T5Decoder(FairseqIncrementalDecoder):
-    """
-    Args:
-        embedding: shared with the encoder.
-        max_positions: longest target that a task may give.
-        output: its own output layer; None: the embedding, with inputs scaled by D^-0.5.
+    """T5 decoder, whose word embedding is shared with the encoder.
+
+    ``output`` is an output layer of its own; None for the embedding, with inputs scaled by D^-0.5.
     """
 
     def __init__(
@@ -276,18 +262,18 @@ class T5Decoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """
+        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally.
+
         Args:
-            prev_output_tokens: ``[B, T]`` tokens so far, padding on the right, where its outputs
-                mean nothing. The first is T5's start token, which is its padding.
-            encoder_out: the encoder's.
-            incremental_state: with it only the last token is new.
-            features_only: leave the output layer out.
-            **unused: of fairseq.
+            prev_output_tokens: [B, T] tokens so far, right-padded; outputs at padding are
+                undefined. The first is T5's start token, which is its padding.
+            encoder_out: Output of the encoder.
+            incremental_state: fairseq's state of incremental decoding, or None.
+            features_only: True to return features [B, T, D] instead of logits.
+            **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            logits ``[B, T, V]``, or ``[B, 1, V]`` when decoding incrementally; and a dictionary
-            with ``attn``, None.
+            Logits, and a dict with ``attn``: None.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -300,12 +286,13 @@ class T5Decoder(FairseqIncrementalDecoder):
         trace: Any = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """As :meth:`forward`, but ``[B, T, D]``; ``trace`` is for :meth:`fuse`."""
+        """Compute features [B, T, D], see :meth:`forward`; ``trace`` is for :meth:`fuse`."""
         assert encoder_out is not None
         if incremental_state is None:
             source = self._source(encoder_out)
             if encoder_out["rows"]:
-                source = _select(source, encoder_out["rows"][0])
+                # Without an incremental state rows may be in any order, so they are copied.
+                source = select_rows(source, encoder_out["rows"][0])
             T = prev_output_tokens.size(1)
             is_later = torch.ones(T, T, dtype=torch.bool, device=prev_output_tokens.device).triu(1)
             bias = self.relative_bias(T).masked_fill(is_later, float("-inf"))
@@ -318,6 +305,7 @@ class T5Decoder(FairseqIncrementalDecoder):
                 layer = self.layers[0].self_attention
                 like = self.embedding.weight.new_empty(len(prev_output_tokens), 0)
                 A = layer.query_proj.out_features // layer.num_heads
+                # Built here and not with the source: only now is the number of beams known.
                 cache = KeyValueCache(len(self.layers), layer.num_heads, A, like)
                 saved["cache"] = cache
             cache.add_position()
@@ -331,19 +319,19 @@ class T5Decoder(FairseqIncrementalDecoder):
         return self.dropout(self.final_norm(x)), {"attn": None}
 
     def fuse(self, x: Tensor, number: int, source: dict[str, Any], trace: Any = None) -> Tensor:
-        """Change the output [rows, T, D] of a layer, counted from 1; VG-T5 overrides it. ``source``
-        is the result of :meth:`_source`.
-        """
+        """Change the output [rows, T, D] of a layer, counted from 1; VG-T5 overrides it."""
         return x
 
     def output_layer(self, features: Tensor, **unused: Any) -> Tensor:
-        """``[..., V]`` logits of ``[..., D]``."""
+        """Compute logits: [..., D] -> [..., V]."""
         if self.output_proj is not None:
             return linear(features, self.output_proj.weight)
+        # The scale makes up for the large embeddings of T5, which are not initialised by their
+        # dimension.
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Compute the tensors that the layers read from the input, with the items as first
+        """Compute the tensors that the layers read from the input; items are the first
         dimension.
         """
         x = encoder_out["encoder_out"][0].transpose(0, 1)
@@ -360,30 +348,34 @@ class T5Decoder(FairseqIncrementalDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Return the state that is kept between steps; its ``source`` contains only the remaining
+        """Return the state that is kept between steps; its ``source`` has only the remaining
         items.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
-            of_all = self._source(encoder_out)
-            saved = {"of_all": of_all, "source": of_all, "rows": None, "cache": None, "bias": None}
+            source = self._source(encoder_out)
+            saved = {"items": source, "source": source, "rows": None, "cache": None, "bias": None}
             self.set_incremental_state(incremental_state, STATE, saved)
         rows = encoder_out["rows"][0] if encoder_out["rows"] else None
         if rows is None or (saved["rows"] is not None and torch.equal(rows, saved["rows"])):
             return saved
+        # Beams are neighbours. If items have unequal numbers of rows, sharing is given
+        # up.
         items, counts = torch.unique_consecutive(rows, return_counts=True)
         if not counts.eq(counts[0]).all():
             items = rows
         saved["rows"] = rows
-        of_all = saved["of_all"]
-        is_all = torch.equal(items, torch.arange(len(of_all["keys"][0]), device=items.device))
-        saved["source"] = of_all if is_all else _select(of_all, items)
+        if keeps_all(items, len(saved["items"]["keys"][0])):
+            saved["source"] = saved["items"]
+        else:
+            saved["source"] = select_rows(saved["items"], items)
         return saved
 
     def _newest_bias(self, saved: dict[str, Any], length: int) -> Tensor:
-        """``[1, H, 1, length]``; the biases of all distances are computed once for many steps."""
+        """Return the biases [1, H, 1, length] of the newest token."""
         bias = saved["bias"]
         if bias is None or bias.size(1) < length:
+            # More distances than needed, so that most steps only take a slice.
             bias = saved["bias"] = self.relative_bias.newest(2 * length + 30)
         return bias[:, bias.size(1) - length :].unsqueeze(1).unsqueeze(0)
 
@@ -394,12 +386,3 @@ class T5Decoder(FairseqIncrementalDecoder):
 
     def max_positions(self) -> int:
         return self._max_positions
-
-
-def _select(source: Any, items: Tensor) -> Any:
-    """Items of tensors within lists and dictionaries."""
-    if isinstance(source, dict):
-        return {key: _select(x, items) for key, x in source.items()}
-    if isinstance(source, (list, tuple)):
-        return [_select(x, items) for x in source]
-    return None if source is None else source.index_select(0, items)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._shared_memory import ROWS, EncoderOut, SharedMemory, reorder_items
 from fairseq_mm.models._video_guided import VideoReader, numbered
+from fairseq_mm.modules.decoding_caches import select_rows
 from fairseq_mm.modules.video_fusion import FusionTrace
 
 STATE = "shared_memory"
@@ -20,13 +21,14 @@ DUPLICATES = tuple(
 
 
 class VgBartEncoder(TransformerEncoder):
-    """
+    """Encoder of fairseq's BART with fusion layers.
+
     Args:
-        args: options of fairseq's BART.
-        embed_tokens: embeddings of both.
-        video: features -> what fusions read.
-        fusions: by the number of the layer that they follow.
-        gives_video: for fusions in the decoder.
+        args: Options of fairseq's BART.
+        embed_tokens: Word embedding, shared with the decoder.
+        video: Module from features to the frames that the fusions read.
+        fusions: Number of a layer -> fusion after this layer.
+        gives_video: True if the decoder has fusions, too.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class VgBartEncoder(TransformerEncoder):
         self.fusions: Any = fusions
         self.gives_video = gives_video
         for layer in self.layers:
-            _without_fused_path(layer)
+            _disable_fused_path(layer)
 
     def forward(
         self,
@@ -55,24 +57,24 @@ class VgBartEncoder(TransformerEncoder):
         trace: Optional[FusionTrace] = None,
         **unused: Any,
     ) -> EncoderOut:
-        """
+        """Encode transcripts and frames.
+
         Args:
-            src_tokens: ``[B, S]`` transcripts, padded at either side.
-            src_lengths: not needed: the padding is seen from the tokens.
-            features: ``[B, M, D]`` frames, padded at the end.
-            padding_mask: ``[B, M]`` bool, True at padding.
-            trace: gets weights and gates of the layers' fusions, in their order.
-            **unused: what fairseq gives other models.
+            src_tokens: [B, S] transcripts, padded on either side.
+            src_lengths: Not used.
+            features: [B, M, D] frames, padded at the end.
+            padding_mask: [B, M] bool, True at padding.
+            trace: Record of weights and gates of the layers' fusions, in their order.
+            **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            ``encoder_out`` ``[S, B, C]``, ``encoder_padding_mask`` ``[B, S]`` bool, and where the
-            decoder has fusions ``video`` ``[B, M, D]`` and ``video_padding_mask`` (empty where all
-            is attended); ``rows`` ``[R]``: the item that each row reads, empty while rows are
-            items.
+            ``encoder_out`` [S, B, C], ``encoder_padding_mask`` [B, S] bool, and if the decoder has
+                fusions ``video`` [B, M, D] and ``video_padding_mask`` (empty if all frames are
+                attended to); ``rows`` [R], the item of each row, empty while rows are items.
 
         Raises:
-            UserError: if a transcript is longer than the positions' table, or there are no
-                features of the model's size.
+            UserError: if a transcript is longer than the table of positions, or there are no
+                features of the right dimension.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(
@@ -83,6 +85,7 @@ class VgBartEncoder(TransformerEncoder):
         has_padding = bool(text_mask.any())
         x, _ = self.forward_embedding(src_tokens)
         if has_padding:
+            # As fairseq does: embeddings of positions have filled the padding.
             x = x.masked_fill(text_mask.unsqueeze(-1), 0.0)
         x = x.transpose(0, 1)  # [S, B, C]
         video, video_mask = self.video(features, padding_mask, x.dtype)
@@ -95,15 +98,14 @@ class VgBartEncoder(TransformerEncoder):
                 x = fused.transpose(0, 1).contiguous()
         if self.layer_norm is not None:
             x = self.layer_norm(x)
+        is_masked = self.gives_video and video_mask is not None
         return {
             "encoder_out": [x],
             "encoder_padding_mask": [text_mask],
             "encoder_embedding": [],
             "encoder_states": [],
             "video": [video] if self.gives_video else [],
-            "video_padding_mask": [video_mask]
-            if self.gives_video and video_mask is not None
-            else [],
+            "video_padding_mask": [video_mask] if is_masked else [],
             ROWS: [],
         }
 
@@ -113,12 +115,13 @@ class VgBartEncoder(TransformerEncoder):
 
 
 class VgBartDecoder(TransformerDecoder):
-    """Incremental; keys and values of transcript and frames are one item's, whatever the beam.
+    """Decoder of fairseq's BART with fusion layers; beams share the keys and values of their
+    item.
 
     Args:
-        args: options of fairseq's BART.
-        embed_tokens: its embeddings.
-        fusions: by the number of the layer that they follow.
+        args: Options of fairseq's BART.
+        embed_tokens: Word embedding.
+        fusions: Number of a layer -> fusion after this layer.
     """
 
     def __init__(
@@ -137,24 +140,28 @@ class VgBartDecoder(TransformerDecoder):
         alignment_heads: Optional[int] = None,
         trace: Optional[FusionTrace] = None,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """
+        """Compute features [R, T, C], or [R, 1, C] when decoding incrementally.
+
         Args:
-            prev_output_tokens: ``[R, T]`` words so far, the start token first.
-            encoder_out: the encoder's.
-            incremental_state: with it, only the last word is new.
-            full_context_alignment: words see those that follow.
-            alignment_layer: index, from 0, of the layer whose attention to the transcript is
-                returned; None: the last.
-            alignment_heads: of so many heads the mean is taken; None: all.
-            trace: gets weights and gates of the layers' fusions, in their order.
+            prev_output_tokens: [R, T] words so far, the start token first.
+            encoder_out: Output of the encoder.
+            incremental_state: fairseq's state of incremental decoding, or None.
+            full_context_alignment: True to let words see later words.
+            alignment_layer: Index, from 0, of the layer whose attention to the transcript is
+                returned; None for the last.
+            alignment_heads: Number of heads to average; None for all.
+            trace: Record of weights and gates of the layers' fusions, in their order.
 
         Returns:
-            ``[R, T, C]``, or ``[R, 1, C]`` when decoding incrementally; and a dict with ``attn``:
-            a list of ``[R, T, S]``.
+            Features, and a dict with ``attn``: a list of one tensor [R, T, S].
         """
         assert encoder_out is not None
+        # The rest of this method copies fairseq's, which has no hook between the layers for the
+        # fusions.
         positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         if incremental_state is not None:
+            # Positions are computed from all tokens before, because their number tells the position
+            # of the last.
             prev_output_tokens, positions = prev_output_tokens[:, -1:], positions[:, -1:]
         x = self.embed_scale * self.embed_tokens(prev_output_tokens) + positions
         if self.layernorm_embedding is not None:
@@ -196,6 +203,8 @@ class VgBartDecoder(TransformerDecoder):
         """Reorder the rows; the source is copied only if an item was removed or moved."""
         to_text = [layer.encoder_attn for layer in self.layers]
         for module in self.modules():
+            # This replaces the method of fairseq that the generator calls, because the attention to
+            # the transcript must not be reordered by rows: it has one entry per item.
             if module not in to_text and hasattr(module, "reorder_incremental_state"):
                 module.reorder_incremental_state(incremental_state, new_order)
         memory: Any = self.get_incremental_state(incremental_state, STATE)
@@ -203,10 +212,8 @@ class VgBartDecoder(TransformerDecoder):
         if items is None:
             return
         for attention in to_text:
-            kept = attention._get_input_buffer(incremental_state)
-            for key, x in kept.items():
-                kept[key] = None if x is None else x.index_select(0, items)
-            attention._set_input_buffer(incremental_state, kept)
+            buffer = attention._get_input_buffer(incremental_state)
+            attention._set_input_buffer(incremental_state, select_rows(buffer, items))
 
     def _memory(self, encoder_out: EncoderOut, incremental_state: Optional[dict]) -> SharedMemory:
         memory: Any = None
@@ -226,10 +233,10 @@ class VgBartDecoder(TransformerDecoder):
         return memory
 
 
-def _without_fused_path(layer: Any) -> None:
-    """Stock fairseq's encoder layers give way to PyTorch's fused one, which wants other axes, when
-    they have been loaded and not trained; the copies of their parameters for it learn nothing.
-    Goes with stock fairseq 0.12.2."""
+def _disable_fused_path(layer: Any) -> None:
+    """Keep an encoder layer of stock fairseq from using PyTorch's fused layer."""
+    # Stock fairseq 0.12.2 only: PyTorch's fused layer wants the batch first. The copies of
+    # parameters for it would learn nothing.
     if hasattr(layer, "can_use_fastpath"):
         layer.can_use_fastpath = False
         for name in DUPLICATES:

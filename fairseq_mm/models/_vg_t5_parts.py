@@ -20,20 +20,16 @@ def fuse_at_unit_scale(
 ) -> Tensor:
     """Compute ``s fusion(text / s)``, with s the root mean square of each position of the text.
 
-    T5's residual stream has no norm and any scale. A layer norm that scaled it to 1 would make the
-    output of all earlier layers small compared with the output of the next layers.
-
     Args:
         fusion: Fusion of the layer.
-        text: [B, N, D] residual stream.
+        text: [B, N, D] residual stream; the result has its dtype.
         projected: See :meth:`VideoFusion.project`.
         padding_mask: [B, M] bool, True at padding; None for no padding.
         trace: See :class:`FusionTrace`.
-
-    Returns:
-        [B, N, D] with the dtype of the text.
     """
     stream = text.float()
+    # T5's residual stream has no norm and any scale. A layer norm that scaled it to 1 would make
+    # the output of earlier layers small compared with the output of the next layers.
     scale = (stream.square().mean(dim=-1, keepdim=True) + _EPSILON).sqrt()
     unit = (stream / scale).to(fusion.norm.weight.dtype)
     change = fusion(unit, projected, padding_mask, trace) - unit
@@ -42,16 +38,14 @@ def fuse_at_unit_scale(
 
 
 class VgT5Encoder(T5Encoder):
-    """T5 encoder with fusion layers.
+    """T5 encoder with fusion layers; ``args`` and ``kwargs`` go to :class:`T5Encoder`.
 
     Args:
-        *args: Arguments of :class:`T5Encoder`.
         video: Module from features to the frames that the fusions read.
         fusions: Number of a layer -> fusion after this layer.
         fuses_output: True if the last layer's fusion follows the stack's norm, as in the released
             code.
         gives_video: True if the decoder has fusions, too.
-        **kwargs: Arguments of :class:`T5Encoder`.
     """
 
     def __init__(
@@ -77,20 +71,20 @@ class VgT5Encoder(T5Encoder):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> EncoderOut:
-        """
-        Args:
-            src_tokens: ``[B, S]``, padded on either side.
-            src_lengths: ``[B]``, not needed.
-            features: ``[B, M, D]`` frames, padded at the end.
-            padding_mask: ``[B, M]`` bool, True at padding.
-            trace: gets weights and gates of the layers' fusions, in their order.
+        """Encode transcripts and frames, see :meth:`T5Encoder.forward`.
 
-        Returns:
-            As :meth:`T5Encoder.forward`, and where the decoder has fusions ``video``: ``[B, M, D]``
-            and ``video_padding_mask``: ``[B, M]``, missing where all frames are attended.
+        If the decoder has fusions, ``video`` is [B, M, D] and ``video_padding_mask`` [B, M], empty
+        if all frames are attended to.
+
+        Args:
+            src_tokens: [B, S], padded on either side.
+            src_lengths: Not used.
+            features: [B, M, D] frames, padded at the end.
+            padding_mask: [B, M] bool, True at padding.
+            trace: Record of weights and gates of the layers' fusions, in their order.
 
         Raises:
-            UserError: if there are no features of the model's size.
+            UserError: if there are no features of the right dimension.
         """
         video, mask = self.video(features, padding_mask, self.embedding.weight.dtype)
         encoder_out = self._encode(src_tokens, (video, mask, trace))
@@ -100,6 +94,7 @@ class VgT5Encoder(T5Encoder):
         return encoder_out
 
     def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
+        # As released, the fusion of the last layer comes after the final norm, see fuse_output().
         is_later = self.fuses_output and number == len(self.layers)
         if is_later or str(number) not in self.fusions:
             return x
@@ -113,16 +108,14 @@ class VgT5Encoder(T5Encoder):
             return x
         features, mask, trace = video
         fusion = self.fusions[number]
+        # After the norm the text has unit scale already.
         return fusion(x, fusion.project(features), mask, trace)
 
 
 class VgT5Decoder(T5Decoder):
-    """T5 decoder with fusion layers.
+    """T5 decoder with fusion layers: number of a layer -> fusion after this layer.
 
-    Args:
-        *args: Arguments of :class:`T5Decoder`.
-        fusions: Number of a layer -> fusion after this layer.
-        **kwargs: Arguments of :class:`T5Decoder`.
+    Other arguments go to :class:`T5Decoder`.
     """
 
     def __init__(self, *args: Any, fusions: nn.ModuleDict, **kwargs: Any) -> None:
@@ -147,7 +140,8 @@ class VgT5Decoder(T5Decoder):
         projected = source["video"][str(number)]
         mask = source["video_padding_mask"]
         text = x
-        if len(projected[0]) != len(x):  # the beams of an item are its positions
+        if len(projected[0]) != len(x):
+            # the beams of an item are several queries to its frames
             text = x.view(len(projected[0]), -1, x.size(-1))
         fused = fuse_at_unit_scale(self.fusions[str(number)], text, projected, mask, trace)
         return fused.view_as(x)
