@@ -42,7 +42,7 @@ class FieldTable(NamedTuple):
         kind: Kind of data, as in ``prepare.json``.
         groups: Plural noun of the units that are sampled into a split as a whole.
         texts: Text fields.
-        visual: Field of the images or of the video; None if there is none.
+        visual: Field of the images or of the video; None for texts.
         uniform: Optional fields that either every line has or none.
         id_is_key: True if ``id`` is the key of the image or video in the feature store.
         repeated: Advice for two examples with the same id.
@@ -169,16 +169,12 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add ids to the exceptions, unless there are none."""
+        """Add the ids of an exception; an empty list is skipped."""
         if ids:
             self.exceptions[what] = ids
 
     def check_ids(self, remedy: str = "") -> None:
-        """Check that no id occurs twice, in one split or in two; ``remedy`` ends the message.
-
-        Raises:
-            UserError: If an id occurs twice.
-        """
+        """Refuse ids that occur twice, in one split or in two; ``remedy`` ends the message."""
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
@@ -187,13 +183,8 @@ class Corpus:
     def draw(self, split: str, size: int, *, seed: int) -> None:
         """Sample groups of training examples, such as albums with all their stories, into a split.
 
-        Args:
-            split: valid or test.
-            size: Number of groups; 0 does nothing.
-            seed: Seed of the sampling.
-
-        Raises:
-            UserError: If the split has examples already, or no group would be left for training.
+        ``size`` is the number of groups; 0 does nothing. Raise UserError if the split has examples
+        already, or no group would be left for training.
         """
         if size == 0:
             return
@@ -229,7 +220,8 @@ class Corpus:
 
     def visual_keys(self) -> list[str]:
         """Return every image or video once, in the order of the examples."""
-        examples = (example for several in self.splits.values() for example in several)
+        examples = (example for split in self.splits.values() for example in split)
+        # not a set: the order decides which missing file a message names
         return list(dict.fromkeys(key for example in examples for key in example.visual))
 
     def rename_visual(self, keys: Mapping[str, str]) -> None:
@@ -237,19 +229,16 @@ class Corpus:
         for examples in self.splits.values():
             for example in examples:
                 example.visual = [keys.get(key, key) for key in example.visual]
+                # a caption is joined with its image by the id
                 if self.table.id_is_key:
                     example.id = example.visual[0]
 
     def leave_out_missing(self, missing: Mapping[str, str], *, policy: str) -> None:
-        """Apply a policy to the examples whose images or videos are missing.
+        """Apply a policy to the examples whose images or videos are missing (key -> reason).
 
-        Args:
-            missing: Image or video -> reason why it cannot be used.
-            policy: ``drop`` leaves the examples out, but keeps their stories as references of their
-                album; ``keep`` keeps stories that have another image; ``refuse`` refuses all.
-
-        Raises:
-            UserError: If the policy is to refuse, or nothing of a split would be left.
+        ``drop`` leaves the examples out, but keeps their stories as references of their album;
+        ``keep`` keeps stories that have another image; ``refuse`` refuses all. Raise UserError if
+        the policy refuses, or nothing of a split would be left.
         """
         table = self.table
         if policy == "keep" and table.id_is_key:
@@ -292,6 +281,7 @@ class Corpus:
             self.missing.update((key, missing[key]) for key in absent)
             exceptions = {f"{split} {table.visual_noun}s missing": list(dict.fromkeys(absent))}
             if not table.id_is_key:
+                # people wrote these stories about the album: they still serve as its references
                 self.further_references.setdefault(split, []).extend(left_out)
                 names = f"{split} {table.nouns}"
                 exceptions[f"{names} left out, images missing"] = [str(e.id) for e in left_out]
@@ -301,11 +291,8 @@ class Corpus:
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
-    """Check that no earlier example has the same id, and add it to ``seen`` (id -> place).
-
-    Raises:
-        UserError: If an example with the same id was seen before.
-    """
+    """Refuse an example whose id was seen before, and add its id to ``seen`` (id -> place)."""
+    # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:
         raise UserError(
             f"{example.where}: {table.noun} {example.id} was given before, at "

@@ -87,11 +87,8 @@ def locked_output(output: Path) -> Iterator[None]:
     """Lock a data folder against other writers; create it if it does not exist.
 
     A folder that was created here is removed if it is empty at the end. Feature stores have a lock
-    of their own, and can be written at the same time.
-
-    Raises:
-        UserError: If another process or thread holds the lock, or the folder cannot be created.
-    """
+    of their own, and can be written at the same time. Raise UserError if another process or thread
+    holds the lock, or the folder cannot be created."""
     writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
     if writer in _writers:
         yield
@@ -118,14 +115,11 @@ def _remove_if_empty(folder: Path) -> None:
 def finish_killed_run(
     output: Path, files: Set[str], *, kind: str, arguments: Optional[dict[str, Any]] = None
 ) -> Optional[dict[str, Any]]:
-    """Move the files of a killed run of this kind into place, if it had prepared all of them.
+    """Move the files of a killed run of this kind into place, if all were complete.
 
     ``files`` are the paths of all prepared files inside ``output``. Returns the report of the
-    killed run if it had the same ``arguments`` (as JSON), else None.
-
-    Raises:
-        UserError: If another process writes to ``output``, it cannot be written, or its partial
-            folder holds foreign files.
+    killed run if it had the same ``arguments`` (as JSON), else None. Raise UserError if another
+    process writes to ``output``, it cannot be written, or its partial folder holds foreign files.
     """
     output = Path(os.path.abspath(output))
     partial = output / _PARTIAL
@@ -159,12 +153,9 @@ def partial_folder(
 
     Meanwhile ``output`` is locked. ``files`` are the paths of all prepared files inside it; other
     files stay. ``overwrite`` allows to replace prepared data of this kind. By ``arguments`` (as
-    JSON), :func:`finish_killed_run` recognises the run.
-
-    Raises:
-        UserError: If another process writes to ``output``, it cannot be written, it has prepared
-            data that may not be replaced, or its partial folder holds foreign files.
-    """
+    JSON), :func:`finish_killed_run` recognises the run. Raise UserError if another process writes
+    to ``output``, it cannot be written, it has prepared data that may not be replaced, or its
+    partial folder holds foreign files."""
     output = Path(os.path.abspath(output))
     with locked_output(output):
         partial = output / _PARTIAL
@@ -243,12 +234,8 @@ def write_report(
 
 
 def read_dictionary_words(path: Path) -> set[str]:
-    """Read the words of a ``dict.txt``.
-
-    Raises:
-        UserError: ``path:line``, if a line is not ``word count``, repeats a word or defines one of
-            fairseq's control symbols.
-    """
+    """Read the words of a ``dict.txt``. Raise UserError with ``path:line``, if a line is not ``word
+    count``, repeats a word or defines one of fairseq's control symbols."""
     words: set[str] = set()
     for number, line in read_lines(path):
         word, _, count = line.rpartition(" ")

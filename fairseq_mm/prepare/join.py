@@ -150,14 +150,15 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
     for key, line in zip(ids, lines):
         tokens.setdefault(key, []).append(line)
     examples = []
-    for key, own in tokens.items():
+    for key, image_lines in tokens.items():
         captions = references.get(key, [])
-        if len(captions) != len(own):
+        # the n-th reference is the published form of the n-th line
+        if len(captions) != len(image_lines):
             raise UserError(
                 f"{references_path}: has {len(captions)} captions of {key}, but {ids_path} has "
-                f"{len(own)} lines of it."
+                f"{len(image_lines)} lines of it."
             )
-        texts = {"captions": captions, "tokens": own}
+        texts = {"captions": captions, "tokens": image_lines}
         examples.append(Example(texts, f"{references_path}: {key}", key, [key]))
     return examples
 

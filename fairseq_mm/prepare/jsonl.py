@@ -25,7 +25,7 @@ Paths = dict[Optional[str], list[Path]]
 
 
 def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
-    """Read a user's own data.
+    """Read a user's own data. Raise UserError with ``path:line``, or if there is no example.
 
     Args:
         table: Field table of the task. A line has its required fields, and may have the optional
@@ -34,22 +34,21 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
             otherwise belong to train.
         keys: Form of image and video keys in the feature store: ``name`` or ``stem`` of the file,
             or ``path`` as in the line.
-
-    Raises:
-        UserError: ``path:line`` and the problem there, or if there is no example.
     """
     files = [path for several in paths.values() for path in several]
     splits: dict[str, Any] = {}
     if table.streamed:
         for path in files:
+            # a pipe can be read only once
             if path.exists() and not path.is_file():
                 raise UserError(f"{path}: must be a file, as it is read twice, but is none.")
         # a pass of its own: it checks every line before anything is written, and gives the lengths
         sizes = Counter(split for split, _ in _Reader(table, keys).examples(paths))
 
         def read(split: str) -> Iterator[Example]:
+            # a new reader, since every id would be a repeated one for the first
             pairs = _Reader(table, keys).examples(paths)
-            return (example for own, example in pairs if own == split)
+            return (example for other, example in pairs if other == split)
 
         splits = {s: Streamed(partial(read, s), size) for s, size in sizes.items()}
     else:
@@ -84,8 +83,8 @@ class _Reader:
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
         """Yield split and example of each line, in the order of the files."""
-        several = [(split, path) for split, files in paths.items() for path in files]
-        for file_split, path in several:
+        split_paths = [(split, path) for split, files in paths.items() for path in files]
+        for file_split, path in split_paths:
             for number, line in read_lines(path):
                 if not line.strip():
                     continue
@@ -96,6 +95,8 @@ class _Reader:
                     if plain
                     else _parse(self.table, line, where)
                 )
+                # ids on some lines only would be mixed with numbers, splits on some lines only with
+                # train
                 for name in (*self.table.uniform, *(["split"] if file_split is None else [])):
                     self._check_uniform(name, entry.get(name) is not None, where)
                 split = entry.get("split")
@@ -126,6 +127,7 @@ class _Reader:
         visual = [self._visual_key(path, where) for path in visual]
         # the number over all files, since line numbers repeat from file to file
         key = str(self.number) if key is None else key
+        # without an album, stories of the same images are a group: images must be in one split only
         return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
 
     def _check_uniform(self, name: str, is_present: bool, where: str) -> None:
@@ -140,7 +142,7 @@ class _Reader:
         key = check_id(
             make_visual_key(path, self.keys), where, what=_article(self.table.visual_noun)
         )
-        # two files of one name in two folders would silently share the features of one of them
+        # two files of one name in two folders would silently share the features of one file
         other, elsewhere = self.path_by_key.setdefault(key, (path, where))
         if other != path:
             raise UserError(
@@ -165,6 +167,7 @@ def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
                 f"{where}: field `{name}` is missing; found {', '.join(entry) or 'none'}."
             )
         _check_type(table, field._replace(name=name), entry[name], where)
+    # read_id checks the id; sorted, since a set would report another field first in each run
     for name in sorted({*table.uniform, "split"} - {"id"}):
         if entry.get(name) is not None:
             _check_type(table, Field(name), entry[name], where)
@@ -199,14 +202,8 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
     """Return the text of a field, or of the file that the field or ``NAME_file`` names.
 
-    Args:
-        entry: Object of the line, with one of the two fields.
-        name: Name of the field.
-        folder: Folder of relative paths.
-        where: ``path:line`` for messages; empty if the caller adds it.
-
-    Raises:
-        UserError: If the file cannot be read.
+    ``folder`` is the folder of relative paths, ``where`` is ``path:line`` for messages, or empty if
+    the caller adds it. Raise UserError if the file cannot be read.
     """
     value = entry.get(name)
     if value is not None and not value.lower().endswith(TRANSCRIPT_SUFFIXES):

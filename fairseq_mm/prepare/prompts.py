@@ -106,6 +106,7 @@ class PromptWriter(FolderWriter):
             counts["empty_pairs_skipped"] += 1
             return None
         if 0 < self.story_words < len(story):
+            # cut before the dictionary is made, as in the release: words of the rest do not count
             counts["stories_cut"] += 1
             counts["words_cut"] += len(story) - self.story_words
             story = story[: self.story_words]
@@ -150,15 +151,16 @@ class PromptWriter(FolderWriter):
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
         """Return the arguments for the pairs, and for the folder of each language model."""
-        several = super().preprocess_arguments(folder, splits)
+        commands = super().preprocess_arguments(folder, splits)
         for name, side in LANGUAGE_MODELS.items():
             arguments = ["--only-source"]
             for split in splits:
                 arguments += [f"--{split}pref", str(folder / "text" / f"{split}.{side}")]
             arguments += ["--destdir", str(folder / name)]
+            # the dictionary of the pairs, so that words have one index in all models
             arguments += ["--srcdict", str(folder / f"dict.{side}.txt"), "--padding-factor", "1"]
-            several.append([*arguments, "--workers", str(self.workers)])
-        return several
+            commands.append([*arguments, "--workers", str(self.workers)])
+        return commands
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
         """Make the folders of language models from the pairs, which fairseq binarises equally."""

@@ -67,6 +67,7 @@ FUNCTION_WORDS = frozenset(
     for word in words.split()
 )
 _PLURALS = {"people", "men", "women", "children", "they", "we", "you", "who"}
+# frequent nouns of captions that look like the form of a verb
 _NOUNS_IN_ING = {
     "building", "clothing", "railing", "ring", "spring", "string", "thing", "king", "wing",
     "ceiling", "evening", "morning", "painting", "wedding", "swing", "sling",
@@ -98,6 +99,7 @@ class RuleTagger:
             follows_ing = before == "VERB" and word_before.endswith("ing")
             if tag == "NOUN" and follows_ing and tags[-2:-1] in (["DET"], ["ADJ"], ["NUM"]):
                 tags[-1] = "ADJ"
+            # a clause has one verb: after it, a word that ends in -s is a noun again
             has_verb = tag == "VERB" or (has_verb and tag not in ("CONJ", "."))
             tags.append(tag)
         return tags
@@ -111,6 +113,7 @@ class RuleTagger:
             return _TAGS[token]
         if token.endswith("ing") and token not in _NOUNS_IN_ING:
             return "VERB"
+        # shorter words with these endings are others: fly, ugly, red, bed, sled
         if token.endswith("ly") and len(token) > 4:
             return "ADV"
         if token.endswith("ed") and len(token) > 4:

@@ -17,11 +17,8 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield ``path: name[number]`` and the entry there, for a list in a JSON file.
-
-    Raises:
-        UserError: If the content has no such list.
-    """
+    """Yield ``path: name[number]`` and the entry there, for a list in a JSON file. Raise UserError
+    if the content has no such list."""
     entries = content.get(name) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise UserError(f"{path}: must be a JSON object with a list `{name}`.")
@@ -34,6 +31,7 @@ def fields_at(where: str) -> Iterator[None]:
     """Report the place of an entry that lacks a field or has one of another type."""
     try:
         yield
+    # what indexing and methods raise on JSON of another shape
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{where}: field is missing or malformed ({error}).") from None
 
@@ -43,12 +41,8 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
 
     Each of its ``images`` has ``filename``, ``split`` and ``sentences`` (``raw`` and ``tokens``).
     ``name`` is the expected value of its field ``dataset``, ``published`` the expected number of
-    images by split; file names become ids.
-
-    Raises:
-        UserError: Naming the file and the image's number, if it holds another data set or an
-            image lacks a field.
-    """
+    images by split; file names become ids. Raise UserError naming the file and the image's number,
+    if it holds another data set or an image lacks a field."""
     content: Any = read_json(path)
     entries = list(list_entries(content, path, "images"))
     # the two division files have one layout: the wrong one would be read without complaint
@@ -75,11 +69,8 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
 
 
 def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
-    """Read ids of images, one per line; ``parse_id`` turns a line into an id, if they differ.
-
-    Raises:
-        UserError: If an image occurs twice.
-    """
+    """Read ids of images, one per line; ``parse_id`` turns a line into an id, if they differ. Raise
+    UserError if an image occurs twice."""
     lines_by_id: dict[str, int] = {}
     for number, line in read_lines(path):
         name = line.strip()
@@ -95,11 +86,8 @@ def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None)
 
 
 def split_files(pairs: list[str]) -> dict[str, Path]:
-    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``.
-
-    Raises:
-        UserError: If an argument has another form, or names an unknown or repeated split.
-    """
+    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``. Raise UserError if an argument has
+    another form, or names an unknown or repeated split."""
     files: dict[str, Path] = {}
     for pair in pairs:
         split, _, file = pair.partition("=")
@@ -118,12 +106,9 @@ def select_splits(
 ) -> None:
     """Fill ``corpus.splits`` by lists of images (split -> ids), and note exceptions.
 
-    Exceptions are listed images without captions, images with captions that are in no list, and
-    ids that are no image names. ``captions`` are the examples by id.
-
-    Raises:
-        UserError: If no image of a list has captions, or an image is in two lists.
-    """
+    Exceptions are listed images without captions, images with captions that are in no list, and ids
+    that are no image names. ``captions`` are the examples by id. Raise UserError if no image of a
+    list has captions, or an image is in two lists."""
     listed = set()
     for split, ids in lists.items():
         examples = [captions[key] for key in ids if key in captions]
@@ -140,5 +125,7 @@ def select_splits(
         "not an image's name": [key for key in captions if not _IMAGE_NAME.fullmatch(key)],
     }
     for what, ids in exceptions.items():
+        # sorted: `listed` is a set, whose order differs between runs
         corpus.add_exception(what, sorted(ids))
+    # an image in two lists would be trained on and tested
     corpus.check_ids()

@@ -33,12 +33,9 @@ _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe
 
 
 def read_transcript(path: Path) -> str:
-    """Read the spoken text from a file: subtitles by its suffix, otherwise the text as it is.
-
-    Raises:
-        UserError: If the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
-            should have subtitles but has none.
-    """
+    """Read the spoken text from a file: subtitles by its suffix, otherwise the text as it is. Raise
+    UserError if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or should
+    have subtitles but does not."""
     content = read_bytes(path)
     marks = [mark for mark in _BYTE_ORDER_MARKS if content.startswith(mark)]
     try:
@@ -86,6 +83,7 @@ def _parse_cues(lines: list[str]) -> list[list[str]]:
     for i, line in enumerate(lines):
         after_blank = i == 0 or not lines[i - 1]
         if _TIMING.match(line):
+            # the number or name of a cue stands above its time, after the text of the cue before
             if cues and _is_name(cues[-1], is_webvtt):
                 cues[-1].pop()
             cues.append([])

@@ -27,14 +27,9 @@ def tag_folder(
 ) -> Iterator[str]:
     """Tag the text of a folder made by ``prepare captions``; yield a line for each file written.
 
-    Args:
-        folder: Data folder.
-        tagger: ``nltk``, ``spacy`` or ``rules``; by default NLTK or spaCy, whichever is installed.
-        model: Model of spaCy.
-
-    Raises:
-        UserError: If there is no text, another process writes to the folder, or the tagger or its
-            model is not installed.
+    By default NLTK or spaCy is used, whichever is installed; ``model`` is a model of spaCy. Raise
+    UserError if there is no text, another process writes to the folder, or the tagger or its model
+    is not installed.
     """
     splits = sorted((folder / "text").glob("*.txt"))
     if not splits:
@@ -75,7 +70,7 @@ def _tag_splits(
 
 
 def installed_tagger() -> str:
-    """Return the first of NLTK and spaCy that is installed; refuse if there is none."""
+    """Return the first of NLTK and spaCy that is installed; refuse to run without either."""
     for name in ("nltk", "spacy"):
         if importlib.util.find_spec(name) is not None:
             return name
@@ -88,16 +83,11 @@ def installed_tagger() -> str:
 def tag_lines(
     lines: Sequence[str], tagger: str, *, model: Optional[str] = None, known: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield the universal tags of each line's tokens, separated by spaces.
+    """Yield the universal tags of each line's tokens, separated by spaces like the tokens.
 
-    Args:
-        lines: Tokens separated by spaces.
-        tagger: One of ``TAGGERS``.
-        model: Model of spaCy; by default ``en_core_web_sm``.
-        known: Texts from which ``rules`` learns verbs.
-
-    Raises:
-        UserError: If the tagger or its model is not installed.
+    ``tagger`` is one of ``TAGGERS``, ``model`` a model of spaCy (default: ``en_core_web_sm``); from
+    the lines ``known`` the rules learn verbs. Raise UserError if the tagger or its model is not
+    installed.
     """
     tag: Callable[[list[str]], list[str]]
     if tagger == "nltk":

@@ -60,6 +60,7 @@ class VisualStoryWriter(FolderWriter):
         story = {"story_id": example.id, "album_id": example.group}
         return {
             "txt": [join_sentences([" ".join(words) for words in sentences])],
+            # check_id refuses tabs in ids
             "visual_ids": ["\t".join(example.visual)],
             "stories.jsonl": [json_line(story)],
         }
@@ -75,6 +76,7 @@ class VisualStoryWriter(FolderWriter):
             album_by_sequence.setdefault("\t".join(example.visual), str(example.group))
         by_sequence: dict[str, list[str]] = {}
         by_album: dict[str, list[str]] = {}
+        # stories without their images are still what people wrote about the album
         for example in [*corpus.splits[split], *corpus.further_references.get(split, [])]:
             story = " ".join(filter(None, map(str.strip, example.texts["sentences"])))
             if story:

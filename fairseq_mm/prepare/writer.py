@@ -173,8 +173,10 @@ class FolderWriter:
 
     def options(self) -> dict[str, object]:
         """Return the options that determine the lines, for ``prepare.json``."""
-        vocabularies = self.vocabularies.values()
-        return {name: value for one in vocabularies for name, value in one.options().items()}
+        options: dict[str, object] = {}
+        for vocabulary in self.vocabularies.values():
+            options.update(vocabulary.options())
+        return options
 
     def remarks(self, corpus: Corpus) -> dict[str, object]:
         """Return further content of ``prepare.json``."""
@@ -221,7 +223,10 @@ class FolderWriter:
         overwrite: bool = False,
         arguments: Optional[dict[str, Any]] = None,
     ) -> dict[str, Any]:
-        """Write ``corpus`` and its own features; an interrupted run leaves only features.
+        """Write ``corpus`` and its own features; return the content of ``prepare.json``.
+
+        An interrupted run leaves only features. Raise UserError if the folder has prepared data, a
+        text has no word or holds a control symbol, or a dictionary has no word.
 
         Args:
             corpus: Examples by split. Without training examples dictionaries must be given.
@@ -231,13 +236,6 @@ class FolderWriter:
             overwrite: Replace prepared data of this kind.
             arguments: Arguments of the run, as JSON. If a killed run with the same arguments had
                 prepared all files, they are moved into place instead of preparing anew.
-
-        Returns:
-            Content of ``prepare.json``.
-
-        Raises:
-            UserError: If the folder has prepared data, a text has no word or holds a control
-                symbol, or a dictionary has no word.
         """
         self._check(corpus, strict)
         kind, files = self.table.kind, self.files()
@@ -291,8 +289,9 @@ class FolderWriter:
         if deviations and strict:
             raise UserError(f"--strict: {'; '.join(deviations)}.")
         vocabularies = self.vocabularies.values()
-        if "train" not in corpus.splits and any(one.dictionary is None for one in vocabularies):
-            options = " and ".join(f"--{one.prefix}dictionary" for one in vocabularies)
+        # fairseq-preprocess can make a dictionary only from training text
+        if "train" not in corpus.splits and any(v.dictionary is None for v in vocabularies):
+            options = " and ".join(f"--{v.prefix}dictionary" for v in vocabularies)
             raise UserError(
                 f"{', '.join(corpus.files)}: no training {self.table.nouns}; without them "
                 f"{options} must give the words."
@@ -319,10 +318,11 @@ class FolderWriter:
                 if lines is None:
                     left_out.append(str(example.id))
                     continue
-                for ending, several in lines.items():
+                for ending, file_lines in lines.items():
+                    # only when needed: without ids there is no file of ids
                     if ending not in files:
                         files[ending] = create(f"{split}.{ending}")
-                    files[ending].writelines(line + "\n" for line in several)
+                    files[ending].writelines(line + "\n" for line in file_lines)
         if not counts[self.counts[0]]:
             raise UserError(
                 f"{', '.join(corpus.files)}: no {self.table.nouns} are left for {split}."
@@ -334,7 +334,7 @@ class FolderWriter:
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         """Tokenize each text of a field; refuse control symbols, and empty texts unless skipped."""
-        several = []
+        token_lists = []
         for number, text in enumerate(example.texts[name], 1):
             tokens = self.tokenize(text)
             # fairseq would read the word </s> in a text as the end of the line, <pad> as padding
@@ -342,7 +342,7 @@ class FolderWriter:
                 filter(self.required.__contains__, tokens), None
             )
             if (tokens or self.skip_empty) and symbol is None:
-                several.append(tokens)
+                token_lists.append(tokens)
                 continue
             field = next(field for field in self.table.texts if field.name == name)
             what = f"{name[:-1]} {number}" if field.many else f"the {name}"
@@ -363,7 +363,7 @@ class FolderWriter:
                 f"{where}: {what} holds {mark} {symbol}, which would be read as such"
                 f"{self.symbol_remedy(symbol)}."
             )
-        return several
+        return token_lists
 
     def symbol_remedy(self, symbol: str) -> str:
         """Return advice for a control symbol in the text, to append to the message."""
@@ -397,7 +397,7 @@ class FolderWriter:
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
         """Run fairseq-preprocess, and report the sizes of the dictionaries."""
         counts = report["counts"]
-        words = sum(one[name] for one in counts.values() for name, _ in self.sides.values())
+        words = sum(split[name] for split in counts.values() for name, _ in self.sides.values())
         # so that a run of several minutes does not look as if it hung
         if words > _WORDS_A_MINUTE:
             minutes = round(words / _WORDS_A_MINUTE)

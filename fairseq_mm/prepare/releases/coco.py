@@ -9,7 +9,7 @@
                     images, and the paper's 4,000 and 1,000 of val2014
 
 The m-RNN paper (Mao et al. 2015, section 7.1) samples 4,000 and 1,000 images of val2014 and does
-not say whether it trained on the others. The released code trained on all of them except image
+not say whether it trained on the others. The released code trained on all other images except
 167126, a broken file in early downloads. --split official trains only on the 82,783 images of
 train2014.
 """
@@ -31,6 +31,7 @@ COCO_IMAGES = {
     "official": {"train": 82783, "valid": 40504},
     "m_rnn": {"train": 118286, "valid": 4000, "test": 1000},
 }
+# the broken file that the released code leaves out of all splits
 M_RNN_EXCLUDED = 167126
 
 
@@ -84,6 +85,7 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
         splits = _select_listed(valid, files[1], lists)
         if M_RNN_EXCLUDED in train or M_RNN_EXCLUDED in valid:
             corpus.exceptions["left out, as in the released lists"] = [str(M_RNN_EXCLUDED)]
+        # images of val2014 in neither list are trained on, as in the released code
         listed = {image.id for images in splits.values() for image in images}
         train.update((n, image) for n, image in valid.items() if image.id not in listed)
         train.pop(M_RNN_EXCLUDED, None)
@@ -145,6 +147,7 @@ def _number(value: Any) -> int:
 
 def read_image_numbers(path: Path) -> list[int]:
     """Read image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``)."""
+    # the lists of the released code are object arrays
     if path.suffix in (".npy", ".pkl", ".pickle"):
         raise UserError(
             f"{path}: is a pickle, which may run anything when it is read; write its image "
@@ -159,7 +162,7 @@ def read_image_numbers(path: Path) -> list[int]:
         entries = [(f"{path}:{n}", line.strip()) for n, line in read_lines(path) if line.strip()]
     numbers = []
     for where, entry in entries:
-        # the zeros before a number are no part of it: lists have 391895 or
+        # zeros before a number do not count: lists have 391895 or
         # COCO_val2014_000000391895
         match = re.fullmatch(r"(?:.*[_/])?0*(\d{1,18})(?:\.jpg)?", entry)
         if match is None:

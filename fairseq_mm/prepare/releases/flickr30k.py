@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="The release's results_20130124.token or results.csv, for its captions (default: "
-        "those of the split).",
+        "the captions of the split).",
     )
     parser.add_argument(
         "--split-ids",
@@ -46,17 +46,15 @@ def read(args: argparse.Namespace) -> Corpus:
     lists = split_files(args.split_ids)
     if not lists:
         return read_flickr30k(args.division, args.captions)
+    # the first argument has the captions then, and a second file would be ignored
     if args.captions is not None:
         raise UserError("--captions: with --split-ids the captions are the first argument.")
     return read_listed(args.division, lists)
 
 
 def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
-    """Read Flickr30k in a split given by lists of file names or their stems.
-
-    Raises:
-        UserError: If a file is malformed, or an image is in two lists.
-    """
+    """Read Flickr30k in a split given by lists of file names or their stems. Raise UserError if a
+    file is malformed, or an image is in two lists."""
     captions, repaired = _read_captions(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]
     corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
@@ -67,12 +65,14 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
 
 
 def _file_name(line: str) -> str:
+    # lists have the name with or without its ending, and some of them a folder
     name = line.rpartition("/")[2]
     return name if name.lower().endswith(".jpg") else f"{name}.jpg"
 
 
 def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
     """Read captions of either layout by image name; return also images with a repaired line."""
+    # Karpathy's file in the place of the release's is a likely mistake
     if path.suffix == ".json":
         raise UserError(f"{path}: must be results_20130124.token or results.csv.")
     return read_results_csv(path) if path.suffix == ".csv" else (read_token_file(path), [])
@@ -87,6 +87,7 @@ def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) ->
     if captions_file is None:
         return corpus
     captions, repaired = _read_captions(captions_file)
+    # only the division is Karpathy's: the captions come from the release
     lists = {split: [str(image.id) for image in images] for split, images in corpus.splits.items()}
     corpus.files.append(str(captions_file))
     corpus.add_exception("line without its second bar", repaired)

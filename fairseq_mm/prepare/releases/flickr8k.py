@@ -37,14 +37,15 @@ def read(args: argparse.Namespace) -> Corpus:
 def read_flickr8k(folder: Path) -> Corpus:
     """Read Flickr8k's text release from a folder; only the training list is required.
 
-    The release has captions of 92 images that are in no list; one of them has a name that is no
-    image name, ``2258277193_586949ec62.jpg.1``. Both are listed as exceptions.
+    The release has captions of 92 images that are in no list. The name of an image,
+    ``2258277193_586949ec62.jpg.1``, is no image name. Both are listed as exceptions.
     """
     token_file = folder / "Flickr8k.token.txt"
     corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)
     captions = read_token_file(token_file)
     lists = {}
     for split, name in FLICKR8K_LISTS.items():
+        # train is required, since the dictionary is made from it
         if split != "train" and not (folder / name).exists():
             corpus.notes.append(f"{split}: skipped, {folder / name} is not there")
             continue
@@ -58,6 +59,7 @@ def read_token_file(path: Path) -> dict[str, Example]:
     """Read ``name.jpg#0<TAB>caption`` lines to a dict from image names to images."""
 
     def parse(line: str) -> Optional[tuple[str, int, str]]:
+        # greedy, so that the last # is the separator: a name may contain another one
         match = re.fullmatch(r"([^\t]+)#(\d+)\t(.*)", line)
         return match and (match[1], int(match[2]), match[3])
 
@@ -70,11 +72,8 @@ def read_numbered_captions(
     """Read one caption per line to a dict from image names to images, whose captions are in order.
 
     ``parse`` turns a line into image name, number and caption, or None if it has another form;
-    ``form`` is that form, for messages.
-
-    Raises:
-        UserError: ``path:line``, if a line has another form or repeats a caption's number.
-    """
+    ``form`` is that form, for messages. Raise UserError with ``path:line``, if a line has another
+    form or repeats a caption's number."""
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}
     for line_number, line in read_lines(path):
@@ -92,6 +91,7 @@ def read_numbered_captions(
         captions[number] = caption.strip()
         places.setdefault(image, where)
     return {
+        # by number, so that the order of the lines does not matter
         image: captioned_image(image, [captions[n] for n in sorted(captions)], places[image])
         for image, captions in numbered.items()
     }

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="ACTIONS",
         help="Folder of VIDEO.npy, which become DIR/features.h5; without it the data folder is for "
-        "models that read text alone.",
+        "models that read only text.",
     )
     parser.add_argument(
         "--dtype",
@@ -197,6 +197,7 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
         raise UserError(f"{tran}: must have a transcript a line, but is empty.")
     for (number, transcript), (_, summary), (_, feature_file) in zip(*lines.values()):
         where = f"{action}:{number}"
+        # the paths were written on other systems: os.path knows one separator only
         stem, ending = os.path.splitext(re.split(r"[/\\]", feature_file.strip())[-1])
         if ending != ".npy":
             raise UserError(
@@ -211,6 +212,7 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
     from fairseq_mm.data.feature_importers import open_files
 
     try:
+        # one listing instead of 79,000 questions to a network file system
         names = set(os.listdir(folder))
     except OSError as error:
         raise UserError(f"--features {folder}: cannot be read ({error.strerror}).") from None
@@ -226,10 +228,7 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """Write the feature store, or continue an interrupted writer; return whether it was written.
-
-    Raises:
-        UserError: Naming the file, if features are not ``[T, 2048]`` finite numbers.
-    """
+    Raise UserError naming the file, if features are not ``[T, 2048]`` finite numbers."""
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.data.feature_store_writer import remove_leftover

@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--captions",
         choices=CAPTION_UNITS,
         default=CAPTION_UNITS[0],
-        help="Whether each sentence of a description is a caption, or all of it is one (default: "
-        "%(default)s).",
+        help="Whether each sentence of a description is a caption, or the whole description "
+        "(default: %(default)s).",
     )
 
 
@@ -66,12 +66,10 @@ def _image_name(name: str) -> str:
 def read_iapr_tc12(
     annotations: Path, lists: dict[str, Path], *, captions: str = "sentences"
 ) -> Corpus:
-    """Read IAPR TC-12.
+    """Read IAPR TC-12 from the annotation files in a folder, at any depth.
 
-    Args:
-        annotations: Folder of the English annotation files, at any depth.
-        lists: Split -> list of images, one per line (``00/25``, with or without ``.jpg``).
-        captions: Part that becomes a caption: each of the ``sentences``, or the ``description``.
+    ``lists`` are files of images by split, one per line (``00/25``, with or without ``.jpg``). Each
+    of the ``sentences`` of an image becomes a caption, or its whole ``description``.
     """
     paths = sorted(annotations.rglob("*.eng"))
     if not paths:
@@ -82,9 +80,11 @@ def read_iapr_tc12(
         key = check_id(_image_name(image), str(path))
         if key in items:
             raise UserError(f"{path}: image {key} was given before, at {items[key].where}.")
+        # the last sentence ends with a semicolon too, after which nothing follows
         sentences = [part.strip() for part in description.split(";") if part.strip()]
         if captions == "description" and sentences:
             sentences = ["; ".join(sentences)]
+        # an image without captions is no example; select_splits reports it if it is in a list
         if sentences:
             items[key] = captioned_image(key, sentences, str(path))
     files = [str(annotations), *map(str, lists.values())]

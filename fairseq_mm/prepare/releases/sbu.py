@@ -42,6 +42,7 @@ def read_sbu(folder: Path) -> Corpus:
             raise UserError(f"{longer}:{number}: {shorter} has only {number - 1} lines.")
         number, url = address
         key = check_id(url.strip().rpartition("/")[2], f"{urls}:{number}")
+        # an id may occur once only, so that its captions are collected as in the other data sets
         if key in images:
             images[key].texts["captions"].append(caption[1].strip())
             repeated.append(key)

@@ -75,13 +75,8 @@ def read(args: argparse.Namespace) -> Corpus:
 def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "text") -> Corpus:
     """Read the visual stories of a tier, in the order in which they begin in the file.
 
-    Stories without five sentences at five different positions, or with two albums, are left out
-    and listed.
-
-    Args:
-        folder: Folder with ``{train,val,test}.<tier>.json``; a split may be missing.
-        tier: ``story-in-sequence`` or ``description-in-sequence``.
-        text_field: ``text`` or ``original_text``.
+    Stories without five sentences at five different positions, or with two albums, are left out and
+    listed. ``folder`` has ``{train,val,test}.<tier>.json``; a split may be missing.
     """
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier, "text": text_field}

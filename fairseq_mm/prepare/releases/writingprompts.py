@@ -24,6 +24,7 @@ from fairseq_mm.prepare.prompts import TABLE
 WRITING_PROMPTS_PAIRS = {"train": 272_600, "valid": 15_620, "test": 15_138}
 # number of types, fairseq's four control symbols included
 WRITING_PROMPTS_TYPES = {"dict.wp_source.txt": 19_025, "dict.wp_target.txt": 104_960}
+# what a user gets who binarises the release as it is
 TYPES_OF_UNCUT_STORIES = 112_832
 STORY_WORDS = 1000
 THRESHOLD = 10
@@ -82,6 +83,7 @@ def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
 
 def _pairs(source: Path, target: Path, length: int) -> Streamed:
     def read() -> Iterator[Example]:
+        # the rest of a longer file has been counted, and allowed by --drop-unpaired
         for (number, prompt), (_, story) in zip(read_lines(source), read_lines(target)):
             texts = {"prompt": [prompt], "story": [story]}
             yield Example(texts, f"{source}:{number}", places={"story": f"{target}:{number}"})
@@ -92,6 +94,7 @@ def _pairs(source: Path, target: Path, length: int) -> Streamed:
 def count_lines(path: Path) -> int:
     try:
         with open(path, "rb") as file:
+            # as bytes: a line break is the same byte in UTF-8, and nothing need be decoded
             return sum(1 for _ in file)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
