@@ -50,7 +50,7 @@ def bleu_sums(
         )
         sums[MAX_ORDER + order] = max(0, length - order)
     sums[-2] = length
-    # of two equally close references the shorter, which the second entry of the pairs decides
+    # the second entry decides between two equally close references: the shorter one counts
     sums[-1] = min((abs(len(tokens) - length), len(tokens)) for tokens in references_tokens)[1]
     return sums
 

@@ -15,11 +15,8 @@ Statistic = Callable[[np.ndarray], float]
 def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int) -> np.ndarray:
     """Compute the corpus scores ``[samples]`` of resampled corpora.
 
-    Args:
-        sums: ``[items, statistics]``.
-        statistic: Function from the sums of one corpus to its score.
-        samples: Number of resampled corpora.
-        seed: Seed of the sampling; equal seeds sample equal items, so that two systems are paired.
+    ``statistic`` turns the sums of a corpus into its score; ``sums`` are ``[items, statistics]``.
+    Equal seeds sample equal items, so that two systems are paired.
     """
     generator = np.random.default_rng(seed)
     scores = []

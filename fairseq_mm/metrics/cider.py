@@ -1,6 +1,6 @@
 """CIDEr-D of single items with fixed document frequencies (Vedantam et al. 2015, section 8).
 
-The constants are those of coco-caption: n-grams of order 1 to 4, sigma 6, factor 10. Also as in
+The constants are from coco-caption: n-grams of order 1 to 4, sigma 6, factor 10. Also as in
 coco-caption, the length difference in the Gaussian penalty is counted in bigrams.
 """
 
@@ -73,11 +73,8 @@ class CiderD:
         self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
     def score(self, hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-        """Score one hypothesis, from 0 to 10; the corpus score is the mean over items.
-
-        Raises:
-            ValueError: If there is no reference.
-        """
+        """Score one hypothesis, from 0 to 10; the corpus score is the mean over items. Raise
+        ValueError if there is no reference."""
         if not references:
             raise ValueError("`references` must have one reference or more, but is empty.")
         counts = [_ngram_counts(tokens) for tokens in references]

@@ -17,11 +17,8 @@ _IMAGE = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,12})(?:\.jpg)?", re.ASCII)
 
 
 def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
-    """Return the COCO numbers of image files or image numbers, by name.
-
-    Raises:
-        UserError: If a name is not a COCO name, or an image has two names.
-    """
+    """Return the COCO numbers of image files or image numbers, by name. Raise UserError if a name
+    is not a COCO name, or an image has two names."""
     ids: dict[str, int] = {}
     earlier: dict[int, str] = {}
     for name in names:
@@ -32,6 +29,7 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
                 f"391895, but one is {json.dumps(name[:80])}."
             )
         number = int(match[1])
+        # one image under two names would get two captions, which the server does not expect
         if number in earlier:
             raise UserError(
                 "--submission: an image must have one caption, but "
@@ -43,11 +41,8 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def coco_results(captions: Mapping[str, str]) -> str:
-    """Return the content of a results file from the caption of each image.
-
-    Raises:
-        UserError: See :func:`coco_image_ids`.
-    """
+    """Return the content of a results file from the caption of each image. Raise UserError as
+    :func:`coco_image_ids` does."""
     ids = coco_image_ids(captions)
     entries = [{"image_id": ids[name], "caption": text} for name, text in captions.items()]
     return json.dumps(entries, ensure_ascii=False) + "\n"

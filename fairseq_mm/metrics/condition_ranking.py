@@ -103,6 +103,7 @@ class AlbumRanking(NamedTuple):
 
 def condition_columns(texts: Iterable[str]) -> Columns:
     """Assign a column to each story's condition; white space does not distinguish conditions."""
+    # equal texts share a column: a prompt must not be a distractor of itself
     column_by_text: dict[str, int] = {}
     true = [
         column_by_text.setdefault(" ".join(text.split()), len(column_by_text)) for text in texts
@@ -121,19 +122,10 @@ def draw_distractors(
 ) -> np.ndarray:
     """Sample, for each draw and story, distinct conditions other than the story's own.
 
-    Args:
-        true: ``[stories]``, column of each story's own condition.
-        num_columns: Number of columns to sample from with equal probability.
-        draws: Number of draws.
-        distractors: Number of conditions per draw and story.
-        seed: Seed of the sampling.
-        on_draw: Called after each draw.
-
-    Returns:
-        ``[draws, stories, distractors]``, columns.
-
-    Raises:
-        ValueError: If there are too few columns, or ``true`` has an invalid column.
+    ``true`` are the columns ``[stories]`` of the stories' own conditions; all ``num_columns`` are
+    equally probable. ``on_draw`` is called after each draw. Returns columns ``[draws, stories,
+    distractors]``. Raise ValueError if there are too few columns, or ``true`` has an invalid
+    column.
     """
     if num_columns <= distractors:
         raise ValueError(
@@ -189,6 +181,7 @@ def _gather_scores(
     rows = np.arange(len(true))[:, None]
     own = scores[rows, true[:, None]]
     others = scores[rows, distractors]
+    # comparisons with NaN are False: with a missing score the true condition would win
     lacking = np.isnan(others) | np.isnan(own)
     if lacking.any():
         draw, story, place = np.argwhere(lacking)[0]
@@ -201,19 +194,16 @@ def _gather_scores(
 
 
 def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Compute the credit of each story in each draw.
+    """Compute the credit ``[draws, stories]`` of each story in each draw.
+
+    It is 1 if the true prompt is the likeliest, 0 if another one is likelier, and 1 / number of the
+    likeliest prompts in a tie: the expectation of a guess. Raise ValueError naming the story and
+    column, if a needed score is NaN.
 
     Args:
         scores: ``[stories, columns]``, log-likelihoods; NaN for pairs that were not scored.
         true: ``[stories]``, columns.
         distractors: ``[draws, stories, distractors]``, columns.
-
-    Returns:
-        ``[draws, stories]``: 1 if the true prompt is the likeliest, 0 if another one is likelier,
-        and 1 / number of the likeliest prompts if it is one of several: the expectation of a guess.
-
-    Raises:
-        ValueError: Naming the story and column, if a needed score is NaN.
     """
     own, others = _gather_scores(scores, true, distractors)
     equal = (others == own).sum(axis=2)
@@ -225,7 +215,7 @@ def all_draws_credits(
 ) -> np.ndarray:
     """Compute the mean credit ``[stories]`` of each story over all possible draws.
 
-    Of the M other prompts, w score lower than the true one and t equally. A draw without higher
+    Among the M other prompts, w score lower than the true one and t equally. A draw without higher
     ones and with j equal ones gives 1 / (1 + j). Summed over j by Vandermonde's identity, the mean
     is (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)) with K distractors. Without ties this
     is C(w, K) / C(M, K), the probability that no better prompt is sampled. ``scores`` must be
@@ -233,6 +223,7 @@ def all_draws_credits(
     """
     own = scores[np.arange(len(true)), true][:, None]
     lower = (scores < own).sum(axis=1)
+    # without the own condition
     equal = (scores == own).sum(axis=1) - 1
     # in Python's integers: binomials of a thousand prompts do not fit into 64 bits
     possible = comb(scores.shape[1] - 1, distractors)
@@ -253,16 +244,14 @@ def rank_prompts(
     seed: int = 1,
 ) -> PromptRanking:
     """Compute the prompt ranking accuracy of one system, see :func:`draw_credits` for the arrays.
-
-    Raises:
-        ValueError: If there is no story, or a needed score is missing.
-    """
+    Raise ValueError if there is no story, or a needed score is missing."""
     draws, stories, K = distractors.shape
     credit = draw_credits(scores, true, distractors)
     generator = np.random.default_rng(seed)
     # stories and draws are resampled independently, since both are random samples
     story_counts = generator.multinomial(stories, np.full(stories, 1 / stories), size=samples)
     draw_counts = generator.multinomial(draws, np.full(draws, 1 / draws), size=samples)
+    # all resampled means as one product of counts, since indexing 2,000 samples would take seconds
     totals = np.einsum("nd,ds,ns->n", draw_counts, credit, story_counts, optimize=True)
     all_draws, all_draws_interval = None, None
     if not np.isnan(scores).any():
@@ -286,11 +275,8 @@ def candidate_ranks(
     """Compute the ranks ``[draws, stories]`` of the own images, see :func:`draw_credits`.
 
     A rank is 1 + the number of others that are at least as likely; a log-likelihood that is lower
-    by at most ``tie`` counts as equal.
-
-    Raises:
-        ValueError: Naming the story and column, if a needed score is NaN.
-    """
+    by at most ``tie`` counts as equal. Raise ValueError naming the story and column, if a needed
+    score is NaN."""
     own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)
 
@@ -305,11 +291,8 @@ def rank_albums(
 ) -> AlbumRanking:
     """Rank the albums of one system, with the arguments of :func:`rank_prompts`.
 
-    Ties count against the system, and the intervals are over stories.
-
-    Raises:
-        ValueError: See :func:`rank_prompts`.
-    """
+    Ties count against the system, and the intervals are over stories. Raise ValueError as
+    :func:`rank_prompts` does."""
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
     limits: tuple[Optional[float], Optional[float]] = (None, None)
@@ -318,6 +301,7 @@ def rank_albums(
     figures = []
     for values, chance, limit in (
         (ranks == 1, 1 / (K + 1), limits[0]),
+        # the mean of the ranks 1 to K + 1
         (ranks, (K + 2) / 2, limits[1]),
     ):
         means = values.mean(axis=0)  # [stories]
@@ -333,7 +317,7 @@ def rank_albums(
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
     """Compute share of first ranks and mean rank over all draws of K = ``drawn`` other albums.
 
-    Of M other albums, w are less likely than the own one. With probability C(w, K) / C(M, K) no
+    Among M other albums, w are less likely than the own one. With probability C(w, K) / C(M, K) no
     sampled album is at least as likely, and on average K (M - w) / M are.
     """
     own = scores[np.arange(len(true)), true][:, None]

@@ -108,13 +108,8 @@ class CopiedRuns:
     ) -> None:
         """Search a training file, which has one story per line, words separated by white space.
 
-        Args:
-            path: Path of the file.
-            block: Number of characters to read at once, completed to whole lines.
-            progress: Called with the number of characters of each block.
-
-        Raises:
-            UserError: If the file cannot be read.
+        ``block`` characters are read at once, completed to whole lines; ``progress`` is called with
+        the number of characters of each block. Raise UserError if the file cannot be read.
         """
         self._lines_read = 0
         try:

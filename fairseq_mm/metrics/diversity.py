@@ -44,7 +44,7 @@ def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
     """Compute the share of texts that equal no training text, both tokenized in the same way."""
     if not texts:
         return 0.0
-    # Only training texts that equal a generated one are kept: a set of all of them would be large.
+    # only training texts that equal a generated text are kept: a set of all would be large
     wanted = {tuple(tokens) for tokens in texts}
     known = {key for key in (tuple(tokens) for tokens in training_texts) if key in wanted}
     return sum(tuple(tokens) not in known for tokens in texts) / len(texts)
@@ -83,6 +83,7 @@ def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
     shares = []
     for number, sentence in enumerate(sentences):
         grams = ngrams(sentence, n)
+        # a sentence of fewer than n words says nothing about repetition
         if number and grams:
             shares.append(sum(ngram in seen for ngram in grams) / len(grams))
         seen.update(grams)
@@ -92,9 +93,10 @@ def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
 def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
     """Compute the share of the second and later sentences that equal an earlier sentence.
 
-    Empty sentences are ignored. The result is None for fewer than two sentences.
+    Empty sentences are ignored. Fewer than two sentences give None.
     """
     texts = [tuple(sentence) for sentence in sentences if sentence]
+    # the first sentence has nothing that it could repeat
     repeats = [sentence in texts[:number] for number, sentence in enumerate(texts)][1:]
     return sum(repeats) / len(repeats) if repeats else None
 

@@ -47,6 +47,7 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
     low, high = float(np.min(scores)), float(np.max(scores))
     exponent = -3 if high == low else math.floor(math.log10((high - low) / most))
     while True:
+        # widths that people read easily on an axis
         for factor in (1, 2, 5):
             first, last = (_in_steps(x, factor, exponent) for x in (low, high))
             number = max(1, math.ceil(last) - math.floor(first))

@@ -81,11 +81,8 @@ def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> 
 
 
 def has_generated_lines(path: str, text: str) -> bool:
-    """Return whether a file has texts of fairseq-generate.
-
-    Raises:
-        UserError: If it has lines of fairseq-generate, but no text can be read from them.
-    """
+    """Return whether a file has texts of fairseq-generate. Raise UserError if it has lines of
+    fairseq-generate, but no text can be read from them."""
     if re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE):
         return True
     lines = [line for line in text.split("\n") if line.strip()]
@@ -98,12 +95,8 @@ def has_generated_lines(path: str, text: str) -> bool:
 
 
 def parse_generated(path: str, text: str) -> GeneratedOutput:
-    """Parse the output of one run.
-
-    Raises:
-        UserError: If a line has no score, a line of the split was generated more than once, or the
-            logs of the parts have different settings.
-    """
+    """Parse the output of one run. Raise UserError if a line has no score, a line of the split was
+    generated more than once, or the logs of the parts have different settings."""
     # other commands log the options of generation too, but generate nothing
     log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
     _check_logs_agree(path, text)

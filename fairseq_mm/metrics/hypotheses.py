@@ -80,11 +80,11 @@ def read_hypotheses(
         item_ids: Ids of the references in order: line i of a plain text file is item i, unless its
             lines begin with ids and tabs, like the output of fairseq-mm caption.
         visual_ids: Id of each line of the split, which maps the line numbers of fairseq-generate,
-            or of plain text files with a line for each of them, to items.
+            or of plain text files with a line for each id, to items.
         split: Name of the split; output of fairseq-generate for another split is refused.
 
     Raises:
-        UserError: Naming file and line, if the file has none of the formats, is empty, or has an
+        UserError: Naming file and line, if the file has another format, is empty, or has an
             unexpected number of lines.
     """
     try:
@@ -244,6 +244,7 @@ def _read_plain(
     if len(lines) == len(item_ids):
         hypotheses.texts = dict(zip(item_ids, lines))
     elif visual_ids is not None and len(lines) == len(visual_ids):
+        # an item has several lines in a split: equal texts are no repetition
         for key, line in zip(visual_ids, lines):
             if hypotheses.texts.setdefault(key, line) != line and key not in hypotheses.repeated:
                 hypotheses.repeated.append(key)

@@ -65,12 +65,14 @@ class _Jar:
             raise UserError(f"METEOR's Java could not be started: {command[0]}: {error}") from None
         # a thread reads, since a pipe cannot be read with a timeout on every system
         self._lines: queue.Queue[Optional[str]] = queue.Queue()
+        # daemon threads: a hung Java must not keep Python from ending
         threading.Thread(target=self._read, daemon=True).start()
 
     def __enter__(self) -> "_Jar":
         return self
 
     def __exit__(self, *_: object) -> None:
+        # killed, since the jar would wait for further lines
         self._process.kill()
         self._process.wait()
         self._errors.close()
@@ -79,6 +81,7 @@ class _Jar:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line.decode("utf-8", "replace").strip())
+        # the end of the output, which a reader would otherwise wait for until the timeout
         self._lines.put(None)
 
     def write(self, lines: Sequence[str]) -> None:
@@ -133,7 +136,11 @@ def meteor(
     normalize: bool = True,
     timeout: float = 300.0,
 ) -> tuple[float, list[float]]:
-    """Score tokenized texts (tokens joined by spaces).
+    """Score tokenized texts (tokens joined by spaces), each against its references.
+
+    Returns the score of the corpus and the scores of the items, between 0 and 1. Raise UserError if
+    Java or the jar is missing, fails, or hangs, the numbers of texts differ, or ``task`` is
+    unknown.
 
     Args:
         hypotheses: One text per item.
@@ -141,13 +148,6 @@ def meteor(
         task: Task for which the parameters were tuned; coco-caption uses ``rank``.
         normalize: Use the jar's ``-norm``: its own tokenization and lower-casing.
         timeout: Seconds without an answer after which Java counts as hung.
-
-    Returns:
-        The score of the corpus and the scores of the items, between 0 and 1.
-
-    Raises:
-        UserError: If Java or the jar is missing, fails, or hangs; if the numbers of texts differ;
-            if ``task`` is unknown.
     """
     if task not in TASKS:
         raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
@@ -199,18 +199,11 @@ def align(
     *,
     timeout: float = 300.0,
 ) -> list[list[Match]]:
-    """Align the words of each pair with METEOR (``-l en``, task rank, without ``-norm``).
+    """Align each hypothesis with its reference by METEOR (``-l en``, task rank, without ``-norm``).
 
-    Args:
-        hypotheses: Tokens without white space in them.
-        references: One reference for each hypothesis.
-        timeout: Seconds for the start; each pair adds half a second. Java counts as hung after it.
-
-    Returns:
-        Matches of each pair, in the order of the reference.
-
-    Raises:
-        UserError: If Java or the jar is missing, fails, or hangs; if the numbers of texts differ.
+    Tokens must not contain white space. Java counts as hung after ``timeout`` seconds and half a
+    second for each pair. Returns the matches of each pair, in the order of the reference. Raise
+    UserError if Java or the jar is missing, fails, or hangs, or the numbers of texts differ.
     """
     if len(hypotheses) != len(references):
         raise UserError(

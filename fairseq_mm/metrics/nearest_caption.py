@@ -74,7 +74,10 @@ class NearestCaption:
             minlength=len(captions) * MAX_ORDER,
         ).reshape(len(captions), MAX_ORDER)
         self._inverse_norms = _inverse_roots(squares)  # [captions, orders]
+        # the length penalty counts bigrams, as in cider.py
         self._num_bigrams = np.array([max(0, len(tokens) - 1) for tokens in captions])
+        # entries of n-gram v are at starts[v]:starts[v + 1], so that a text reads only its own
+        # n-grams
         by_ngram = np.argsort(ngram_ids, kind="stable")
         self._starts = np.searchsorted(ngram_ids[by_ngram], np.arange(V + 1))
         self._owners, self._counts = owner_ids[by_ngram], entry_counts[by_ngram]

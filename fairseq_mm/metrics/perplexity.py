@@ -27,11 +27,8 @@ def sentence_perplexity(text: LogProbability) -> float:
 
 
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the mean of the sentences' perplexities: every sentence has the same weight.
-
-    Raises:
-        ValueError: If there is no text.
-    """
+    """Compute the mean of the sentences' perplexities: every sentence has the same weight. Raise
+    ValueError if there is no text."""
     values = [sentence_perplexity(text) for text in texts]
     if not values:
         raise ValueError("`texts` must have one text or more, but is empty.")
@@ -40,14 +37,12 @@ def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
 
 def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
     """Compute the perplexity of all texts as one: tokens have equal weights, as in equation 6.
-
-    Raises:
-        ValueError: If there is no token.
-    """
+    Raise ValueError if there is no token."""
     texts = list(texts)
     num_tokens = sum(text.num_tokens for text in texts)
     if num_tokens == 0:
         raise ValueError("`texts` must have one token or more, but has none.")
+    # fsum is exact, so that the order of the lines does not change the result
     return 2 ** (-math.fsum(text.log2_sum for text in texts) / num_tokens)
 
 
@@ -55,11 +50,8 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
     """Compute the perplexity as in the released code of Li et al. 2020 (Transtory-XL): too low.
 
     Each sentence begins with a given token, which costs nothing, but is counted. The mean is taken
-    within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``.
-
-    Raises:
-        ValueError: If there is no sentence.
-    """
+    within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``. Raise
+    ValueError if there is no sentence."""
     losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
     if not losses:
         raise ValueError("`sentences` must have one sentence or more, but is empty.")

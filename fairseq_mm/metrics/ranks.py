@@ -48,16 +48,15 @@ def true_ranks(
 ) -> TrueRanks:
     """Compute the ranks of the true candidates of all queries.
 
+    Raise ValueError if a query has no true candidate, a score is NaN, a true candidate's score is
+    ``-inf``, or a block has another shape.
+
     Args:
         score_block: Function ``(start, end)`` -> ``[end - start, C]`` scores of these queries and
             all candidates, greater is better. ``-inf`` removes a candidate from a query's list.
         query_groups: ``[Q]`` group of each query, such as the number of its image.
         candidate_groups: ``[C]`` group of each candidate; candidates in the query's group are true.
         block: Number of queries per call of ``score_block``.
-
-    Raises:
-        ValueError: If a query has no true candidate, a score is NaN, a true candidate's score is
-            ``-inf``, or a block has another shape.
     """
     queries, candidates = np.asarray(query_groups), np.asarray(candidate_groups)
     order = np.argsort(candidates, kind="stable")
@@ -70,6 +69,7 @@ def true_ranks(
             if len(queries)
             else "there are no queries to rank candidates for."
         )
+    # queries have different numbers of true candidates: rows are padded to the largest
     most = int(counts.max())
     ranks, num_candidates = [], []
     for start in range(0, len(queries), block):
@@ -141,13 +141,9 @@ def chance_summary(
 ) -> RankSummary:
     """Compute the expected results for candidates in random order: the row "Random" of the papers.
 
-    Its median rank is the smallest rank that the first true candidate reaches with a probability of
-    at least one half.
-
-    Args:
-        num_true: ``[Q]`` number of true candidates of each query, 1 or more.
-        num_candidates: ``[Q]`` number of all candidates of each query.
-        recall_at: K of each R@K.
+    ``num_true`` and ``num_candidates`` are numbers ``[Q]`` of true and of all candidates of each
+    query. The median rank is the smallest rank that the first true candidate reaches with a
+    probability of at least one half.
     """
     # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)

@@ -12,7 +12,7 @@ from fairseq_mm.metrics.generated_output import LOGGED_SETTINGS, read_settings
 _PACKAGES = ("fairseq", "fairseq-fixed", "torch", "numpy", "pycocoevalcap", "sacrebleu")
 # hashing a larger file, such as a feature store of video frames, would take longer than scoring
 _HASHED_BYTES = 4 << 30
-# the log precedes the texts, of which there may be gigabytes
+# the log is at the head of the file, which may have gigabytes of texts
 _LOG_CHARACTERS = 1 << 18
 
 
@@ -29,7 +29,7 @@ def file_hash(path: str) -> dict[str, object]:
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Read the decoding settings of a file of generated texts; empty if it has none.
+    """Read the decoding settings of a file of generated texts; empty if there are no settings.
 
     They are in the log lines at the head of fairseq-generate's output, or in ``options`` of the
     first line of a JSONL file of fairseq-mm's commands.
@@ -55,18 +55,16 @@ def allows_unk(path: str) -> Optional[bool]:
 def result_card(
     *, command: str, files: dict[str, Optional[str]], generated: Optional[str]
 ) -> dict[str, object]:
-    """Return the card of a result.
+    """Return the card of a result: command line, versions, hashes of files (by role) and settings.
 
-    Args:
-        command: Command line.
-        files: Role -> path of an input file, which is hashed; None is skipped.
-        generated: Output of fairseq-generate, whose log names decoding settings, checkpoint and
-            feature store; or JSONL of fairseq-mm's commands, which has decoding settings; or None.
+    ``generated`` is output of fairseq-generate, whose log names decoding settings, checkpoint and
+    feature store, or JSONL of fairseq-mm's commands, which has decoding settings.
     """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):
         try:
             versions[package] = metadata.version(package)
+        # most of the packages are optional, and fairseq has two distributions
         except metadata.PackageNotFoundError:
             continue
     card: dict[str, object] = {
@@ -78,6 +76,7 @@ def result_card(
     settings = {} if generated is None else decoding_settings(generated)
     if settings:
         card["decoding"] = settings
+    # fairseq separates the parts of --path by os.pathsep; stores are separated as in --features
     for role, key, separator in (("checkpoints", "path", os.pathsep), ("stores", "features", ":")):
         paths = settings.get(key)
         if isinstance(paths, str) and paths:

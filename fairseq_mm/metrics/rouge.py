@@ -33,16 +33,14 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
 
 def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Compute ROUGE-L between 0 and 1; the corpus score is the mean. An empty hypothesis scores 0.
-
-    Raises:
-        ValueError: If there is no reference.
-    """
+    Raise ValueError if there is no reference."""
     if not references:
         raise ValueError("`references` must have one reference or more, but is empty.")
     if not hypothesis:
         return 0.0
     precision = recall = 0.0
     for reference in references:
+        # an empty reference has no recall
         if not reference:
             continue
         common = longest_common_subsequence(hypothesis, reference)
@@ -57,11 +55,7 @@ def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> f
 def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
     """Compute ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
 
-    It is 0 if either text has fewer than n tokens.
-
-    Raises:
-        ValueError: If ``n`` is below 1.
-    """
+    It is 0 if either text has fewer than n tokens. Raise ValueError if ``n`` is below 1."""
     if n < 1:
         raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
     total = max(0, len(hypothesis) - n + 1) + max(0, len(reference) - n + 1)

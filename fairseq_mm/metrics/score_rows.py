@@ -38,6 +38,7 @@ def signature(metric: str, **properties: object) -> str:
     order; None skips a property.
     """
     parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
+    # with the version, since a tokenizer or metric may change between versions
     return "|".join([metric, *parts, f"version:fairseq_mm-{__version__}"])
 
 
@@ -52,7 +53,7 @@ def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> st
 
 @dataclass
 class Row:
-    """One score, or the reason why there is none.
+    """One score, or the reason why it is missing.
 
     Args:
         name: Name of the score, such as ``bleu4``.
@@ -131,12 +132,14 @@ class TokenizedItems:
             tok=tokenization,
             **_TOKEN_PROPERTIES[tokenization],
             **properties,
+            # a model that must not write <unk> has to guess, which changes every score
             unk=None if self.allows_unk is None else ("yes" if self.allows_unk else "no"),
         )
 
 
 def mean_from_sums(sums: np.ndarray) -> float:
     """Divide the first of two sums by the second; 0 over 0 is 0."""
+    # a resampled corpus may consist of items without a value
     return float(sums[0] / sums[1]) if sums[1] else 0.0
 
 
@@ -171,6 +174,7 @@ def ratio_row(
 
 def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
     """Build the row of a score that is the mean of its items' scores."""
+    # as a ratio of sums, so that the bootstrap resamples means like all other scores
     sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
     return ratio_row(name, sums, sign, note, per_item=scores)
 

@@ -32,13 +32,9 @@ class BestTemperature(NamedTuple):
 def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperature:
     """Find the temperature with the highest log-likelihood.
 
-    Args:
-        temperatures: ``[G]`` in ascending order.
-        sums: ``[3, G]``: sum of the words' log-probabilities at each temperature, and its first and
-            second derivative by 1 / temperature.
-
-    Raises:
-        ValueError: If there are fewer than two temperatures, or the shapes do not match.
+    ``sums`` are ``[3, G]``: sum of the words' log-probabilities at each of the ascending
+    ``temperatures`` ``[G]``, and its first and second derivative by 1 / temperature. Raise
+    ValueError if there are fewer than two temperatures, or the shapes do not match.
     """
     if len(temperatures) < 2 or sums.shape != (3, len(temperatures)):
         raise ValueError(

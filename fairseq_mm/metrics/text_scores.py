@@ -42,6 +42,7 @@ def _bleu(items: TokenizedItems) -> list[Row]:
     sums = np.stack([bleu_sums(h, r) for h, r in zip(items.hypotheses, items.references)])
     per_item = [bleu_from_sums(row) for row in sums]
     rows = []
+    # from summed statistics: the mean of the items' BLEU would be another metric
     for order, value in enumerate(bleu_from_sums(sums.sum(0))):
         rows.append(
             Row(
@@ -113,6 +114,8 @@ def _rouge_l(items: TokenizedItems) -> list[Row]:
 
 
 def _cider(items: TokenizedItems) -> list[Row]:
+    # document frequencies of the evaluated items, as in coco-caption: scores of a part of a split
+    # cannot be compared with scores of the whole
     scorer = CiderD(items.references)
     scores = [scorer.score_item(tokens, i) for i, tokens in enumerate(items.hypotheses)]
     note = ""
@@ -154,7 +157,7 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
         task="rank",
         norm="no",
         stop=f"{len(STOP_WORDS)}-words",
-        # without this property, in older signatures, every word of a span was removed
+        # older signatures without this property: every word of a span was removed
         span="first",
         bags="sets",
         f1="mean",
@@ -235,6 +238,7 @@ def _copying(items: TokenizedItems) -> list[Row]:
     if items.copied_runs is None:
         return rows_without(signs, "needs --data or --training-text")
     lengths = [run.length for run in items.copied_runs]
+    # an empty text has a share of 0
     sizes = [max(1, len(words)) for words in items.hypotheses]
     shares = [length / size for length, size in zip(lengths, sizes)]
     note = f"{min(lengths)} to {max(lengths)}"

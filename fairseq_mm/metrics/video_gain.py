@@ -34,18 +34,11 @@ class VideoGain:
 def video_gain(
     system: Sequence[float], text_only: Sequence[float], baseline: Sequence[float]
 ) -> VideoGain:
-    """Compute the share of a gain that comes from the video.
+    """Compute the share of a gain that comes from the video, from the scores of each metric.
 
-    A share below 0 means that the video does harm; above 1 that the text-only backbone is worse
-    than the baseline.
-
-    Args:
-        system: Scores of the multimodal system, one per metric; higher is better.
-        text_only: Scores of its backbone, trained in the same way without the video.
-        baseline: Scores of the system with which it is compared.
-
-    Raises:
-        ValueError: If the numbers of metrics differ or are 0.
+    ``text_only`` is the system's backbone, trained in the same way without the video; higher scores
+    are better. A share below 0 means that the video does harm; above 1 that the backbone is worse
+    than the baseline. Raise ValueError if the numbers of metrics differ or are 0.
     """
     if not len(system) == len(text_only) == len(baseline) or not len(system):
         raise ValueError(
@@ -67,18 +60,12 @@ def share_interval(
 ) -> Optional[tuple[float, float]]:
     """Compute the 95 % interval of the share; all systems are resampled with equal items.
 
-    Args:
-        system: ``[items, metrics]`` scores by item, whose means are the system's scores.
-        text_only: ``[items, metrics]`` scores of its backbone.
-        baseline: ``[items, metrics]`` scores of the baseline; or ``[metrics]``, if only its corpus
-            scores are known, which then count as exact.
-        samples: Number of resampled corpora.
-        seed: Seed of the resampling.
-
-    Returns:
-        None if the baseline is as good as the system in a resampled corpus: the share is unbounded.
+    Scores are ``[items, metrics]``. If only the corpus scores ``[metrics]`` of the baseline are
+    known, they count as exact. The result is None if the baseline is as good as the system in a
+    resampled corpus: the share is then unbounded.
     """
     num_items, measures = system.shape
+    # side by side, so that one resampling selects the same items for all three
     columns = [system, text_only, np.broadcast_to(baseline, system.shape)]
 
     def statistic(sums: np.ndarray) -> float:
