@@ -15,14 +15,7 @@ import numpy as np
 
 from fairseq_mm.data.output_file import output_file
 from fairseq_mm.errors import UserError
-from fairseq_mm.ngrams.ngram_model import (
-    END,
-    START,
-    UNKNOWN,
-    NgramModel,
-    NgramTable,
-    find_ngrams,
-)
+from fairseq_mm.ngrams.ngram_model import END, START, UNKNOWN, NgramModel, NgramTable, find_ngrams
 
 _OTHER_UNKNOWN = b"<UNK>"
 _LOG_UNKNOWN = -100.0  # KenLM's value for a model without <unk>
@@ -33,27 +26,23 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
     """Read a model of any order; the file may be compressed by gzip.
 
     A model without ``<unk>`` gets one with log probability -100 to base 10, as in KenLM. ``<UNK>``
-    is accepted as another name of it.
-
-    Raises:
-        UserError: If the file cannot be read or is malformed; the message has the line number.
-    """
+    is accepted as another spelling. Raise UserError if the file cannot be read or is malformed;
+    the message has the line number."""
     path = os.fspath(path)
     try:
         with _open(path) as file:
             return _read(_Lines(path, file))
     except (OSError, EOFError, zlib.error) as error:
+        # gzip raises EOFError for a file that was cut short, zlib.error for damaged content
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as an ARPA file ({reason}).") from None
 
 
 def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
-    """Write a model with numbers of eight digits.
-
-    Raises:
-        UserError: If a word is empty or has spaces, or the file cannot be written.
-    """
+    """Write a model with numbers of eight digits. Raise UserError if a word is empty or has spaces,
+    or the file cannot be written."""
     for word in model.words:
+        # split as bytes, as readers do: str.split() also splits at spaces beyond ASCII
         if word.encode().split() != [word.encode()]:
             raise UserError(f"{path}: words must have no spaces, but {word!r} is one of them.")
     with output_file(path) as file:
@@ -63,6 +52,7 @@ def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
         for n, (table, texts) in enumerate(zip(model.tables, model.ngrams()), start=1):
             file.write(f"\n\\{n}-grams:\n")
             rows = zip(table.log_probs.tolist(), texts, table.backoffs.tolist())
+            # n-grams of the highest order are no contexts and have no backoff
             if n < model.order:
                 file.writelines(f"{p:.8g}\t{text}\t{b:.8g}\n" for p, text, b in rows)
             else:
@@ -71,13 +61,7 @@ def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
 
 
 class _Lines:
-    """Lines of a file, read once in order.
-
-    Attributes:
-        number: Number of the current line.
-        header: The current line if it begins with a backslash, which ends a section of the file;
-            empty at the end of the file.
-    """
+    """Lines of a file, read once in order; ``header`` ends a section, and is empty at the end."""
 
     def __init__(self, path: str, file: BinaryIO) -> None:
         self.path = path
@@ -86,7 +70,7 @@ class _Lines:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines before the next header, without blank ones."""
+        """Yield the lines before the next line that begins with a backslash, without blank ones."""
         self.header = b""
         for line in self._file:
             self.number += 1
@@ -110,11 +94,7 @@ class _Lines:
 class _Section:
     """The G n-grams of one order while they are read.
 
-    Attributes:
-        lines: ``[G]`` line numbers.
-        words: ``[G * order]`` indices of the words.
-        log_probs: ``[G]``
-        backoffs: ``[G]``, 0 if the line has no backoff.
+    ``words`` are [G * order] indices, the other attributes are [G]; a line without backoff has 0.
     """
 
     def __init__(self) -> None:
@@ -126,6 +106,7 @@ class _Section:
 
 
 def _open(path: str) -> BinaryIO:
+    # by content: files are called .arpa as well as .arpa.gz whether compressed or not
     with open(path, "rb") as file:
         is_compressed = file.read(2) == _GZIP_MAGIC
     if is_compressed:
@@ -145,6 +126,7 @@ def _read(lines: _Lines) -> NgramModel:
         lines.expect_header(f"\\{n}-grams:")
         first = lines.number
         section = _read_section(lines, n, indices)
+        # at the end of the file, a missing \end\ is the better message
         if lines.header and len(section.lines) != count:
             raise lines.error(
                 f"must be followed by the {count} {n}-grams that \\data\\ has, but is by "
@@ -152,9 +134,19 @@ def _read(lines: _Lines) -> NgramModel:
                 first,
             )
         if n == 1:
-            _complete_words(lines, section, indices)
+            for word in (START, END):
+                if word.encode() not in indices:
+                    raise UserError(
+                        f"{lines.path}: must have {word} among its 1-grams, but has not."
+                    )
+            if UNKNOWN.encode() not in indices and _OTHER_UNKNOWN not in indices:
+                section.words.append(len(indices))
+                indices[UNKNOWN.encode()] = len(indices)
+                section.log_probs.append(_LOG_UNKNOWN)
+                section.backoffs.append(0.0)
         tables.append(_table(lines, section, len(indices), tables))
     lines.expect_header("\\end\\")
+    # bytes up to here: the n-grams repeat each word many times, and each is decoded once
     words = [word.decode() for word in indices]
     if UNKNOWN not in words:
         words[indices[_OTHER_UNKNOWN]] = UNKNOWN
@@ -164,7 +156,8 @@ def _read(lines: _Lines) -> NgramModel:
 def _read_counts(lines: _Lines) -> list[int]:
     """Read the number of n-grams of each order, up to the header of the first section."""
     while lines.header != b"\\data\\":
-        for _ in lines:  # text before \data\ is a comment
+        # text before \data\ is a comment
+        for _ in lines:
             pass
         if not lines.header:
             raise UserError(f"{lines.path}: must be an ARPA file, but has no line \\data\\.")
@@ -197,7 +190,12 @@ def _read_section(lines: _Lines, n: int, indices: dict[bytes, int]) -> _Section:
         section.log_probs.append(log_prob)
         section.backoffs.append(_number(lines, fields[-1]) if len(fields) > n + 1 else 0.0)
         if n == 1:
-            indices.setdefault(_utf8(lines, fields[1]), len(indices))
+            try:
+                fields[1].decode()
+            except UnicodeDecodeError:
+                word = _shown(fields[1])
+                raise lines.error(f"must be UTF-8 text, but {word} is not.") from None
+            indices.setdefault(fields[1], len(indices))
         try:
             section.words.extend([indices[word] for word in fields[1 : n + 1]])
         except KeyError as error:
@@ -215,26 +213,6 @@ def _number(lines: _Lines, field: bytes) -> float:
     return number
 
 
-def _utf8(lines: _Lines, word: bytes) -> bytes:
-    try:
-        word.decode()
-    except UnicodeDecodeError:
-        raise lines.error(f"must be UTF-8 text, but {_shown(word)} is not.") from None
-    return word
-
-
-def _complete_words(lines: _Lines, section: _Section, indices: dict[bytes, int]) -> None:
-    """Add ``<unk>`` if it is missing."""
-    for word in (START, END):
-        if word.encode() not in indices:
-            raise UserError(f"{lines.path}: must have {word} among its 1-grams, but has not.")
-    if UNKNOWN.encode() not in indices and _OTHER_UNKNOWN not in indices:
-        section.words.append(len(indices))
-        indices[UNKNOWN.encode()] = len(indices)
-        section.log_probs.append(_LOG_UNKNOWN)
-        section.backoffs.append(0.0)
-
-
 def _table(
     lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
 ) -> NgramTable:
@@ -247,6 +225,7 @@ def _table(
     if (contexts < 0).any():
         line = section.lines[int(np.argmax(contexts < 0))]
         raise lines.error(f"its first {n - 1} words must be a {n - 1}-gram, but are not.", line)
+    # a file need not be sorted, but the tables are searched by bisection
     keys = contexts * num_words + words[:, -1]
     order = np.argsort(keys, kind="stable")
     keys = keys[order]

@@ -43,14 +43,11 @@ _LOG_ZERO = -99.0  # the convention of ARPA files for log 0
 
 
 class _Ngrams(NamedTuple):
-    """The G distinct n-grams of one order.
+    """The G distinct n-grams of one order; all arrays are [G].
 
-    Attributes:
-        keys: ``[G]`` keys as in :class:`NgramTable`.
-        contexts: ``[G]`` indices of the n-grams without their last words, in the order below.
-        suffixes: ``[G]`` indices of the n-grams without their first words, in the order below.
-        counts: ``[G]`` numbers of occurrences.
-        is_initial: ``[G]`` bool, True for n-grams that begin with ``<s>``.
+    ``keys`` are as in :class:`NgramTable`, ``contexts`` and ``suffixes`` the indices, in the order
+    below, of the n-grams without their last and without their first words. ``is_initial`` is True
+    for n-grams that begin with ``<s>``.
     """
 
     keys: np.ndarray
@@ -61,15 +58,13 @@ class _Ngrams(NamedTuple):
 
 
 def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[str]]:
-    """Yield the tokens of each line of several text files; skip blank lines.
-
-    Raises:
-        UserError: If a file cannot be read, or has no tokens, or has ``<s>`` or ``</s>``.
-    """
+    """Yield the tokens of each line of several text files; skip blank lines. Raise UserError if a
+    file cannot be read, or has no tokens, or has ``<s>`` or ``</s>``."""
     for path in paths:
         check_prepared_file(path)
         has_tokens = False
         try:
+            # utf-8-sig: a byte order mark would become part of the first word
             with open(path, encoding="utf-8-sig") as file:
                 for number, line in enumerate(file, start=1):
                     tokens = line.split()
@@ -88,15 +83,10 @@ def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[
 
 
 def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> NgramModel:
-    """Estimate a model from text.
+    """Estimate a model from the words of each sentence, which are read once.
 
-    Args:
-        lines: Words of each sentence, read once. A sentence without words counts as well.
-        order: Order of the model, 1 or more.
-
-    Raises:
-        UserError: If there are no lines, a line has ``<s>`` or ``</s>``, or the order is below 1.
-    """
+    A sentence without words counts as well. Raise UserError if there are no lines, a line has
+    ``<s>`` or ``</s>``, or the order is below 1."""
     if order < 1:
         raise UserError(f"`order` must be at least 1, but is {order} instead.")
     words, text = _number_words(lines)
@@ -111,8 +101,10 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
             counts = np.where(level.is_initial, level.counts, continuations)
         probs, gammas = _interpolate(level, counts, lower)
         log_probs.append(np.log10(probs))
-        backoffs.append(np.log10(gammas))  # belong to the contexts: n-grams of the order below
+        # the weights belong to the contexts, which are n-grams of the order below
+        backoffs.append(np.log10(gammas))
         lower = probs
+    # its count is 0, but interpolation with the uniform distribution has given it a probability
     log_probs[0][words.index(START)] = _LOG_ZERO
     backoffs = [*backoffs[1:], np.zeros(len(levels[-1].keys))]
     keys = [level.keys for level in levels]
@@ -134,6 +126,7 @@ def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray
             yield from map(indices.__getitem__, line)
             yield end
 
+    # straight into an array: a list of as many Python numbers takes several times the memory
     text = np.fromiter(numbers(), dtype=np.int64)
     if not len(text):
         raise UserError("`lines` must be at least one, but are none.")
@@ -151,6 +144,7 @@ def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
     ngrams = text  # [T] index of the n-gram that ends at each position; -1 for none
     for _ in range(1, order):
         contexts = np.roll(ngrams, 1)  # [T]
+        # no n-gram crosses the beginning of a line; np.roll also moves the last word to the front
         contexts[is_start] = -1
         positions = np.flatnonzero(contexts >= 0)
         keys, first, places, counts = np.unique(
@@ -172,14 +166,9 @@ def _interpolate(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Interpolate one order with the order below.
 
-    Args:
-        level: G n-grams, whose contexts are C n-grams.
-        counts: ``[G]`` adjusted counts.
-        lower: ``[C]`` probabilities of the order below.
-
-    Returns:
-        probs: ``[G]`` probabilities of the last words given the contexts.
-        gammas: ``[C]`` weights of the order below; 1 for a context without continuation.
+    ``counts`` [G] are adjusted counts, ``lower`` [C] probabilities of the order below. Returns the
+    probabilities [G] of the last words given their contexts, and the weights [C] of the order
+    below: 1 for a context without continuation.
     """
     C = len(lower)
     discounts = _discounts(counts)[np.minimum(counts, 3)]  # [G]
@@ -198,6 +187,7 @@ def _interpolate(
 
 def _discounts(counts: np.ndarray) -> np.ndarray:
     """Return the discounts ``[4]`` of the adjusted counts 0, 1, 2, and 3 or more."""
+    # up to the number of n-grams with count 4, which the discount of count 3 needs
     n = np.bincount(counts, minlength=5)
     discounts = np.array([0, *_FALLBACK])
     if n[1:4].all():

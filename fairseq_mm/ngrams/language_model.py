@@ -14,24 +14,15 @@ _KENLM_MAGIC = b"mmap lm http://kheafield.com/code"
 
 
 class LanguageModel(Protocol):
-    """Language model that scores sentences.
-
-    Attributes:
-        order: Length of the longest n-gram.
-    """
+    """Language model that scores sentences; ``order`` is the length of the longest n-gram."""
 
     order: int
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Score sentences.
+        """Return natural log probabilities of sentences and their ends given ``<s>``, float64.
 
-        Args:
-            sentences: Words of each sentence, without ``<s>`` and ``</s>``; unknown words count as
-                ``<unk>``.
-
-        Returns:
-            ``[sentences]`` float64: natural log probability of a sentence's words and of its end,
-            given ``<s>``.
+        ``sentences`` are lists of words without ``<s>`` and ``</s>``; unknown words count as
+        ``<unk>``.
         """
 
 
@@ -51,18 +42,17 @@ class KenlmModel:
         self.order: int = self._model.order
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
+        # kenlm's logarithms are to base 10
         scores = [self._model.score(" ".join(words), bos=True, eos=True) for words in sentences]
         return np.array(scores, dtype=np.float64) * math.log(10)
 
 
 def load_language_model(path: Union[str, os.PathLike]) -> LanguageModel:
-    """Load an ARPA file, compressed by gzip or not, or a binary file of KenLM.
-
-    Raises:
-        UserError: If the file cannot be read, or has neither format.
-    """
+    """Load an ARPA file, compressed by gzip or not, or a binary file of KenLM. Raise UserError if
+    the file cannot be read, or has neither format."""
     try:
         with open(path, "rb") as file:
+            # by content, since KenLM gives its binary files no fixed ending
             is_binary = file.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None

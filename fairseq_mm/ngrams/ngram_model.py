@@ -42,9 +42,6 @@ class NgramModel:
     Args:
         words: V words, ``<s>``, ``</s>`` and ``<unk>`` included; their positions are their indices.
         tables: Tables of the orders 1, 2, ...; the first has all words.
-
-    Attributes:
-        order: Order of the last table.
     """
 
     def __init__(self, words: Sequence[str], tables: Sequence[NgramTable]) -> None:
@@ -54,15 +51,10 @@ class NgramModel:
         self._indices = {word: number for number, word in enumerate(self.words)}
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Score sentences.
+        """Return natural log probabilities of sentences and their ends given ``<s>``, float64.
 
-        Args:
-            sentences: Words of each sentence, without ``<s>`` and ``</s>``; unknown words count as
-                ``<unk>``.
-
-        Returns:
-            ``[sentences]`` float64: natural log probability of a sentence's words and of its end,
-            given ``<s>``.
+        ``sentences`` are lists of words without ``<s>`` and ``</s>``; unknown words count as
+        ``<unk>``.
         """
         if not len(sentences):
             return np.zeros(0)
@@ -71,11 +63,13 @@ class NgramModel:
         ngrams = text  # [T] index of the n-gram that ends at each position; -1 for none
         for lower, table in zip(self.tables, self.tables[1:]):
             contexts = np.roll(ngrams, 1)  # [T]
-            contexts[starts] = -1  # no n-gram goes beyond the beginning of a sentence
+            # no n-gram goes beyond the beginning of a sentence
+            contexts[starts] = -1
             ngrams = find_ngrams(table.keys, contexts, text, len(self.words))
             backed_off = scores + _take_or_zero(lower.backoffs, contexts)
             scores = np.where(ngrams >= 0, _take_or_zero(table.log_probs, ngrams), backed_off)
-        scores[starts] = 0  # <s> is given
+        # <s> is given and not predicted
+        scores[starts] = 0
         return np.add.reduceat(scores, starts) * math.log(10)
 
     def _index_words(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
@@ -105,19 +99,15 @@ class NgramModel:
 def find_ngrams(
     keys: np.ndarray, contexts: np.ndarray, numbers: np.ndarray, num_words: int
 ) -> np.ndarray:
-    """Find n-grams in a table.
+    """Return the positions ``[T]`` of n-grams in a table's ``keys``, -1 for n-grams that it lacks.
 
-    Args:
-        keys: ``[G]`` keys of a table.
-        contexts: ``[T]`` indices in the table of the order below, -1 for none.
-        numbers: ``[T]`` indices of the last words.
-        num_words: V.
-
-    Returns:
-        ``[T]`` positions of the n-grams in ``keys``, -1 for n-grams that it lacks.
+    ``contexts`` are indices ``[T]`` in the table of the order below, -1 for none, and ``numbers``
+    indices ``[T]`` of the last words.
     """
-    wanted = contexts * num_words + numbers  # negative without a context: no key is negative
+    # negative without a context, as no key is
+    wanted = contexts * num_words + numbers
     places = np.searchsorted(keys, wanted)
+    # searchsorted returns len(keys) for an n-gram behind the last one
     is_found = places < len(keys)
     is_found[is_found] = keys[places[is_found]] == wanted[is_found]
     return np.where(is_found, places, -1)
