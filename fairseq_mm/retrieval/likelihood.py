@@ -160,6 +160,8 @@ class FactoredLikelihood:
             m.mul_(2 / 3).tanh_().mul_(-0.5)
 
         weight = self.weight[words]  # [E, M]
+        # in float32 at any precision: a rounded logit of the word itself would go into the result
+        # as it is
         own = weight.new_empty(len(words), num_images)
         for node, (first, end) in enumerate(zip(starts[:-1], starts[1:])):
             torch.mm(weight[first:end], m[node].t(), out=own[first:end])
@@ -224,6 +226,7 @@ class DecoderLikelihood:
         images_at_once = max(1, self.block_rows // max(len(words) for words in distinct))
         for first in range(0, self.num_images, images_at_once):
             images = slice(first, min(first + images_at_once, self.num_images))
+            # images outside, sentences inside: each image is encoded only once
             features, padding_mask = self.read_images(images.start, images.stop)
             with self._autocast():
                 encoder_out = self.model.encoder(

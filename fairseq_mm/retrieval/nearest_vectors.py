@@ -33,12 +33,9 @@ class NearVector(NamedTuple):
 
 
 def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
-    """Return vectors ``[n, K]`` scaled to length 1, as float32.
-
-    Raises:
-        UserError: If a vector is zero, or is refused by
-            :func:`~fairseq_mm.retrieval.exact_products.float32_rows`, which has the same arguments.
-    """
+    """Return vectors ``[n, K]`` scaled to length 1, as float32. Raise UserError if a vector is
+    zero, or is refused by :func:`~fairseq_mm.retrieval.exact_products.float32_rows`, which has the
+    same arguments."""
     rows = float32_rows(vectors, what, names=names)
     # in float64, since squares of small float32 values would be lost
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
@@ -58,6 +55,7 @@ class VectorStore:
     def __init__(self, store: FeatureStore) -> None:
         if not len(store):
             raise UserError(f"{store.path}: must have vectors, but has no items.")
+        # a store of image regions has the same format, and its rows would be searched as vectors
         for key in store.ids:
             if store.count_rows(key) != 1:
                 raise UserError(
@@ -73,11 +71,8 @@ class VectorStore:
         return self.read(self.store.ids[items])
 
     def read(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the unit vectors ``[len(ids), K]`` of these items.
-
-        Raises:
-            UserError: If the store has no such item, or its vector is zero or not finite.
-        """
+        """Return the unit vectors ``[len(ids), K]`` of items. Raise UserError if the store
+        has no such item, or its vector is zero or not finite."""
         rows = np.concatenate([self.store.read(key) for key in ids])
         return unit_vectors(rows, f"{self.store.path}:", names=ids)
 
@@ -87,11 +82,8 @@ class VectorStore:
         """Return the k nearest items of each query, best first; all if the store has fewer.
 
         ``queries`` are ``[Q, K]`` and are scaled to length 1. Items in ``exclude``, such as the
-        query's own, are not returned.
-
-        Raises:
-            UserError: If the queries have another dimension, or a vector is zero or not finite.
-        """
+        query's own, are not returned. Raise UserError if the queries have another dimension, or a
+        vector is zero or not finite."""
         rows = unit_vectors(queries, "query")
         check_same_dimension(rows.shape[1], "query", self.store.dim, f"{self.store.path}:")
         excluded = set(exclude)
@@ -109,14 +101,9 @@ def nearest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k candidates with the largest inner products, one block of products at a time.
 
-    Args:
-        queries: ``[Q, K]`` float32.
-        candidates: ``[n, K]`` float32; a store is read in pieces.
-        k: Number of candidates to return, at most n.
-
-    Returns:
-        places: ``[Q, k]`` rows of ``candidates``, best first; equal products in their order.
-        products: ``[Q, k]`` float64.
+    ``queries`` are ``[Q, K]`` and ``candidates`` ``[n, K]`` float32, n >= k; a store is read in
+    pieces. Returns rows ``[Q, k]`` of ``candidates``, best first, equal products in their order,
+    and their products ``[Q, k]``, float64.
     """
     places = np.empty((len(queries), k), dtype=np.int64)
     products = np.empty((len(queries), k))
@@ -139,11 +126,12 @@ def _search_block(
         error = rounding_error(norms, norm_bounds(piece).max(), K)
         if len(piece) >= k:
             floor = np.maximum(floor, np.partition(scores, -k, axis=1)[:, -k] - error)
-        # all that rounding may have put below the floor: the exact products decide
+        # products that rounding may have put below the floor stay: their exact values decide
         low, _ = bounds_around(floor, error)
         query, place = np.nonzero(scores >= low[:, None])
         pairs.append((query, start + place, ExactProducts(queries, piece)(query, place)))
     query, place, product = (np.concatenate(parts) for parts in zip(*pairs))
+    # by place last, so that equally near vectors keep their order
     order = np.lexsort((place, -product, query))
     firsts = np.searchsorted(query[order], np.arange(Q))
     best = order[firsts[:, None] + np.arange(k)]

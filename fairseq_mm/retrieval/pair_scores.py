@@ -3,7 +3,7 @@
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, the settings of the scores. Each
 further line is a pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``, in the order of
 the computation. Lines of the split are counted from 0; a prompt (or ``images``, an image sequence)
-is named by the first line that has it. The score of a pair does not depend on seed, draws and
+has the number of its first line. The score of a pair does not depend on seed, draws and
 number of stories, so runs that differ only in these share the file.
 """
 
@@ -40,6 +40,7 @@ class PairScores:
         self.path = Path(folder) / FILE
         self.condition = condition
         self.scores: dict[Line, float] = {}
+        # as it comes back from the file: tuples become lists
         identity = json.loads(json.dumps(identity))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +60,7 @@ class PairScores:
             self.scores[story, condition] = value
             entry = {"story": story, self.condition: condition, "log_likelihood": value}
             lines.append(json.dumps(entry) + "\n")
+        # one write of whole lines: a kill in between leaves at most one incomplete line
         with open(self.path, "a") as file:
             file.write("".join(lines))
 

@@ -10,10 +10,10 @@ class PrefixTree:
 
     Node 0 is the empty beginning. Nodes are numbered by depth, and within a depth in the order of
     their parents, so that a parent precedes its children and the children of consecutive nodes are
-    adjacent.
+    adjacent. Raises ValueError if there is no sentence, or a sentence is empty.
 
     Args:
-        sentences: Token indices of each sentence, at least one; equal sentences share their leaf.
+        sentences: Token indices of each sentence; equal sentences share their leaf.
 
     Attributes:
         parent: [nodes]; 0 for node 0.
@@ -23,9 +23,6 @@ class PrefixTree:
         inner: [I] nodes with children, ascending.
         child_starts: [I + 1] first child of each inner node, and the number of nodes.
         inner_of_parent: [nodes] index in ``inner`` of each node's parent.
-
-    Raises:
-        ValueError: if there is no sentence, or a sentence is empty.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
@@ -51,6 +48,7 @@ class PrefixTree:
         self.token = np.array(token)
         self.level_starts = np.array([*level_starts, len(parent)])
         self.leaf = np.array(nodes)
+        # children of a node are adjacent, so that the first index of a parent is its first child
         self.inner, first = np.unique(self.parent[1:], return_index=True)
         self.child_starts = np.append(first + 1, len(parent))
         self.inner_of_parent = np.searchsorted(self.inner, self.parent)

@@ -27,11 +27,8 @@ class Projection:
     variance_shares: np.ndarray
 
     def __call__(self, vectors: Any) -> np.ndarray:
-        """Return the coordinates ``[n, C]`` of any vectors ``[n, K]``.
-
-        Raises:
-            UserError: If the vectors have another dimension or are not finite.
-        """
+        """Return the coordinates ``[n, C]`` of any vectors ``[n, K]``. Raise UserError if the
+        vectors have another dimension or are not finite."""
         rows = float32_rows(vectors, "projected")
         check_same_dimension(
             rows.shape[1], "projected", self.components.shape[1], "the projection's"
@@ -41,11 +38,8 @@ class Projection:
 
 def principal_components(vectors: Any, count: int = 2) -> Projection:
     """Compute the ``count`` directions in which vectors ``[n, K]`` of words and images differ most.
-
-    Raises:
-        UserError: If ``count`` is not below the number of vectors or is above their dimension, if
-            all vectors are equal, or if a vector is not finite.
-    """
+    Raise UserError if ``count`` is not below the number of vectors or is above their dimension, if
+    all vectors are equal, or if a vector is not finite."""
     rows = float32_rows(vectors, "projected").astype(np.float64)
     n, K = rows.shape
     if not 1 <= count <= min(n - 1, K):
@@ -56,9 +50,10 @@ def principal_components(vectors: Any, count: int = 2) -> Projection:
     mean = rows.mean(0)
     _, lengths, directions = np.linalg.svd(rows - mean, full_matrices=False)
     variances = lengths**2
+    # relative to the vectors' length: the rounding of equal vectors' mean leaves a small variance
     if variances.sum() <= 1e-14 * (rows**2).sum():
         raise UserError(f"the {n} vectors are all equal: they have no principal components.")
-    # the sign of a singular vector is arbitrary and differs between libraries
+    # a singular vector may have either sign, which differs between libraries
     components = directions[:count]
     largest = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], axis=1)
     return Projection(

@@ -40,15 +40,10 @@ def fill_scores(
     *,
     on_block: Callable[[int], object],
 ) -> None:
-    """Compute the blocks that the file lacks, and finish the file.
+    """Compute the blocks that the file lacks, see :func:`sentence_blocks`, and finish the file.
 
-    Args:
-        file: Score file of ``num_images`` images.
-        likelihood: Likelihood of these images, followed by the images of the marginal, if any.
-        sentences: Token indices of each sentence.
-        blocks: See :func:`sentence_blocks`.
-        num_images: Number of images to rank.
-        on_block: Function that receives the number of sentences of each block that is on disk.
+    ``likelihood`` is of ``num_images`` images to rank, followed by the images of the marginal, if
+    any. ``on_block`` receives the number of sentences of each block that is on disk.
     """
     for block, members in enumerate(blocks):
         if block in file.finished_blocks:
@@ -65,22 +60,16 @@ def fill_scores(
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
-    """Compute the shortlists of section 9.2.
+    """Compute the shortlists [I, count] of section 9.2, by Euclidean distance of features [I, D].
 
-    Args:
-        features: [I, D] float32.
-        count: Number of images of a shortlist, with the query.
-        block: Number of queries whose distances are in memory at once.
-
-    Returns:
-        [I, count] nearest images by Euclidean distance: the query itself first, and the earlier of
-        two images at the same distance.
+    The query itself comes first, and the earlier of two images at the same distance. Distances of
+    ``block`` queries are in memory at once.
     """
     squares = (features**2).sum(1)
     nearest = []
     for start in range(0, len(features), block):
         queries = np.arange(start, min(start + block, len(features)))
-        # without the query's own square, which changes no order
+        # the query's own square is left out: it changes no order
         distances = squares - 2 * features[queries] @ features.T
         # rounding may put an equal image before the query itself
         distances[np.arange(len(queries)), queries] = -np.inf
@@ -117,10 +106,12 @@ def rank_sentences(
     num_images = log_probs.shape[1]
 
     def score_block(start: int, end: int) -> np.ndarray:
+        # in float64: rounding the ratios to float32 would make ties
         scores = (log_probs[:, start:end] - log_marginals[:, None]).T  # [q, S] float64
         if shortlist is not None:
             is_listed = np.zeros((end - start, num_images), dtype=bool)
             np.put_along_axis(is_listed, shortlist[start:end], True, axis=1)
+            # -inf takes a sentence out of the list, so that ranks count only listed sentences
             scores[~is_listed[:, image_of_sentence]] = -np.inf
         return scores
 

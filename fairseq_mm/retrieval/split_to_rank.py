@@ -84,16 +84,15 @@ class SplitToRank:
 
 def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
     """Sample lines of ``train.visual_ids`` of a data folder, without repetition, in random order.
-
-    Raises:
-        UserError: if the training split has fewer images.
-    """
+    Raise UserError if the training split has fewer images."""
     path = os.path.join(folder, "train.visual_ids")
+    # each image once, although it has a line for each of its captions
     images = list(dict.fromkeys(read_visual_ids(path)))
     if len(images) < count:
         raise UserError(
             f"--marginal-images {count} asks for more images than the {len(images)} of {path}."
         )
+    # the beginning of a permutation, so that a larger sample contains a smaller one
     return [images[i] for i in np.random.default_rng(seed).permutation(len(images))[:count]]
 
 

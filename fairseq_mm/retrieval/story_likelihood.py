@@ -77,11 +77,7 @@ class TextLikelihood:
         """Score pairs, batch by batch; ``log_probs_of`` replaces the mean probability of models.
 
         Yields the indices of some pairs, each pair once in all, and log P [tokens] of each pair's
-        tokens, float32 on the CPU.
-
-        Raises:
-            UserError: If a probability is not finite.
-        """
+        tokens, float32 on the CPU. Raise UserError if a probability is not finite."""
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
@@ -100,6 +96,7 @@ class TextLikelihood:
         """Yield the numbers of pairs in batches, in descending order of ``key``."""
         batch: list[int] = []
         width = 0
+        # the longest first: a batch that does not fit into memory fails at once, not after hours
         for number in sorted(numbers, key=key, reverse=True):
             story = pairs[number][1]
             fits = max(width, len(story)) * (len(batch) + 1) <= self.batch_tokens
@@ -121,6 +118,7 @@ class TextLikelihood:
         previous = pad_tokens(shift_right(targets, start), pad).to(self.device)
         valid_mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
         valid_mask = valid_mask.to(self.device)
+        # without padding: the output layer is the largest part of the work
         with self.autocast():
             features = [
                 model.decoder.extract_features(previous, encoder_out)[0][valid_mask]
@@ -176,11 +174,8 @@ class StoryLikelihood(TextLikelihood):
         return min(n[side] if isinstance(n, (tuple, list)) else n for n in limits)
 
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
-        """Return the token indices of a prompt with its end; None for language models.
-
-        Raises:
-            UserError: If the models have too few positions.
-        """
+        """Return the token indices of a prompt with its end; None for language models. Raise
+        UserError if the models have too few positions."""
         if self.source_dictionary is None:
             return None
         if len(words) > self.max_prompt_words:
@@ -194,6 +189,7 @@ class StoryLikelihood(TextLikelihood):
         def get_lengths(number: int) -> tuple[int, int]:
             prompt, story = pairs[number]
             lengths = len(story), len(prompt or ())
+            # without a mask, only prompts of equal length may share a batch: they must be adjacent
             return lengths if self.pads_prompts else lengths[::-1]
 
         for numbers in self._split_batches(pairs, range(len(pairs)), get_lengths):
@@ -202,6 +198,7 @@ class StoryLikelihood(TextLikelihood):
                 continue
             prompts = [torch.tensor(pairs[number][0]) for number in numbers]
             lengths = torch.tensor([len(prompt) for prompt in prompts]).to(self.device)
+            # on the left, as fairseq pads sources in training
             source = pad_tokens(prompts, self.source_dictionary.pad(), left=True).to(self.device)
             with self.autocast():
                 encoded = [model.encoder(source, src_lengths=lengths) for model in self.models]
@@ -225,11 +222,8 @@ class SequenceImages:
         self.rows_per_image = rows_per_image
 
     def check(self, sequences: Sequence[str]) -> None:
-        """Check that all images have features or are known to be missing.
-
-        Raises:
-            UserError: If an image is unknown, or has another number of rows.
-        """
+        """Check that all images have features or are known to be missing. Raise UserError if an
+        image is unknown, or has another number of rows."""
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
             if image in self.missing:
                 continue
@@ -246,6 +240,7 @@ class SequenceImages:
         Returns features [B, N R, D], zero for missing images, and their padding mask [B, N R], True
         for missing images.
         """
+        # missing images stay zero and masked, as in training
         B, R = len(sequences), self.rows_per_image
         N = len(sequences[0].split("\t"))
         features = np.zeros((B, N, R, self.features.dim), dtype=self.features.dtype)
@@ -279,6 +274,7 @@ class VisualStoryLikelihood(TextLikelihood):
         self.sequences_at_once = sequences_at_once
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
+        # an image sequence is encoded once, however many stories are scored with it
         numbers_by_sequence: dict[str, list[int]] = {}
         for number, (sequence, _) in enumerate(pairs):
             numbers_by_sequence.setdefault(sequence, []).append(number)

@@ -13,7 +13,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.exact_products import check_same_dimension
 from fairseq_mm.retrieval.nearest_vectors import VectorStore, unit_vectors
 
-# vectors that cancel out leave less, by the rounding of float32
+# vectors that cancel out leave a shorter rest, by the rounding of float32
 _NOTHING = 1e-5
 
 
@@ -40,11 +40,8 @@ def shifted_vector(
     """Return the query of equation 15, ``q - sum(w_n) + sum(w_p)`` of unit vectors, as unit vector.
 
     ``query`` is the vector ``[K]`` of an image, or of anything else in the space, ``minus`` and
-    ``plus`` are vectors ``[n, K]`` of words. The result is float32.
-
-    Raises:
-        UserError: If dimensions differ, a vector is zero or not finite, or the vectors cancel out.
-    """
+    ``plus`` are vectors ``[n, K]`` of words. The result is float32. Raise UserError if dimensions
+    differ, a vector is zero or not finite, or the vectors cancel out."""
     unit_query = unit_vectors(query[None], "query")
     total = unit_query[0].astype(np.float64)
     for vectors, what, sign in ((minus, "negative word", -1), (plus, "positive word", 1)):
@@ -60,6 +57,7 @@ def shifted_vector(
 
 def distances_to_mean(vectors: np.ndarray) -> np.ndarray:
     """Return the Euclidean distances ``[N]`` (float64) of ``[N, K]`` vectors to their mean."""
+    # float32 differences of nearly equal vectors would have few digits left
     wide = vectors.astype(np.float64)
     return np.linalg.norm(wide - wide.mean(0), axis=1)
 
@@ -74,25 +72,17 @@ def retrieve_shifted(
     resort: int = 0,
     exclude: Collection[str] = (),
 ) -> list[Retrieved]:
-    """Return the items nearest to a query after arithmetic, with outliers last.
+    """Return the ``top`` items nearest to a query after arithmetic, with outliers last.
 
-    "Occasionally [...] a poor result would be obtained within the top-4 among good results": the
-    N nearest items are therefore sorted by their distance to their mean.
-
-    Args:
-        store: Vectors to search.
-        query: ``[K]`` vector of the query.
-        minus: ``[n, K]`` vectors of negative words, if any.
-        plus: ``[p, K]`` vectors of positive words, if any.
-        top: Number of items to return.
-        resort: N; if it is below ``top``, the items are sorted by similarity.
-        exclude: Ids that must not be found, such as the query's own.
-
-    Raises:
-        UserError: If :func:`shifted_vector` refuses the vectors or the store has another dimension.
+    "Occasionally [...] a poor result would be obtained within the top-4 among good results": the N
+    nearest items are therefore sorted by their distance to their mean. N is ``resort``; if it is
+    below ``top``, items are sorted by similarity. For the vectors see :func:`shifted_vector`. Items
+    in ``exclude``, such as the query's own, are not returned. Raise UserError if
+    :func:`shifted_vector` refuses the vectors or the store has another dimension.
     """
     shifted = shifted_vector(query, minus, plus)
     (items,) = store.search(shifted[None], max(top, resort), exclude=exclude)
+    # sorting fewer items than are returned would leave the rest without a place
     if resort < top:
         return [Retrieved(*item, None, rank) for rank, item in enumerate(items, 1)]
     if not items:

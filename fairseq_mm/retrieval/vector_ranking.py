@@ -102,6 +102,7 @@ def rank_vectors(
     exact = ExactProducts(images, sentences)
     truth = exact(image_of, np.arange(len(sentences)))  # [N]
     best = np.full(len(images), -np.inf)  # [I] score of the best true sentence
+    # with .at, since an image has several sentences: best[image_of] = ... would keep the last one
     np.maximum.at(best, image_of, truth)
     image_norms, sentence_norms = norm_bounds(images), norm_bounds(sentences)
     best_low, best_high = bounds_around(best, rounding_error(image_norms, sentence_norms.max(), K))
@@ -123,6 +124,7 @@ def rank_vectors(
         np.add.at(sentence_ranks, i[exact(i, j) >= best[i]], 1)
 
         is_above = scores > high[columns]
+        # added as bytes, without a conversion to wider integers: a block has at most 64 rows
         image_ranks[columns] += is_above.view(np.uint8).sum(0, dtype=np.uint8)
         i, j = _find_true(is_above != (scores >= low[columns]), rows, columns)
         np.add.at(image_ranks, j[exact(i, j) >= truth[j]], 1)
@@ -160,11 +162,8 @@ def rank_folds(
     """Rank within each of several equal parts of the images, as in the 5 x 1k protocol of COCO.
 
     Each of the ``folds`` parts has consecutive images and their sentences; for the other arguments
-    see :func:`rank_vectors`.
-
-    Raises:
-        UserError: If the images cannot be divided equally, or :func:`rank_vectors` refuses them.
-    """
+    see :func:`rank_vectors`. Raise UserError if the images cannot be divided equally, or
+    :func:`rank_vectors` refuses them."""
     images = float32_rows(images, "image", names=image_names)
     sentences, image_of = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
     _check_images_of_sentences(image_of, len(images), len(sentences), image_names)

@@ -52,7 +52,7 @@ def word_log_probs(
     for rows, logits in logit_chunks(decoder, features, chunk_bytes=chunk_bytes):
         words = target[rows]
         if isinstance(linear, nn.Linear) and logits.dtype != torch.float32:
-            # the rounding of the sum over the vocabulary averages out, that of one logit does not
+            # rounding averages out in the sum over the vocabulary, but not in a single logit
             own = (features[rows].float() * linear.weight[words].float()).sum(1)
             own = own if linear.bias is None else own + linear.bias[words].float()
         else:
@@ -90,6 +90,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
     ``logits`` are [N, V], ``target`` [N], b = ``inverse_temperatures`` [G]. With p = softmax(b l),
     the results [N, G] are log p[target], l[target] - E_p[l], and -Var_p[l].
     """
+    # subtracted before the exponential, which would overflow at low temperatures
     largest = logits.amax(1, keepdim=True).float()
     G = len(inverse_temperatures)
     sums = torch.zeros(3, G, len(logits), dtype=torch.float64, device=logits.device)
@@ -148,7 +149,7 @@ class TemperatureSums:
     Args:
         models: Models with ``decoder``.
         dictionary: Dictionary of the models.
-        temperatures: Ascending; 1 is one of them.
+        temperatures: Temperatures in ascending order, with 1.
         top_k: The k of the second sums; only for one model.
         chunk_bytes: Maximum bytes of logits in memory.
 
@@ -171,6 +172,7 @@ class TemperatureSums:
             raise ValueError("`top_k` must be None for an ensemble.")
         self.models = models
         self.excluded = (dictionary.pad(), dictionary.unk())
+        # in float64: sums over a million tokens, whose small differences between temperatures count
         self.inverse = 1 / torch.tensor(temperatures, dtype=torch.float64)
         self.unity = list(temperatures).index(1.0)
         self.top_k = top_k
