@@ -18,7 +18,11 @@ from torch import Tensor
 
 from fairseq_mm.conversion.bart_vocabulary import read_huggingface_vocabulary
 from fairseq_mm.conversion.huggingface_folder import ConvertedPretrained, read_config, read_weights
-from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
+from fairseq_mm.conversion.new_checkpoint import (
+    checkpoint_state,
+    complete_options,
+    format_flags,
+)
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
@@ -45,7 +49,8 @@ SIZES = {
     "max_source_positions": "max_position_embeddings",
     "max_target_positions": "max_position_embeddings",
 }
-RATES = {name: name for name in ("dropout", "attention_dropout", "activation_dropout")}
+# the same names in both; values: BartConfig's defaults
+RATES = {"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0}
 # fairseq's --activation-fn -> config.json's activation_function; gelu_new is the tanh approximation
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "tanh": "tanh", "gelu_accurate": "gelu_new"}
 _LISTED = 3  # names in a message: a wrong folder would list hundreds
@@ -67,26 +72,6 @@ _FIXED = {
     "tie_word_embeddings": True,
     "decoder_start_token_id": 2,  # fairseq's decoder begins with </s>
 }
-# defaults of both bart_base and bart_large
-_COMMON = {
-    **{"max_source_positions": 1024, "max_target_positions": 1024, "activation_fn": "gelu"},
-    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
-}
-
-
-def _architecture(embed_dim: int, layers: int, ffn_embed_dim: int, attention_heads: int) -> dict:
-    sizes = {
-        "embed_dim": embed_dim,
-        "layers": layers,
-        "ffn_embed_dim": ffn_embed_dim,
-        "attention_heads": attention_heads,
-    }
-    parts = ("encoder", "decoder")
-    return {**_COMMON, **{f"{part}_{name}": x for part in parts for name, x in sizes.items()}}
-
-
-_BASE = _architecture(768, 6, 3072, 12)
-_LARGE = _architecture(1024, 12, 4096, 16)
 
 
 def convert_bart(
@@ -134,7 +119,8 @@ def convert_bart(
         with open(os.path.join(partial, "dict.txt"), "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in vocabulary.dictionary_lines())
         torch.save(state, os.path.join(partial, "model.pt"))
-    defaults = _LARGE if arch.endswith("large") else _BASE
+    # bart_* do not set activation_dropout, whose default is BartConfig's
+    defaults = {**RATES, **complete_options(arch, {})}
     changed = {name: x for name, x in options.items() if defaults.get(name) != x}
     # fairseq has three names for one table of embeddings
     parameters = sum(x.numel() for name, x in weights.items() if name not in EMBEDDINGS[1:])
@@ -155,8 +141,8 @@ def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any
         if type(value) is not int or value < 1:  # isinstance would let true pass as 1
             raise UserError(f"{path}: `{theirs}` must be a number, but is {json.dumps(value)}.")
         options[name] = value
-    for name, theirs in RATES.items():
-        options[name] = float(config.get(theirs, _COMMON[name]))  # BartConfig's defaults are equal
+    for name, default in RATES.items():
+        options[name] = float(config.get(name, default))
     activations = {theirs: ours for ours, theirs in ACTIVATIONS.items()}
     activation = config.get("activation_function", "gelu")
     if activation not in activations:
@@ -165,7 +151,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any
             f"{activation}."
         )
     options["activation_fn"] = activations[activation]
-    size = "large" if options["encoder_embed_dim"] >= _LARGE["encoder_embed_dim"] else "base"
+    size = "large" if options["encoder_embed_dim"] >= 1024 else "base"
     # bart_* do not scale embeddings, and --no-scale-embedding cannot be negated; mbart_* do
     family = "mbart" if config.get("scale_embedding") else "bart"
     return options, f"{family}_{size}"

@@ -6,11 +6,10 @@ that were trained from either, in the layout of any version.
 
 import os
 import re
-from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_NAME_REGISTRY
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 from torch import Tensor
 
 from fairseq_mm.conversion.bart import (
@@ -40,6 +39,7 @@ from fairseq_mm.conversion.huggingface_folder import (
     write_json_files,
     write_safetensors,
 )
+from fairseq_mm.conversion.new_checkpoint import complete_options
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.errors import UserError
@@ -137,10 +137,7 @@ def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
     arch, saved = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
-    # a checkpoint of an older fairseq lacks options that were added since
-    namespace = Namespace(**saved)
-    ARCH_CONFIG_REGISTRY[arch](namespace)
-    options = vars(namespace)
+    options = complete_options(arch, saved)
     for name, expected in _FIXED.items():
         value = options.get(name, expected)
         if (value or None) != (expected or None):  # False, None and 0 all switch an option off
@@ -206,7 +203,7 @@ def _build_config(options: Mapping[str, Any], num_rows: int, positions: int) -> 
         "architectures": ["BartForConditionalGeneration"],
         "model_type": "bart",
         **{theirs: options[ours] for ours, theirs in SIZES.items()},
-        **{theirs: options.get(ours) or 0.0 for ours, theirs in RATES.items()},
+        **{name: options.get(name) or 0.0 for name in RATES},
         "max_position_embeddings": positions,
         "vocab_size": num_rows,
         "activation_function": ACTIVATIONS[options["activation_fn"]],

@@ -18,8 +18,8 @@ from fairseq_mm.compat.unpickling import (
     VALUES,
     RestrictedUnpickler,
     checkpoints,
-    read_torch_file,
     explain_refusal,
+    read_torch_file,
     refusal,
 )
 from fairseq_mm.errors import UserError

@@ -1,11 +1,13 @@
 """Checkpoints in the format of fairseq-train, made of converted weights."""
 
 import warnings
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.models import ARCH_CONFIG_REGISTRY
 from omegaconf import OmegaConf
 from torch import Tensor
 
@@ -57,6 +59,22 @@ def checkpoint_of_config(
         "task_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
+
+
+def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete options by the defaults of a legacy architecture, whose model has no dataclass."""
+    namespace = Namespace(**given)
+    # older versions of fairseq had fewer options; an unknown architecture has no defaults
+    if arch in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[arch](namespace)
+    return vars(namespace)
+
+
+def config_defaults(config: type) -> dict[str, Any]:
+    """Return the defaults of a model's dataclass."""
+    fields: Mapping[str, Any] = vars(config)["__dataclass_fields__"]
+    # fields of FairseqDataclass itself, such as _name, begin with an underscore
+    return {name: x.default for name, x in fields.items() if not name.startswith("_")}
 
 
 def format_flags(options: Mapping[str, Any]) -> list[str]:

@@ -1,11 +1,10 @@
 """Reading of the dropout probabilities of a pretrained model from its checkpoint."""
 
-from argparse import Namespace
-
-from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
 
 from fairseq_mm.conversion.foreign_checkpoint import checkpoint_options, read_foreign_checkpoint
+from fairseq_mm.conversion.new_checkpoint import complete_options
 from fairseq_mm.errors import UserError
 from fairseq_mm.models.t5 import T5Model
 from fairseq_mm.models.vg_t5 import VgT5Model
@@ -29,10 +28,7 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
     arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
     if arch in ARCH_MODEL_REGISTRY and not issubclass(ARCH_MODEL_REGISTRY[arch], _PRETRAINED):
         raise UserError(f"{path}: must be a checkpoint of BART or T5, but --arch {arch} is not.")
-    namespace = Namespace(**options)
-    if arch in ARCH_CONFIG_REGISTRY:  # older versions of fairseq had fewer options
-        ARCH_CONFIG_REGISTRY[arch](namespace)
-    options = vars(namespace)
+    options = complete_options(arch, options)
     # fairseq's older name, which its layers take where the newer one is 0
     options["activation_dropout"] = options.get("activation_dropout") or options.get("relu_dropout")
     dropouts: dict[str, float] = {}

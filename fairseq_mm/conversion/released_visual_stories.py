@@ -35,6 +35,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
+from fairseq_mm.conversion.new_checkpoint import config_defaults
 from fairseq_mm.conversion.released_vse import ReleasedModel, known_words
 from fairseq_mm.conversion.released_vsepp import read_vocabulary
 from fairseq_mm.data.story_text import SEPARATOR
@@ -144,7 +145,11 @@ def read_released_visual_stories(
     if SEPARATOR in words:
         raise UserError(f"{files.vocabulary}: has {SEPARATOR}, which separates sentences here.")
     words.append(SEPARATOR)
-    network = _torchvision_names(weights)
+    network = {}
+    for name, x in weights.items():
+        if name.startswith(_RESNET):
+            child, _, rest = name[len(_RESNET) :].partition(".")
+            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
     # our name -> released name, for messages about files that the user can look into
     origins = {
         _rename(name): name
@@ -345,9 +350,8 @@ def _build_weights(
 ) -> dict[str, Tensor]:
     """Return the weights of our untrained model."""
     model = ARCH_MODEL_REGISTRY[arch]
-    fields = model.__dataclass.__dataclass_fields__  # fairseq's registry sets it on the class
-    cfg = Namespace(**{name: field.default for name, field in fields.items()})
-    vars(cfg).update(options)
+    # fairseq's registry sets __dataclass on the class of a model
+    cfg = Namespace(**{**config_defaults(model.__dataclass), **options})
     dictionary = Dictionary()
     for word in words:
         dictionary.add_symbol(word)
@@ -382,16 +386,6 @@ def _check(
                 f"{files.locate(origins[name])} must be {list(x.shape)} here, but is "
                 f"{list(weights[name].shape)}."
             )
-
-
-def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of the encoder's ResNet by torchvision's names."""
-    network = {}
-    for name, x in weights.items():
-        if name.startswith(_RESNET):
-            child, _, rest = name[len(_RESNET) :].partition(".")
-            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
-    return network
 
 
 def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:

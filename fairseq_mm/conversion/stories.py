@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config, read_foreign_checkpoint
-from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
+from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, config_defaults
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
@@ -363,12 +363,7 @@ def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
     """Build the parts of a fairseq checkpoint that loading for generation and training needs."""
-    defaults = {
-        name: x.default
-        for name, x in ConvStoryConfig.__dataclass_fields__.items()
-        if not name.startswith("_")
-    }
-    model_options = {**defaults, **result.options, "_name": result.arch}
+    model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
     source, target = checkpoint.languages

@@ -26,7 +26,11 @@ from fairseq_mm.conversion.huggingface_folder import (
     write_json_files,
     write_safetensors,
 )
-from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
+from fairseq_mm.conversion.new_checkpoint import (
+    checkpoint_state,
+    config_defaults,
+    format_flags,
+)
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.conversion.t5_vocabulary import (
     END,
@@ -105,11 +109,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     task = VideoSummarizationTask.from_provenance(
         symbols_of(dictionary), {}, 0, subwords=subwords.to_state()
     )
-    defaults = {
-        name: entry.default
-        for name, entry in T5Config.__dataclass_fields__.items()
-        if not name.startswith("_")
-    }
+    defaults = config_defaults(T5Config)
     try:
         model = T5Model.build_model(Namespace(**{**defaults, **options}), task)
     except UserError as error:
