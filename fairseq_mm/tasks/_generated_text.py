@@ -1,6 +1,6 @@
 """Validation by metrics of generated text, for any number of processes.
 
-fairseq sums the logged values of all processes and can gather only small other values. So this
+fairseq sums the logged values of all processes and gathers other values only up to 16 KB. So this
 module logs counts and sums and derives the corpus metrics from them. CIDEr's document frequencies
 are computed from the whole split in every process.
 """
@@ -29,9 +29,9 @@ Tokens = Sequence[str]
 Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
-def _best(of_pair: Callable[..., float], **options: Any) -> Measure:
+def _best(score_pair: Callable[..., float], **options: Any) -> Measure:
     """Return a measure that takes the best score over the references; summaries mostly have one."""
-    return lambda tokens, references: max(of_pair(tokens, x, **options) for x in references)
+    return lambda tokens, references: max(score_pair(tokens, x, **options) for x in references)
 
 
 # metrics in addition to BLEU and CIDEr
@@ -42,6 +42,7 @@ SUMMARY_MEASURES: dict[str, Measure] = {
     "rouge_l_f1": _best(rouge_l_f1),
 }
 _BLEU_AND_CIDER = ("bleu1", "bleu2", "bleu3", "bleu4", "cider")
+# fairseq's logs do not print keys that begin with an underscore, but sum them over processes
 _COUNT, _CIDER = "_gen_count", "_gen_cider"
 _BLEU = tuple(f"_gen_bleu_{i}" for i in range(NUM_SUMS))
 
@@ -51,7 +52,7 @@ def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], text
 
     Args:
         cfg: Config of a task with ``eval_gen``.
-        measures: Metrics of the generated texts, in addition to BLEU and CIDEr.
+        measures: Metrics in addition to BLEU and CIDEr.
         texts: Name of the texts in messages, such as "captions".
 
     Raises:
@@ -60,6 +61,7 @@ def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], text
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     known = (*_BLEU_AND_CIDER, *measures)
     if metric not in known:
+        # other metrics, such as loss, may come from the criterion: only misspelled ones are refused
         is_meant = metric.startswith(("bleu", "rouge", "cider"))
         if is_meant or difflib.get_close_matches(metric, known, n=1, cutoff=0.75):
             raise UserError(
@@ -112,15 +114,16 @@ class GeneratedTextScores:
         # the split's items only: they give the document frequencies
         self.index = {item: i for i, item in enumerate(dict.fromkeys(visual_ids))}
 
-    # created when the first text is scored: for a training split it would take gigabytes in vain
+    # built when the first text is scored: fairseq loads the training split, too, whose references
+    # would take gigabytes in vain
     @cached_property
     def tokenized(self) -> list[list[Tokens]]:
-        """References of each item, as tokens."""
+        """Tokens of the references of each item."""
         return [[self.tokenize(text) for text in self.references[item]] for item in self.index]
 
     @cached_property
     def cider(self) -> CiderD:
-        """With the document frequencies of the split."""
+        """Scorer with the document frequencies of the split."""
         return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:
@@ -138,24 +141,19 @@ class GeneratedTextScores:
             hypotheses: Line of the split -> generated text.
         """
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
-        sums = dict.fromkeys((_CIDER, *map(_key_of, self.measures)), 0.0)
+        sums = dict.fromkeys((_CIDER, *map(_log_key, self.measures)), 0.0)
         for line, text in hypotheses.items():
             index = self.index[self.visual_ids[line]]
             tokens = self.tokenize(text)
             bleu += bleu_sums(tokens, self.tokenized[index])
             sums[_CIDER] += self.cider.score_item(tokens, index)
             for name, measure in self.measures.items():
-                sums[_key_of(name)] += measure(tokens, self.tokenized[index])
+                sums[_log_key(name)] += measure(tokens, self.tokenized[index])
         return {_COUNT: len(hypotheses), **sums, **dict(zip(_BLEU, bleu.tolist()))}
 
 
 def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int, Tensor]:
-    """Generate texts for the items whose first line is in a batch.
-
-    Args:
-        task: Task with a ``sequence_generator``.
-        sample: The batch.
-        model: Model that generates.
+    """Generate texts with ``task.sequence_generator`` for the items whose first line is in a batch.
 
     Returns:
         Line of the split -> tokens [t] of its best hypothesis, on the CPU.
@@ -163,17 +161,17 @@ def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int,
     is_first = sample["is_first"]
     if not is_first.any():
         return {}
+    # an item has a line per reference, but all its lines give the same hypothesis
     net_input = {
         key: x[is_first] for key, x in sample["net_input"].items() if key != "prev_output_tokens"
     }
     chosen = {"id": sample["id"][is_first], "net_input": net_input}
-    found = task.inference_step(task.sequence_generator, [model], chosen)
-    return {
-        line: best["tokens"].int().cpu() for line, (best, *_) in zip(chosen["id"].tolist(), found)
-    }
+    hypotheses = task.inference_step(task.sequence_generator, [model], chosen)
+    lines = chosen["id"].tolist()
+    return {line: best["tokens"].int().cpu() for line, (best, *_) in zip(lines, hypotheses)}
 
 
-def _key_of(measure: str) -> str:
+def _log_key(measure: str) -> str:
     return f"_gen_{measure}"
 
 
@@ -186,18 +184,18 @@ def log_generated_text_scores(
         value = sum(log.get(key, 0) for log in logging_outputs)
         return value.item() if torch.is_tensor(value) else value
 
+    # a training step logs no counts, and zeros would become its metrics
     if not any(_COUNT in log for log in logging_outputs):
-        return  # a training step
-    for key in (_COUNT, _CIDER, *map(_key_of, measures), *_BLEU):
+        return
+    for key in (_COUNT, _CIDER, *map(_log_key, measures), *_BLEU):
         metrics.log_scalar_sum(key, total(key))
 
-    def mean_of(key: str, meters: Any) -> float:
+    def mean(key: str, meters: Any) -> float:
         return meters[key].sum / max(meters[_COUNT].sum, 1)
 
+    # arguments with defaults, because a closure would see the last name of the loop
     for name in ("cider", *measures):
-        metrics.log_derived(
-            name, lambda meters, name=name: round(mean_of(_key_of(name), meters), 4)
-        )
+        metrics.log_derived(name, lambda meters, name=name: round(mean(_log_key(name), meters), 4))
     for order in range(4):
         metrics.log_derived(
             f"bleu{order + 1}",

@@ -14,15 +14,15 @@ from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import LARGEST_LENPEN
 
-# options of fairseq-generate that its search reads; any other would do nothing, or would score
-# the references themselves
+# Options of fairseq-generate that its search reads. Any other would do nothing, or would score the
+# references themselves.
 SEARCH_OPTIONS = (
     *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unnormalized", "unkpen"),
     *("no_repeat_ngram_size", "temperature", "match_source_len"),
     *("sampling", "sampling_topk", "sampling_topp"),
     *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
 )
-# fairseq's error if no hypothesis has ended at the last step
+# the assertion of fairseq's search that fails if no hypothesis has ended at the last step
 _NO_END = re.compile(r"\d+ < \d+")
 _EXPECTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -49,6 +49,7 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
             close = difflib.get_close_matches(option, SEARCH_OPTIONS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else "."
             raise UserError(f"{name}: {option!r} is no option of fairseq's search{hint}")
+        # bool is a subclass of int: isinstance would accept {"beam": true}
         kind = types[option]
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise UserError(
@@ -71,6 +72,7 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
     Raises:
         UserError: if an option is refused; the message names it.
     """
+    # args of validation has only the options that were given, hence getattr with fairseq's defaults
     if getattr(args, "constraints", None):
         raise UserError("--constraints: this task takes none.")
     if getattr(args, "print_alignment", None) and not has_source:
@@ -83,6 +85,7 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
         raise UserError(f"--beam must be 1 or more, but is {args.beam}.")
     if not 0 < getattr(args, "temperature", 1.0) < math.inf:
         raise UserError(f"--temperature must be above 0 and finite, but is {args.temperature}.")
+    # not "x > limit": NaN compares as False
     if not abs(getattr(args, "lenpen", 1.0)) <= LARGEST_LENPEN:
         raise UserError(
             f"--lenpen must be from {-LARGEST_LENPEN:g} to {LARGEST_LENPEN:g}, but is "
@@ -101,7 +104,8 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
         "--diversity-rate": getattr(args, "diversity_rate", -1) > 0,
         "--match-source-len": getattr(args, "match_source_len", False),
     }
-    names = [name for name, is_given in chosen.items() if is_given]
+    # each is a class of search in fairseq, whose own error does not name the options
+    names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         raise UserError(f"{names[0]} and {names[1]} exclude each other.")
     if groups > 0 and beam % groups:
@@ -122,7 +126,7 @@ def explain_failed_search(
         error: Error of the search.
         generator: Sequence generator that raised the error.
         models: Models of the ensemble.
-        text: Name of the generated text in messages.
+        text: Name of a generated text in messages.
 
     Raises:
         UserError: if the lengths exclude each other, or weights are not finite.
@@ -132,6 +136,7 @@ def explain_failed_search(
             f"--min-len {generator.min_len} is more than --max-len-a {generator.max_len_a:g}, "
             f"--max-len-b {generator.max_len_b} and the model's positions let a {text} have."
         ) from None
+    # checked only now, because it reads all weights
     weights = (weight for model in models for weight in model.parameters())
     if not all(bool(weight.isfinite().all()) for weight in weights):
         raise UserError(

@@ -1,9 +1,9 @@
 """Validation of an embedding model by ranking: R@1, R@5, R@10 and median rank in both directions,
 and rsum, the sum of recalls.
 
-Ranking compares all images of a split with all its sentences, so sums over batches cannot give it.
-The first validation step therefore embeds the whole split, shared between the processes, and every
-step logs the same values; averaging over steps and processes leaves them unchanged.
+Ranking compares all images of a split with all its sentences, so the scores are no sums over
+batches. The first validation step therefore embeds the whole split, shared between the processes.
+Every step logs the same values, so averaging over steps and processes leaves them unchanged.
 """
 
 import weakref
@@ -20,7 +20,7 @@ from fairseq_mm.data.collate import pad_tokens
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.ranks import RECALL_AT, summarize_ranks, true_ranks
 
-BATCH = 128  # sentences that are embedded at a time
+BATCH = 128  # images or sentences that are embedded at a time, which bounds the memory
 
 # i2t: sentences for an image; t2i: images for a sentence
 DIRECTIONS = ("i2t", "t2i")
@@ -74,13 +74,14 @@ class RankingValidation:
 
     def __init__(self) -> None:
         self._scores: dict[str, dict[str, float]] = {}
+        # weak, so that a task keeps no discarded model in memory
         self._model: Optional[weakref.ref] = None
 
     def forget(self) -> None:
         """Discard the scores, because the model may have changed."""
         self._scores.clear()
 
-    def scores_of(
+    def get_scores(
         self, split: str, datasets: Mapping[str, Any], model: Any, device: torch.device
     ) -> dict[str, float]:
         """Return the scores to log for each batch; the first call for a split computes them.
@@ -92,12 +93,13 @@ class RankingValidation:
                 must call this method equally often.
             device: Device of the model.
         """
+        # fairseq-validate calls no begin_valid_epoch: another model is noticed only here
         if self._model is None or self._model() is not model:
             self.forget()
             self._model = weakref.ref(model)
         if split not in self._scores:
-            images, sentences, items = embed_split(datasets[split], model, device)
-            self._scores[split] = {_COUNT: 1, **ranking_scores(images, sentences, items)}
+            scores = ranking_scores(*embed_split(datasets[split], model, device))
+            self._scores[split] = {_COUNT: 1, **scores}
         return dict(self._scores[split])
 
 
@@ -106,12 +108,11 @@ def embed_split(
     dataset: Any, model: Any, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Embed each image and each sentence of a split once, shared between the processes of a
-    training.
+    training. Every process must call this function equally often.
 
     Args:
         dataset: Dataset of the split.
-        model: Model with ``embed_images`` and ``embed_sentences``; every process must call this
-            function equally often.
+        model: Model with ``embed_images`` and ``embed_sentences``.
         device: Device of the model.
 
     Returns:
@@ -149,15 +150,17 @@ def embed_split(
 def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
     """Embed N values, shared between the processes, and return all embeddings [N, K]."""
     processes = distributed.get_data_parallel_world_size()
+    # get_data_parallel_rank fails if there is no process group
     rank = distributed.get_data_parallel_rank() if processes > 1 else 0
     part = np.array_split(values, processes)[rank]
     batches = [part[start : start + BATCH] for start in range(0, len(part), BATCH)]
     parts: list[Any] = [[embed(batch).float().cpu().numpy() for batch in batches]]
     if processes > 1:
         own, parts = parts[0], [None] * processes
+        # not fairseq's all_gather_list, whose buffer has 16 KB
         group = distributed.get_data_parallel_group()
         torch.distributed.all_gather_object(parts, own, group=group)
-    return np.concatenate([embedded for found in parts for embedded in found])
+    return np.concatenate([vectors for part in parts for vectors in part])
 
 
 def ranking_scores(
@@ -182,8 +185,8 @@ def ranking_scores(
     }
     scores: dict[str, float] = {}
     rsum = 0.0
-    for direction, found in ranks.items():
-        summary = summarize_ranks(found)
+    for direction, direction_ranks in ranks.items():
+        summary = summarize_ranks(direction_ranks)
         for k, recall in summary.recall_at.items():
             scores[f"{direction}_r{k}"] = recall
             rsum += recall
@@ -199,6 +202,6 @@ def log_ranking(logging_outputs: list[dict[str, Any]]) -> None:
 
     count = total(_COUNT)
     if not count:
-        return  # a training step
+        return  # a training step, for which fairseq calls reduce_metrics, too
     for key in (*GROWING, *FALLING):
         metrics.log_scalar(key, total(key) / count, weight=count, round=2)

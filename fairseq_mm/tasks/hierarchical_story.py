@@ -3,9 +3,9 @@
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 
 The data folder is made by ``scripts/prepare_writingprompts.py`` or ``fairseq-mm prepare prompts``.
-It has ``dict.wp_source.txt``, ``dict.wp_target.txt`` and ``<split>.wp_source-wp_target.*``, in the
+It has ``dict.wp_source.txt``, ``dict.wp_target.txt`` and ``<split>.wp_source-wp_target.*`` in the
 format of ``fairseq-preprocess``. This task trains on every folder that fairseq's ``translation``
-accepts; it checks the folder first and skips no example.
+accepts. Unlike ``translation``, it checks the folder first and skips no example.
 """
 
 import logging
@@ -111,14 +111,8 @@ class HierarchicalStoryTask(GenerationTask):
         feature_dim: int,
         source_words: Optional[list[str]] = None,
     ) -> "HierarchicalStoryTask":
-        """Build a task without a data folder, for generation with a story model or a language
-        model.
-
-        Args:
-            words: Words of the dictionary in the order of their indices, without special symbols.
-            extractor: Not used.
-            feature_dim: Not used.
-            source_words: Words of the prompts' dictionary; None for a language model.
+        """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`, for a
+        story model or, if there are no ``source_words``, a language model.
         """
         dictionary = build_dictionary(words)
         source = dictionary if source_words is None else build_dictionary(source_words)
@@ -134,9 +128,8 @@ class HierarchicalStoryTask(GenerationTask):
         return self.tgt_dict
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story, with ends: two rows of a position table
-        are used by padding.
-        """
+        """Return the maximum lengths of prompt and story, with ends."""
+        # fairseq's learned positions begin behind the padding index, 1: two rows are never used
         return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
@@ -166,7 +159,8 @@ class HierarchicalStoryTask(GenerationTask):
         """
         if getattr(args, "constraints", None):
             raise UserError("--constraints: this task takes none.")
-        # that is what tells this package's decoders from fairseq's, which have alignments
+        # decoders with this attribute are ours; models of fairseq, which this task can train, do
+        # have alignments
         if getattr(args, "print_alignment", None) and any(
             hasattr(model.decoder, "masks_padding") for model in models
         ):
@@ -177,6 +171,7 @@ class HierarchicalStoryTask(GenerationTask):
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):
             return generator
+        # the default alone must not exceed the other limits; an explicit 150 looks the same
         if getattr(args, "min_len", 1) == self.generation_defaults["min_len"]:
             most = [generator.max_len - 1]
             if not generator.max_len_a:
@@ -191,29 +186,21 @@ class HierarchicalStoryTask(GenerationTask):
         limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]
         return min(source for source, _ in limits), min(target for _, target in limits)
 
-    def length_remedy(self, side: int, size: int, limit: int) -> str:
+    def suggest_lengths(self, side: int, size: int, limit: int) -> str:
         name = ("source", "target")[side]
         return f"give --truncate-{name} --max-{name}-positions {limit + 2}"
 
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """Load a split.
-
-        Args:
-            split: Name of the split.
-            combine: True for the training split, whose examples are shuffled; None if fairseq
-                generates.
-            task_cfg: Config of the task in the checkpoint, which fairseq passes if it generates or
-                validates.
-            **kwargs: ``epoch`` if fairseq trains or validates.
+        """Load a split; see :meth:`GenerationTask.load_dataset`.
 
         Raises:
             UserError: if files are missing or do not fit together, or a text is empty or longer
                 than the model's positions.
         """
         cfg = self.cfg
-        if task_cfg is not None:  # checkpoints of earlier versions say it nowhere else
+        if task_cfg is not None:  # checkpoints of earlier versions have no task state
             self.load_state_dict(
                 {key: getattr(task_cfg, key) for key in self.carried_options if key in task_cfg}
             )
@@ -230,6 +217,7 @@ class HierarchicalStoryTask(GenerationTask):
                 sides.append(CutLines(text, limit, self.tgt_dict.eos()))
                 continue
             sides.append(text)
+            # "is not True": in a config without its parents, the value is the text "${...}"
             if is_read and cfg.skip_invalid_size_inputs_valid_test is not True:
                 _check_lengths(path, np.asarray(text.sizes), limit, option)
         source, target = sides

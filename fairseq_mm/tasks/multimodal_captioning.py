@@ -3,9 +3,9 @@
 The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scripts/``:
 ``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``),
 ``<split>.visual_ids``, ``<split>.references.jsonl`` and ``features.h5``. Training and perplexity
-are over (image, caption) pairs, generation and its scores over images.
+count pairs of an image and a caption; generation and its scores count images.
 
-The task ``visual_storytelling`` is this one with stories of five images.
+The task ``visual_storytelling`` extends this task to stories of five images.
 """
 
 import copy
@@ -36,11 +36,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
 from fairseq_mm.tasks._generated_text import GeneratedTextScores, check_best_checkpoint_metric
 from fairseq_mm.tasks._generation_options import check_search
-from fairseq_mm.tasks._ranking_validation import (
-    RankingValidation,
-    check_best_ranking,
-    log_ranking,
-)
+from fairseq_mm.tasks._ranking_validation import RankingValidation, check_best_ranking, log_ranking
 from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
 
 logger = logging.getLogger(__name__)
@@ -90,6 +86,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
         features = open_folder_features(cfg.data, cfg.features, preload=cfg.preload_features)
+        # opened now, because models are built before a split is loaded and need the dimension
         return cls(
             cfg,
             dictionary,
@@ -118,8 +115,7 @@ class MultimodalCaptioningTask(MultimodalTask):
 
     @property
     def source_dictionary(self) -> None:
-        """None: there is no source text, and fairseq-generate would print some."""
-        return
+        return  # not a dictionary: fairseq-generate would print a source text that does not exist
 
     @property
     def structure_dictionary(self) -> Dictionary:
@@ -142,19 +138,12 @@ class MultimodalCaptioningTask(MultimodalTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """Load a split.
-
-        Args:
-            split: Name of the split.
-            combine: None if fairseq generates: then only the first line of each image is loaded,
-                unless ``--all-lines`` is given. fairseq's training and validation pass a boolean.
-            task_cfg: Not used; fairseq's tasks name it to keep it out of ``kwargs``.
-            **kwargs: ``epoch`` if fairseq trains or validates.
+        """Load a split; see :meth:`GenerationTask.load_dataset`.
 
         Raises:
             UserError: if files are missing or do not fit together.
         """
-        assert self.features is not None  # a task of from_provenance loads no split
+        assert self.features is not None  # only a task of from_provenance has none
         visual_path = os.path.join(self.cfg.data, f"{split}.visual_ids")
         text_path = os.path.join(self.cfg.data, split)
         visual_ids = read_visual_ids(visual_path)
@@ -169,7 +158,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             assert self.pos_sequences is not None
             sizes = np.asarray(text.sizes)
             options.update(self.pos_sequences.dataset_options(split, sizes, draw=generates))
-        lines = self.lines_of(visual_ids, is_generating=generates)
+        lines = self.select_lines(visual_ids, is_generating=generates)
         if self.cfg.one_per_item:
             lines = np.flatnonzero(first_lines(visual_ids))
         self.datasets[split] = MultimodalDataset(
@@ -200,26 +189,26 @@ class MultimodalCaptioningTask(MultimodalTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """Check task-specific files of a split. Captions need none.
+        """Check task-specific files of a split, and return options of its
+        :class:`MultimodalDataset`. Captions have neither.
 
         Args:
             text_path: Path of the binarized text, without extension.
             text: Binarized lines.
             visual_path: Path of the file with one image id per line.
             visual_ids: The ids, one per line of ``text``.
-
-        Returns:
-            Options of the split's :class:`MultimodalDataset`.
         """
         return {}
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         if from_checkpoint and getattr(cfg, "word_vectors", None):
-            # the checkpoint has them: the file may be gone
+            # The checkpoint contains the vectors, and their file may be gone. The caller's config
+            # stays as it is, because the trainer saves it.
             cfg = copy.deepcopy(cfg)
-            with open_dict(cfg):
+            with open_dict(cfg):  # configs of checkpoints are read-only
                 cfg.word_vectors = None
         model = super().build_model(cfg, from_checkpoint)
+        # by attributes, so that models of other packages can use this task
         self.ranking = RankingValidation() if hasattr(model, "embed_sentences") else None
         self.reads_structure = getattr(model, "reads_structure", False)
         if self.reads_structure and self.cfg.eval_gen:
@@ -227,6 +216,7 @@ class MultimodalCaptioningTask(MultimodalTask):
                 "--eval-gen: the model reads the captions' tags, which would tell it what the "
                 "references are like: generate with fairseq-generate, which draws others."
             )
+        # --best-checkpoint-metric is an option of training
         if not from_checkpoint:
             check_best_ranking(self.cfg, is_ranking=self.ranking is not None)
             check_best_checkpoint_metric(self.cfg, self.measures, self.text_names[1])
@@ -269,12 +259,12 @@ class MultimodalCaptioningTask(MultimodalTask):
         Raises:
             UserError: if the file does not fit the dictionary or ``dim``.
         """
-        found = read_word_vectors(path, self.dictionary.symbols, dim=dim)
-        words = found.is_found[self.dictionary.nspecial :]
+        word_vectors = read_word_vectors(path, self.dictionary.symbols, dim=dim)
+        words = word_vectors.is_found[self.dictionary.nspecial :]
         logger.info(f"{path}: vectors of {words.sum()} of the dictionary's {len(words)} words")
-        return found
+        return word_vectors
 
-    def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
+    def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """Return the tokens of ``--prefix-words``, [B, p]; None without the option.
 
         Raises:
@@ -283,6 +273,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         if not self.cfg.prefix_words:
             return None
         prefix = encode_words(self.dictionary, self.cfg.prefix_words)
+        # <s>, padding and </s> precede <unk> in every dictionary of fairseq
         if bool((prefix < self.dictionary.unk()).any()):
             raise UserError(
                 f"--prefix-words {self.cfg.prefix_words!r}: must have words alone, no signs of "
@@ -301,7 +292,8 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> tuple[Any, Any, dict[str, Any]]:
         if self.ranking is not None:
             self.ranking.forget()
-            # a dummy batch has no negatives for the other processes
+            # fairseq gives a process without a batch a dummy batch, which would pass for negatives
+            # of the other processes
             sample = {**sample, "update_num": update_num, "is_dummy": ignore_grad}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
@@ -315,9 +307,8 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> tuple[Any, Any, dict[str, Any]]:
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if self.ranking is not None:
-            split = sample["split"]
-            device = sample["target"].device
-            logging_output.update(self.ranking.scores_of(split, self.datasets, model, device))
+            split, device = sample["split"], sample["target"].device
+            logging_output.update(self.ranking.get_scores(split, self.datasets, model, device))
         return loss, sample_size, logging_output
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:

@@ -1,7 +1,7 @@
 """Base classes of the tasks: options, features, generation and validation by generated text.
 
-A task is a small file of its own. It declares what :class:`GeneratesText` lists, loads its splits
-and adds the rules of its search.
+A task sets the attributes of :class:`GeneratesText`, loads its splits and adds the constraints of
+its search.
 """
 
 import logging
@@ -43,7 +43,7 @@ class GenerationTaskConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "data folder"})
     allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
     seed: int = II("common.seed")
-    # Any: fairseq's parser takes the truth value of the text "${...}" for a bool, which is true
+    # Any, not bool: fairseq's parser would take the truth value of the text "${...}", which is true
     score_reference: Any = II("generation.score_reference")  # noqa: RUF009
     skip_invalid_size_inputs_valid_test: bool = II("dataset.skip_invalid_size_inputs_valid_test")
 
@@ -87,12 +87,12 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 
 class GenerationTask(GeneratesText, FairseqTask):
     """Base of tasks that generate text: a failed search raises an error of one line, and
-    checkpoints carry the lengths.
+    checkpoints contain the limits of text lengths.
 
     Attributes:
         start_index: Token before the first generated token; None for ``</s>``.
         config: Class of the config.
-        carried_options: Options whose value is read from the checkpoint.
+        carried_options: Options that checkpoints contain.
         side_names: Names of a source and a target in messages.
     """
 
@@ -102,7 +102,7 @@ class GenerationTask(GeneratesText, FairseqTask):
     side_names: tuple[str, str] = ("source", "text")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return numbers, booleans and texts: an option of choices cannot be saved."""
+        # the value of an option with choices is an Enum, which weights-only loading refuses
         options = {name: getattr(self.cfg, name) for name in self.carried_options}
         return {
             name: value if isinstance(value, (bool, int)) else str(value)
@@ -110,14 +110,31 @@ class GenerationTask(GeneratesText, FairseqTask):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Read lengths and truncation of a checkpoint, so that a generating command line need not
-        repeat them. An option that is given, and is not the default, stays."""
+        """Set options as in the training of a checkpoint, so that a command line that generates
+        need not repeat them. An option with another value than its default is kept.
+        """
         for name in self.carried_options:
             default = self.config.__dataclass_fields__[name].default
             trained = state_dict.get(name, default)
+            # as text, because an option with choices is an Enum here and a text in the checkpoint
             if str(getattr(self.cfg, name)) == str(default) != str(trained):
                 logger.info(f"--{name.replace('_', '-')} {trained}, as the checkpoint was trained")
                 setattr(self.cfg, name, trained)
+
+    def load_dataset(
+        self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
+    ) -> None:
+        """Load a split.
+
+        Args:
+            split: Name of the split.
+            combine: True for the training split, which is shuffled; False for validation; None if
+                fairseq generates.
+            task_cfg: Config of the task in a checkpoint, which fairseq passes if it generates or
+                validates.
+            **kwargs: ``epoch`` if fairseq trains or validates.
+        """
+        raise NotImplementedError
 
     def is_scored(self, combine: Optional[bool], options: Mapping[str, Any]) -> bool:
         """Return whether models read the targets of a split that is loaded with these arguments.
@@ -126,8 +143,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         """
         return not is_generating(combine, options) or self.cfg.score_reference is True
 
-    def length_remedy(self, side: int, size: int, limit: int) -> str:
-        """Return what to do about a text (side 0: source, 1: target) beyond a length."""
+    def suggest_lengths(self, side: int, size: int, limit: int) -> str:
+        """Return the advice for a text (side 0: source, 1: target) that is too long."""
         return f"give a larger --max-{('source', 'target')[side]}-positions"
 
     def filter_indices_by_size(
@@ -140,9 +157,10 @@ class GenerationTask(GeneratesText, FairseqTask):
         """Filter the examples that are longer than the model's positions.
 
         Raises:
-            UserError: if a text is too long and fairseq would raise an Exception, or if every text
-                is.
+            UserError: if a text is too long and such texts are not skipped, or if all texts are too
+                long.
         """
+        # fairseq raises a plain Exception with a traceback, or trains on nothing
         _, too_long = dataset.filter_indices_by_size(indices, max_positions)
         if len(too_long) and not ignore_invalid_inputs:
             skip = "or leave such lines out with --skip-invalid-size-inputs-valid-test."
@@ -155,33 +173,37 @@ class GenerationTask(GeneratesText, FairseqTask):
         )
 
     def _describe_too_long(self, dataset: Any, too_long: Any, max_positions: Any) -> str:
+        """Describe the first text that is too long."""
         index = too_long[0]
-        line, sizes = int(dataset.lines[index]) + 1, dataset.size(index)
-        limits = max_positions
-        if not isinstance(sizes, tuple):  # only the sizes of the target
+        sizes, limits = dataset.size(index), max_positions
+        # a dataset without source text has one size per example, and its task has one limit
+        if not isinstance(sizes, tuple):
             sizes = (0, sizes)
         if not isinstance(limits, (tuple, list)):
             limits = (limits, limits)
         side = next(side for side in (0, 1) if sizes[side] > limits[side])
         size, limit = sizes[side], limits[side]
         return (
-            f"the {self.side_names[side]} of line {line} of {dataset.split or 'the input'} has "
-            f"{size} tokens, its end included, but the model has positions for {limit} "
-            f"({len(too_long)} such lines): {self.length_remedy(side, size, limit)}, or shorten it"
+            f"the {self.side_names[side]} of line {int(dataset.lines[index]) + 1} of "
+            f"{dataset.split or 'the input'} has {size} tokens, its end included, but the model "
+            f"has positions for {limit} ({len(too_long)} such lines): "
+            f"{self.suggest_lengths(side, size, limit)}, or shorten it"
         )
 
     def __init__(self, cfg: Any, **options: Any) -> None:
-        activate()  # also for programs that call none of fairseq's commands
+        activate()  # repairs of fairseq, here also for programs that call none of its commands
         super().__init__(cfg, **options)
 
-    def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """``[B, p]`` tokens that every generated text of a batch begins with; None for any."""
+    def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
+        """Return the tokens that the generated texts of a batch begin with, [B, p]; None if there
+        are none.
+        """
         return None
 
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Prepare the task's own search for a batch."""
+        """Prepare the task's own search for a batch. By default there is none."""
 
     def inference_step(
         self,
@@ -197,8 +219,8 @@ class GenerationTask(GeneratesText, FairseqTask):
             UserError: if the weights are not finite, or lengths exclude each other.
         """
         if prefix_tokens is None:
-            prefix_tokens = self.prefix_of(sample)
-        if "id" not in sample:
+            prefix_tokens = self.get_prefix(sample)
+        if "id" not in sample:  # fairseq-interactive builds its batches without the dataset
             sample = self.numbered(sample)
         self.begin_search(generator, sample, prefix_tokens)
         try:
@@ -210,7 +232,7 @@ class GenerationTask(GeneratesText, FairseqTask):
                     constraints=constraints,
                     bos_token=self.start_index,
                 )
-        except AssertionError as error:
+        except AssertionError as error:  # fairseq checks lengths and scores by assert
             explain_failed_search(error, generator, models, self.text_names[0])
             raise
 
@@ -223,7 +245,7 @@ class MultimodalTask(GenerationTask):
         dictionary: Dictionary of the generated texts.
         feature_dim: Dimension of the features; 0 until features are opened.
         feature_attributes: Identity of the features: extractor, weights, layer, ...
-        features: Feature stores; None until a split is loaded.
+        features: Feature stores; None until they are opened.
 
     Attributes:
         measures: Metrics of generated text in addition to BLEU and CIDEr.
@@ -267,8 +289,8 @@ class MultimodalTask(GenerationTask):
             extractor: Attributes that identify the extractor of the features.
             feature_dim: Dimension of the features; 0 if the model reads none.
             source_words: Words of a second dictionary that the model reads.
-            options: Options of the config that the checkpoint carries.
-            **fields: Fields of ``provenance_fields`` that the checkpoint carries.
+            options: Options of the config that the checkpoint contains.
+            **fields: Fields of ``provenance_fields`` that the checkpoint contains.
         """
         return cls(
             cls.config(seed=SEED, **options),
@@ -284,18 +306,19 @@ class MultimodalTask(GenerationTask):
 
     def open_features(self) -> FeatureStores:
         """Open the feature stores of ``--features`` on first use."""
+        cfg = self.cfg
         if self.features is None:
-            cfg = self.cfg
-            self.features = open_folder_features(
-                cfg.data, cfg.features, preload=cfg.preload_features
-            )
+            path, preload = cfg.features, cfg.preload_features
+            self.features = open_folder_features(cfg.data, path, preload=preload)
             self.feature_dim = self.features.dim
             self.feature_attributes = self.features.extractor_attributes
         return self.features
 
-    def lines_of(self, visual_ids: list[str], *, is_generating: bool) -> Optional[np.ndarray]:
-        """Return the lines of a split to generate for: the first of each item, unless
-        ``--all-lines`` is given; None for all lines.
+    def select_lines(self, visual_ids: list[str], *, is_generating: bool) -> Optional[np.ndarray]:
+        """Return the lines of a split to load; None for all lines.
+
+        All lines of an item would give the same hypothesis, so generation loads only the first one
+        unless ``--all-lines`` is given.
         """
         if is_generating and not self.cfg.all_lines:
             return np.flatnonzero(first_lines(visual_ids))
@@ -305,11 +328,11 @@ class MultimodalTask(GenerationTask):
         """Read the references that validation compares generated texts with.
 
         Returns:
-            File of the references, and item id -> references. In a folder that fairseq-preprocess
-            made these are the binarised targets.
+            Path of the references, and item id -> references. In a folder that fairseq-preprocess
+            made, the references are the binarised targets.
 
         Raises:
-            UserError: If the folder has neither.
+            UserError: if the folder has neither.
         """
         path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
         binarised = None
@@ -344,13 +367,15 @@ class MultimodalTask(GenerationTask):
         """Return sums of scores over the items whose first line is in the batch."""
         split = sample["split"]
         scores = self.generated_text_scores[split]
-        found = first_hypotheses(self, sample, model)
-        hypotheses = {line: self.text_of(tokens, split, line) for line, tokens in found.items()}
+        hypotheses = {
+            line: self.decode_hypothesis(tokens, split, line)
+            for line, tokens in first_hypotheses(self, sample, model).items()
+        }
         if self.cfg.eval_gen_print_samples:
             scores.log_sample(hypotheses)
         return scores.sums(hypotheses)
 
-    def text_of(self, tokens: Tensor, split: str, line: int) -> str:
+    def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
         """Return the text of a hypothesis [t] for a line of a split, as the metrics score it."""
         return self.dictionary.string(tokens)
 

@@ -16,7 +16,8 @@ Differs from the released code:
 
 import logging
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any, Optional
@@ -29,7 +30,7 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from fairseq_mm.data.binarised_text import check_line_counts, load_dictionary, load_text_pair
-from fairseq_mm.data.indexed_oov import oov_token
+from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
@@ -45,13 +46,42 @@ from fairseq_mm.tasks._generated_text import (
     check_best_checkpoint_metric,
 )
 from fairseq_mm.tasks._generation_options import check_search
-from fairseq_mm.tasks._readable_text import ReadableText
 from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
 
 logger = logging.getLogger(__name__)
 
-# positions of BART's tables, which its published checkpoints fill
-BART_POSITIONS = 1024
+_BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without the two unused ones
+
+
+class ReadableText:
+    """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
+
+    fairseq decodes a text without passing the sample that it belongs to. The words of indexed OOV
+    tokens must therefore be announced with :meth:`expect`, in the order of decoding.
+    """
+
+    def __init__(self, subwords: Subwords) -> None:
+        self.subwords = subwords
+        self._oov_words: deque[Sequence[str]] = deque()
+
+    def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
+        """Announce, for each of the next texts, the words that its indexed OOV tokens denote."""
+        self._oov_words = deque(oov_words)
+
+    def encode(self, text: str) -> str:
+        """Return the tokens of a text, separated by spaces."""
+        return " ".join(self.subwords.encode(text))
+
+    def decode(self, tokens: str) -> str:
+        """Return the text of tokens that are separated by spaces."""
+        oov_words = self._oov_words.popleft() if self._oov_words else None
+        return self.decode_text(tokens, oov_words)
+
+    def decode_text(self, tokens: str, oov_words: Optional[Sequence[str]] = None) -> str:
+        """Decode tokens; ``oov_words`` are the words of indexed OOV tokens, None if unknown."""
+        if oov_words is not None:
+            tokens = restore_oov_words(tokens, oov_words)
+        return self.subwords.decode(tokens)
 
 
 @dataclass
@@ -117,11 +147,9 @@ class VideoSummarizationTask(MultimodalTask):
         self, cfg: Any, dictionary: Dictionary, subwords: Subwords, **options: Any
     ) -> None:
         super().__init__(cfg, dictionary, **options)
-        for name, least in (
-            ("max_source_positions", 3),
-            ("max_target_positions", 2),
-            ("max_frames", 1),
-        ):
+        # a word, and as many ends as --source-ends may ask for
+        limits = {"max_source_positions": 3, "max_target_positions": 2, "max_frames": 1}
+        for name, least in limits.items():
             if getattr(cfg, name) < least:
                 option = f"--{name.replace('_', '-')}"
                 raise UserError(f"{option} must be {least} or more, but is {getattr(cfg, name)}.")
@@ -131,7 +159,7 @@ class VideoSummarizationTask(MultimodalTask):
         self.start_index = dictionary.eos()
         self.oov_words: dict[str, list[list[str]]] = {}
         self.tokenizer: Optional[str] = None
-        self.nbest = 1
+        self.nbest = 1  # of fairseq-generate, which decodes so many hypotheses per line
 
     @classmethod
     def setup_task(cls, cfg: VideoSummarizationConfig, **kwargs: Any) -> "VideoSummarizationTask":
@@ -164,14 +192,8 @@ class VideoSummarizationTask(MultimodalTask):
     ) -> "VideoSummarizationTask":
         """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
 
-        Args:
-            words: Words of the dictionary in the order of their indices, without special symbols.
-            extractor: Attributes that identify the extractor of the features.
-            feature_dim: Number of feature channels; 0 if the model reads no video.
-            source_words: The same list as ``words``.
-            subwords: State of the subwords, see ``Subwords.to_state``.
-            max_frames: Maximum number of frames; longer videos are truncated.
-            **fields: Must be empty.
+        ``subwords`` is the state of the subwords, see ``Subwords.to_state``; ``max_frames`` is the
+        number of frames at which videos are truncated.
 
         Raises:
             UserError: if transcripts and summaries have different words, or ``max_frames`` is below
@@ -221,6 +243,7 @@ class VideoSummarizationTask(MultimodalTask):
         return _reads_video(self.models[0]) if self.models else None
 
     def state_dict(self) -> dict[str, Any]:
+        # not among carried_options: a checkpoint trained on noise is warned of, not followed
         others = {"noise_features": self.cfg.noise_features, "tokenizer": self.tokenizer}
         return {**super().state_dict(), **others}
 
@@ -234,8 +257,8 @@ class VideoSummarizationTask(MultimodalTask):
             )
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of transcript and summary, with ends: the options', or the
-        models'.
+        """Return the maximum lengths of transcript and summary, with ends, which the options and
+        the models allow.
         """
         limits = [(self.cfg.max_source_positions, self.cfg.max_target_positions)]
         limits += [model.max_positions() for model in self.models]
@@ -250,11 +273,13 @@ class VideoSummarizationTask(MultimodalTask):
         """
         if not from_checkpoint:
             check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
+        # models without a dataclass have a Namespace, whose architecture is called arch
         name = getattr(cfg, "_name", None) or getattr(cfg, "arch", None)
         architecture = ARCH_MODEL_REGISTRY.get(name, object)
         reads_text = issubclass(architecture, FairseqEncoderDecoderModel)
         if not reads_text or "src_tokens" not in signature(architecture.forward).parameters:
             raise UserError(f"--arch {name}: reads no transcript.")
+        # the class is asked, because the model needs the dimension of the features when it is built
         if _reads_video(architecture):
             if not self.feature_dim:
                 self.open_features()
@@ -272,7 +297,7 @@ class VideoSummarizationTask(MultimodalTask):
                     f"--arch {name} cannot be in an ensemble with the others: all must read "
                     "videos or none, and begin summaries alike."
                 )
-        elif not from_checkpoint:
+        elif not from_checkpoint:  # a training has one model, also if the task is used again
             self.models.clear()
         self.models.append(model)
         self.start_index = start_index
@@ -282,14 +307,7 @@ class VideoSummarizationTask(MultimodalTask):
     def load_dataset(
         self, split: str, combine: Optional[bool] = None, task_cfg: Any = None, **kwargs: Any
     ) -> None:
-        """Load a split.
-
-        Args:
-            split: Name of the split.
-            combine: None if fairseq generates: then only the first line of each video is loaded,
-                unless ``--all-lines`` is given. fairseq's training and validation pass a boolean.
-            task_cfg: Not used; fairseq's tasks name it to keep it out of ``kwargs``.
-            **kwargs: ``epoch`` if fairseq trains or validates.
+        """Load a split; see :meth:`GenerationTask.load_dataset`.
 
         Raises:
             UserError: if files are missing or do not fit together, or a text is empty.
@@ -302,6 +320,7 @@ class VideoSummarizationTask(MultimodalTask):
         text_path = f"{list(texts)[1]}.idx"
         visual_path, visual_ids = f"{base}.visual_ids", None
         check_prepared_file(visual_path)
+        # models of transcripts alone train without ids, but use them for references if they exist
         if videos is not None or os.path.exists(visual_path):
             visual_ids = _read_video_ids(visual_path)
             check_line_counts(
@@ -311,7 +330,9 @@ class VideoSummarizationTask(MultimodalTask):
         source = self._with_ends(transcripts, longest_source)
         target = CutLines(summaries, longest_target, self.dictionary.eos())
         generates = is_generating(combine, kwargs)
-        lines = None if visual_ids is None else self.lines_of(visual_ids, is_generating=generates)
+        lines = (
+            None if visual_ids is None else self.select_lines(visual_ids, is_generating=generates)
+        )
         self.datasets[split] = MultimodalDataset(
             visual_ids,
             videos,
@@ -345,7 +366,7 @@ class VideoSummarizationTask(MultimodalTask):
                 path,
                 visual_ids,
                 visual_path,
-                tokenize=str.split,
+                tokenize=str.split,  # as the published scores: no normalisation
                 measures=SUMMARY_MEASURES,
             )
 
@@ -376,7 +397,7 @@ class VideoSummarizationTask(MultimodalTask):
         """Build the generator of summaries.
 
         Unless ``<unk>`` is allowed, a summary contains only indexed OOV tokens of its transcript:
-        other indices denote no word and would become ``<unk>``.
+        others denote no word and would become ``<unk>``.
 
         Raises:
             UserError: if an option is not supported.
@@ -400,23 +421,23 @@ class VideoSummarizationTask(MultimodalTask):
     def inference_step(
         self, generator: Any, models: list[Any], sample: dict[str, Any], *others: Any, **kwargs: Any
     ) -> list[list[dict[str, Any]]]:
-        found = super().inference_step(generator, models, sample, *others, **kwargs)
+        batch = super().inference_step(generator, models, sample, *others, **kwargs)
         oov_words = self.oov_words.get(sample.get("split", ""))
         if oov_words is not None and "target" in sample:
-            # what fairseq-generate decodes of a line: transcript, summary, hypotheses
-            given = 1 + (sample["target"] is not None)
+            # of each line, fairseq-generate decodes the transcript, the summary and the hypotheses
+            num_texts = 1 + (sample["target"] is not None)
             self.readable.expect(
                 oov_words[line]
-                for line, hypotheses in zip(sample["id"].tolist(), found)
-                for _ in range(given + min(self.nbest, len(hypotheses)))
+                for line, hypotheses in zip(sample["id"].tolist(), batch)
+                for _ in range(num_texts + min(self.nbest, len(hypotheses)))
             )
-        return found
+        return batch
 
-    def text_of(self, tokens: Tensor, split: str, line: int) -> str:
+    def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
         """Return the detokenized text, with words instead of indexed OOV tokens."""
         oov_words = self.oov_words.get(split)
         text = self.dictionary.string(tokens)
-        return self.readable.text_of(text, None if oov_words is None else oov_words[line])
+        return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
         """Return the data folder's subwords, unless ``--bpe`` names others."""
@@ -436,7 +457,7 @@ class VideoSummarizationTask(MultimodalTask):
             )
         tokens, lengths = super().get_interactive_tokens_and_lengths(lines, encode_fn)
         for number, length in enumerate(lengths, 1):
-            if length < 2:
+            if length < 2:  # only </s>
                 raise UserError(f"transcript {number} is empty: it must have at least one word.")
         return tokens, lengths
 
@@ -451,11 +472,7 @@ class VideoSummarizationTask(MultimodalTask):
 
 
 def _read_video_ids(path: str) -> list[str]:
-    """Read the video id of each line.
-
-    Raises:
-        UserError: if the file cannot be read, or a line has several ids.
-    """
+    """Read the video id of each line."""
     visual_ids = read_visual_ids(path)
     for number, line in enumerate(visual_ids, start=1):
         if "\t" in line:
@@ -470,5 +487,7 @@ def _reads_video(model: Any) -> bool:
 
 def _give_bart_positions(cfg: Any) -> None:
     """Give BART position tables of the published length, however short the texts are."""
+    # BART shares these options with the task, whose limits would give tables without the rows of
+    # published weights
     for name in ("max_source_positions", "max_target_positions"):
-        setattr(cfg, name, max(getattr(cfg, name, None) or 0, BART_POSITIONS))
+        setattr(cfg, name, max(getattr(cfg, name, None) or 0, _BART_POSITIONS))

@@ -2,9 +2,9 @@
 
 The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``. It has the
 format of ``multimodal_captioning``, except that a line of ``<split>.visual_ids`` has five ids and a
-line of text is a whole story, its five sentences joined by ``<sent>``. Images that are listed in
+line of text is a whole story, with ``<sent>`` between its five sentences. Images that are listed in
 ``missing_images.txt`` become padding at their place in the batch. Training and perplexity count
-stories, generation and its metrics count image sequences.
+stories; generation and its metrics count image sequences.
 
 Every search of fairseq generates stories of exactly five sentences, see
 :mod:`fairseq_mm.generation.constraints`. With ``--sampling``, a story depends on ``--seed``, its
@@ -33,7 +33,7 @@ from fairseq_mm.generation.constraints import (
     StoryConstraints,
     begin_with,
     constrain_search,
-    separator_of,
+    find_separator,
 )
 from fairseq_mm.generation.defaults import (
     VISUAL_STORIES,
@@ -115,7 +115,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             path = os.path.join(cfg.data, "dict.txt")
             self.missing = read_missing_images(cfg.data)
             self.rows_per_image = _rows_per_image(self.features, self.missing)
-        self.separator_index = separator_of(dictionary, path)
+        self.separator_index = find_separator(dictionary, path)
         self.build_constraints()
 
     def check_split(
@@ -140,11 +140,11 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                     f"{os.path.join(self.cfg.data, MISSING_IMAGES)}: leave the story out."
                 )
         _check_sentences(f"{text_path}.idx", text, self.separator_index)
-        stories = [self.missing.intersection(line.split("\t")) for line in visual_ids]
-        if any(stories):
+        missing = [self.missing.intersection(line.split("\t")) for line in visual_ids]
+        if any(missing):
             logger.info(
-                f"{visual_path}: {len(frozenset().union(*stories))} images of "
-                f"{sum(map(bool, stories))} stories are missing, and padding in the batch"
+                f"{visual_path}: {len(frozenset().union(*missing))} images of "
+                f"{sum(map(bool, missing))} stories are missing, and padding in the batch"
             )
         return {"missing": self.missing, "rows_per_image": self.rows_per_image}
 
@@ -175,7 +175,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                 "`max_len_b`: the length of stories is set sentence by sentence, by "
                 "`max_words_per_sentence`."
             )
-        # the constraints see to it within sentences
+        # fairseq's own n-gram blocking would also forbid the second separator of a story
         args = dataclasses.replace(config, no_repeat_ngram_size=0).to_namespace()
         return self.build_generator(
             models,
@@ -207,7 +207,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             UserError: if an option is not supported, or the models have too few positions.
         """
         generator = super().build_generator(models, args, *others, **kwargs)
-        if getattr(args, "score_reference", False):
+        if getattr(args, "score_reference", False):  # a scorer, which searches nothing
             return generator
         if getattr(args, "match_source_len", False):
             raise UserError("--match-source-len: a story is not as long as its images are many.")
@@ -215,6 +215,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             constraints = self.build_constraints(
                 no_repeat_ngram=getattr(args, "no_repeat_ngram_size", 0)
             )
+        # fairseq's min_len does not count </s>
         if getattr(args, "min_len", 1) > constraints.min_length - 1:
             raise UserError(
                 f"--min-len {args.min_len}: the length of stories is set sentence by sentence, by "
@@ -238,16 +239,15 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                 if name in saved:
                     distributed.broadcast(buffer, 0, distributed.get_data_parallel_group())
 
-    def prefix_of(self, sample: dict[str, Any]) -> Optional[Tensor]:
+    def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """Return the tokens of ``--prefix-words``.
 
         Raises:
             UserError: if the words cannot begin a story of five sentences with words.
         """
-        prefix = super().prefix_of(sample)
+        prefix = super().get_prefix(sample)
         if prefix is not None:
-            words = self.cfg.prefix_words.split()
-            sentences = " ".join(words).split(SEPARATOR)
+            sentences = " ".join(self.cfg.prefix_words.split()).split(SEPARATOR)
             if len(sentences) > NUM_IMAGES or not all(x.strip() for x in sentences[:-1]):
                 raise UserError(
                     f"--prefix-words {self.cfg.prefix_words!r}: must begin a story of "
@@ -261,18 +261,14 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         if isinstance(getattr(generator, "search", None), ConstrainedSearch):
             begin_with(generator, prefix_tokens)
 
-    def text_of(self, tokens: Tensor, split: str, line: int) -> str:
+    def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
         """Return the words of a story without separators, as references are written."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of regions per image.
-
-    Raises:
-        UserError: if two images have different numbers of rows; the message names both.
-    """
-    counts: dict[int, str] = {}
+    """Return the number of regions per image, which must be equal for all images."""
+    counts: dict[int, str] = {}  # number of regions -> first image with it
     for key in features.ids:
         if key not in missing:
             counts.setdefault(features.count_rows(key), key)
@@ -290,27 +286,17 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
 
 
 def _check_sentences(path: str, text: Any, separator: int) -> None:
-    """Check that every line is a story of five sentences with words.
-
-    Args:
-        path: Path of the binarized text.
-        text: Binarized lines, each with ``</s>`` at the end.
-        separator: Index of the separator.
-
-    Raises:
-        UserError: if a line is no such story.
-    """
+    """Check that every line is a story of five sentences with words."""
     wrong = []
     for number in range(len(text)):
         line = text[number].numpy()
         ends = np.flatnonzero(line == separator)
+        # the last sentence ends with </s>
+        lengths = np.diff(ends, prepend=-1, append=len(line) - 1) - 1
         if len(ends) != NUM_IMAGES - 1:
             wrong.append((number, f"{len(ends)} {SEPARATOR!r}, but a story has {NUM_IMAGES - 1}"))
-            continue
-        lengths = np.diff(ends, prepend=-1, append=len(line) - 1) - 1
-        if not lengths.all():
-            empty = int(np.flatnonzero(lengths == 0)[0]) + 1
-            wrong.append((number, f"no word in sentence {empty}"))
+        elif not lengths.all():
+            wrong.append((number, f"no word in sentence {int(np.argmin(lengths)) + 1}"))
     if wrong:
         number, what = wrong[0]
         raise UserError(

@@ -268,7 +268,7 @@ def inputs_of(case):
     if case.task == "hierarchical_story":
         prompts = (case.data / "text" / "valid.wp_source").read_text().splitlines()
         return range(len(prompts)), prompts
-    firsts, store = features_of(case)
+    firsts, store = read_features(case)
     keys = list(firsts.values())
     if case.task == "multimodal_captioning":
         return list(firsts), [store.read(key) for key in keys]
@@ -282,7 +282,7 @@ def inputs_of(case):
     ]
 
 
-def features_of(case):
+def read_features(case):
     """First line -> key of each item of the split, and the store."""
     ids = read_visual_ids(str(case.data / "valid.visual_ids"))
     firsts = {i: ids[i] for i, first in enumerate(first_lines(ids)) if first}

@@ -313,7 +313,9 @@ def test_text_that_is_scored_has_no_separators():
     [stories] = task.inference_step(generator, models, sample)
     tokens = stories[0]["tokens"]
     words = task.dictionary.string(tokens).split()
-    assert task.text_of(tokens, "valid", 0).split() == [word for word in words if word != "<sent>"]
+    assert task.decode_hypothesis(tokens, "valid", 0).split() == [
+        word for word in words if word != "<sent>"
+    ]
     assert (task.rows_per_image, task.separator_index) == (1, 20)
 
 
