@@ -22,12 +22,8 @@ def check_checkpoint(
 ) -> Iterator[Finding]:
     """Check a checkpoint: its weights, its dictionaries, its extractor, and the data folder.
 
-    Args:
-        path: Path of the checkpoint, or of its folder.
-        folder: Data folder in which the model is built; None builds it without one.
-        features: Paths of the feature stores, or None.
-        store: The feature stores, opened, or None.
-        weights: State dict file of the extractor; None finds it beside the checkpoint.
+    ``features`` are the paths of feature stores, ``store`` the same stores, opened; ``weights`` is
+    the extractor's state dict file, which by default is found beside the checkpoint.
     """
     try:
         import torch
@@ -126,6 +122,7 @@ def _check_extractor(
     if not extractor:
         text = "carries no extractor: it generates of features, not of files of images or videos"
         yield note("checkpoint", text, "train on a store that names its extractor")
+    # vectors of an embedding are read from a store; their model is another checkpoint
     if not extractor or extractor == VECTORS_EXTRACTOR or not recorded:
         return
     subject = f"weights of {extractor}"

@@ -73,11 +73,7 @@ def check_file_types(folder: str) -> Iterator[Finding]:
 
 
 def find_data_folder(folder: str) -> tuple[str, str]:
-    """Return a data folder and the name of its kind.
-
-    Args:
-        folder: Path of the data folder, or of a language model's folder inside it.
-    """
+    """Return the data folder, which ``folder`` may be a language model's part of, and its kind."""
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
         kind = str(read_prepare_record(place).get("kind"))
@@ -130,10 +126,8 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open the feature stores at ``paths``, or else the folder's stores, as one store.
-
-    Returns:
-        The opened stores, or None if they cannot be opened; and the findings.
+    """Open the feature stores at ``paths``, or else the folder's stores, as one store; return it,
+    or None if it cannot be opened, and the findings.
     """
     subject = paths or os.path.join(folder or "", "features.h5")
     try:
@@ -176,11 +170,7 @@ def _check_checksums(store: Any) -> Iterator[Finding]:
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:
-    """Set up a task in a data folder as ``fairseq-train`` does, with default options.
-
-    Raises:
-        UserError: if the folder's files are missing or do not fit.
-    """
+    """Set up a task in a data folder as ``fairseq-train`` does, with default options."""
     import fairseq_mm
 
     fairseq_mm.register()  # imports fairseq, so not at the top of this module
@@ -196,11 +186,8 @@ def check_data(
 ) -> Iterator[Finding]:
     """Set up the task of a data folder and load its splits.
 
-    Args:
-        folder: Path of the data folder.
-        features: Paths of feature stores, or None for the stores of the folder.
-        is_readable: Whether the expected features were opened.
-        is_aligned: Whether digests show that all files are as they were written.
+    ``is_readable`` says whether the expected features could be opened, ``is_aligned`` whether
+    digests show that all files are as they were written.
     """
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
@@ -357,14 +344,10 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
 
 
 class _SplitChecks:
-    """Checks of the splits of a data folder.
+    """Checks of the splits of a data folder in its task, whose limits of lengths are removed.
 
-    Args:
-        task: Task that was set up in the folder. Its limits of lengths are removed.
-        folder: Path of the folder.
-        kind: Kind of the folder.
-        is_aligned: Whether digests show that all files are as they were written, which makes the
-            comparison of files with each other unnecessary.
+    If digests show that all files are as they were written (``is_aligned``), the files are not
+    compared with each other.
     """
 
     def __init__(self, task: Any, folder: str, kind: Kind, *, is_aligned: bool) -> None:
@@ -392,12 +375,12 @@ class _SplitChecks:
                     text = "is missing; it is for language models only"
                     yield note(os.path.dirname(path), text, ANEW)
                 continue
-            pairs = (
-                self.task.source_dictionary if part == "prompts" else self.task.target_dictionary
-            )
+            dictionary = self.task.target_dictionary
+            if part == "prompts":
+                dictionary = self.task.source_dictionary
             try:
-                if load_dictionary(path).symbols == pairs.symbols:
-                    self.language_models[part] = pairs
+                if load_dictionary(path).symbols == dictionary.symbols:
+                    self.language_models[part] = dictionary
                     continue
                 text = f"is not the dictionary of the pairs, dict.{side}.txt"
             except UserError as error:

@@ -95,10 +95,8 @@ class FolderDigests:
             )
 
     def check_store(self, stores: Any) -> Iterator[Finding]:
-        """Compare the feature stores that the folder reads with their records.
-
-        Args:
-            stores: Opened feature stores, whose content was compared with their own checksums.
+        """Compare the folder's opened stores, which agree with their own checksums, with their
+        records.
         """
         from fairseq_mm.data.feature_store import listed_stores
 
@@ -121,10 +119,9 @@ class FolderDigests:
                     yield self._problem(name)
 
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
-        """Record files without a digest, and with `accept` also the files that differ from theirs.
+        """Record files without a digest, and with `accept` files that differ from their digests.
 
-        Args:
-            is_sound: Whether the folder's structure has no problem.
+        Nothing is recorded if the folder has other problems, so that it is not ``is_sound``.
         """
         if not self.repair:
             return

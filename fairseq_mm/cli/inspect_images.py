@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.analysis.visual_story_inspection import (
+    AttentionKinds,
     GridPositions,
-    Traces,
+    get_attention_kinds,
     grid_shape,
     inspect_visual_story,
-    traces_of,
 )
 from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
 from fairseq_mm.data.binarised_text import check_line_counts
@@ -56,7 +56,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         UserError: if files or options do not fit, or the model has no attention to show.
     """
     model: Any = from_checkpoints(checkpoints, weights=args.weights, device=args.device)
-    positions = _choose_positions(args, traces_of(model), model)
+    positions = _choose_positions(args, get_attention_kinds(model), model)
     subjects, store, missing = _read_subjects(args)
     if args.story is not None:
         if len(subjects) > 1:
@@ -116,10 +116,10 @@ def _build_part(
     }
 
     def draw() -> list[Any]:
-        from fairseq_mm.report.inspection import section_of_visual_story
+        from fairseq_mm.report.inspection import make_visual_story_section
 
         return [
-            section_of_visual_story(
+            make_visual_story_section(
                 inspected,
                 sentences,
                 [None if key is None else images.get(key) for key in subject.keys],
@@ -135,9 +135,9 @@ def _build_part(
 
 
 def _choose_positions(
-    args: argparse.Namespace, traces: Traces, model: Any
+    args: argparse.Namespace, kinds: AttentionKinds, model: Any
 ) -> Optional[GridPositions]:
-    if not traces.grid:
+    if not kinds.grid:
         for name in ("image", "position", "grid"):
             if getattr(args, name):
                 raise UserError(

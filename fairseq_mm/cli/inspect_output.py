@@ -54,19 +54,12 @@ def check_line(line: int, total: int, path: Any) -> None:
 def read_told_lines(
     path: str, wanted: Sequence[int], parse: Callable[[Any], Any], needed: str
 ) -> Iterator[tuple[int, Any]]:
-    """Read lines of the output of ``fairseq-mm tell --jsonl``.
-
-    Args:
-        path: Path of the file.
-        wanted: Numbers of the lines, counted from 0 without blank lines.
-        parse: Function of a line's JSON value; may raise any error of a missing or wrong field.
-        needed: End of the message if it does, which names the fields.
-
-    Yields:
-        The number of a line and the result of ``parse``.
+    """Yield the numbers of the ``wanted`` lines of a file of ``fairseq-mm tell --jsonl``, counted
+    from 0 without blank lines, and the results of ``parse`` for their JSON values.
 
     Raises:
-        UserError: if the file has no such line, or ``parse`` raises an error.
+        UserError: if the file has no such line, or ``parse`` misses a field; the message ends with
+            ``needed``, which names the fields.
     """
     lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
     for line in wanted:

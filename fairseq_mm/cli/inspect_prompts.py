@@ -36,9 +36,9 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
 
     def draw() -> list[Any]:
         # the page needs Pillow, which the records do not
-        from fairseq_mm.report.inspection import sections_of_story
+        from fairseq_mm.report.inspection import make_story_sections
 
-        return sections_of_story(inspected)
+        return make_story_sections(inspected)
 
     of_part = "" if inspected.gates is None else f", attention of its {part} part"
     number = len(inspected.words)

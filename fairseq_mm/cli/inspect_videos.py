@@ -60,7 +60,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     texts = _SplitTexts(args.hypotheses, inspection)
     if args.gates:
         return _inspect_gates(args, inspection, texts, about)
-    lines = inspection.checked(args.lines or [0])
+    lines = inspection.check_lines(args.lines or [0])
     summaries = "a summary of a video" if len(lines) == 1 else f"{len(lines)} summaries of videos"
     parts = _inspect_attention(args, inspection, texts, lines)
     return Inspection(f"Attention of {summaries}", about, parts)
@@ -143,9 +143,9 @@ def _inspect_attention(
 
         # defaults bind the values of this round, should the part be drawn after the next one
         def draw(line: Any = attention, fields: Any = fields, times: Any = times) -> list[Any]:
-            from fairseq_mm.report.inspection import section_of_video
+            from fairseq_mm.report.inspection import make_video_section
 
-            return [section_of_video(line, inspection.transcript(line.line), fields, times)]
+            return [make_video_section(line, inspection.transcript(line.line), fields, times)]
 
         yield Part([record], draw)
     if args.html:
@@ -191,7 +191,7 @@ class _Videos:
 def _inspect_gates(
     args: argparse.Namespace, inspection: VideoInspection, texts: _SplitTexts, about: str
 ) -> Inspection:
-    lines = inspection.checked(args.lines)
+    lines = inspection.check_lines(args.lines)
     with progress_bar(len(lines), "videos", many=100) as bar:
         scores = inspection.gate_scores(lines, summaries=texts.hypotheses, on_batch=bar.update)
     fields = texts.get_fields(lines)

@@ -234,14 +234,9 @@ def _fill(
 
 
 def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
-    """Return the published captions of some lines of a split.
+    """Return the published captions of lines (from 0) of a split that the task has loaded.
 
     If the data folder has no published captions, words outside the dictionary become ``<unk>``.
-
-    Args:
-        task: Task that has loaded the split.
-        split: Name of the split.
-        lines: Line numbers, counted from 0.
     """
     from fairseq_mm.data.split_files import read_published_captions
 
@@ -255,13 +250,8 @@ def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
 def best_candidates(
     scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
 ) -> list[list[dict[str, Any]]]:
-    """Return records of the best candidates of each query: id, score, and text if there are texts.
-
-    Args:
-        scores: [queries, candidates].
-        top: Number of candidates per query.
-        ids: Id of each candidate.
-        texts: Text of each candidate.
+    """Return records of the ``top`` best candidates of each query: id, score, and text if there are
+    texts. Scores are [queries, candidates].
     """
     records = []
     for row in scores:
