@@ -1,4 +1,4 @@
-"""Checkpoints of a text-only BART or T5 for VG-BART and VG-T5, and of other backbones for none."""
+"""Checkpoints of text-only BART and T5 for VG-BART and VG-T5; other backbones are refused."""
 
 import logging
 from typing import Any, NamedTuple, Optional
@@ -15,7 +15,7 @@ Weights = dict[str, Tensor]
 
 
 class BartBackbone(NamedTuple):
-    """Sizes of a BART, as its weights show them."""
+    """Sizes of a BART, read from its weights."""
 
     encoder_layers: int
     decoder_layers: int
@@ -33,7 +33,7 @@ class BartBackbone(NamedTuple):
 
 
 class T5Backbone(NamedTuple):
-    """Sizes of a T5, as its weights show them."""
+    """Sizes of a T5, read from its weights."""
 
     encoder_layers: int
     decoder_layers: int
@@ -55,7 +55,7 @@ class T5Backbone(NamedTuple):
 
 
 def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
-    """None where the weights are of no BART."""
+    """Read the sizes of a BART; return None for weights of another model."""
     try:
         return BartBackbone(
             _count_layers(weights, "encoder"),
@@ -71,7 +71,7 @@ def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
 
 
 def t5_backbone(weights: Weights) -> Optional[T5Backbone]:
-    """None where the weights are of no T5."""
+    """Read the sizes of a T5; return None for weights of another model."""
     try:
         layer = "encoder.layers.0"
         return T5Backbone(
@@ -94,7 +94,8 @@ def _count_layers(weights: Weights, side: str) -> int:
 
 
 def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
-    """Convert the weights of a checkpoint in place so that they fit a VG-BART.
+    """Convert the weights of a VG-BART, or of fairseq's BART, in place so that they fit a
+    VG-BART.
 
     - Second copies of encoder layers' parameters, which stock fairseq saves, are dropped.
     - A text-only BART gets the added parameters, as the model has initialised them, and the model's
@@ -102,22 +103,22 @@ def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
 
     Args:
         model: VG-BART.
-        weights: Weights of a VG-BART, or of fairseq's BART.
+        weights: Weights to convert.
         arch: Architecture of the model, for messages.
 
     Raises:
         UserError: if the backbone or the vocabulary differs.
     """
     own = model.state_dict()
-    expected, found = bart_backbone(own), bart_backbone(weights)
-    if found is None:
+    expected, backbone = bart_backbone(own), bart_backbone(weights)
+    if backbone is None:
         raise UserError(
             f"the checkpoint's backbone is no BART of fairseq's (it has weights such as "
             f"{_examples(weights)}), but --arch {arch} was built on one."
         )
-    if found != expected:
+    if backbone != expected:
         raise UserError(
-            f"the checkpoint's backbone is another BART than that of --arch {arch}: {found}; "
+            f"the checkpoint's backbone is another BART than that of --arch {arch}: {backbone}; "
             f"expected {expected}."
         )
     _check_vocabulary(own, weights, model)
@@ -125,66 +126,70 @@ def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
         if key.startswith("encoder.layers.") and key.endswith(DUPLICATES) and key not in own:
             del weights[key]
     _add_missing(model, weights, "BART")
+    # Published BARTs have no record of their data.
     weights.setdefault(STATE_KEY, own[STATE_KEY])
 
 
 def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
     key = "encoder.embed_tokens.weight"
-    found, expected = len(weights[key]), len(own[key])
-    if found == expected:
+    num_words, expected = len(weights[key]), len(own[key])
+    if num_words == expected:
         return
-    if found == expected + 1 and "<mask>" not in model.encoder.dictionary:
+    # fairseq's own BART task appends <mask> to the dictionary; a summarisation task has no such
+    # symbol, and BARTModel drops the row.
+    if num_words == expected + 1 and "<mask>" not in model.encoder.dictionary:
         logger.info("the checkpoint's last embedding, that of <mask>, is left out")
         return
     if STATE_KEY in weights:
-        return  # the comparison of the dictionaries gives a better message
+        # a checkpoint of this package: the comparison of dictionaries gives a better message
+        return
     raise UserError(
-        f"the checkpoint has embeddings of {found} words, but the dictionary has {expected}: "
+        f"the checkpoint has embeddings of {num_words} words, but the dictionary has {expected}: "
         "prepare the data with the checkpoint's own dict.txt, and --padding-factor 1."
     )
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """Check that weights fit the backbone of a T5.
-
-    Args:
-        model: T5 or VG-T5.
-        weights: Weights of a checkpoint.
+    """Check that weights fit the backbone of a T5 or VG-T5.
 
     Raises:
         UserError: if the checkpoint has another backbone.
     """
-    found, expected = t5_backbone(weights), t5_backbone(model.state_dict())
-    if found is None:
+    backbone, expected = t5_backbone(weights), t5_backbone(model.state_dict())
+    if backbone is None:
         raise UserError(
             f"the checkpoint is of no T5 (it has weights such as {_examples(weights)}), but the "
             "model is one; fairseq-mm convert makes checkpoints of Hugging Face's T5."
         )
-    if found != expected:
+    if backbone != expected:
         raise UserError(
-            f"the checkpoint's T5 is another than the model's: it has {found}, the model has "
+            f"the checkpoint's T5 is another than the model's: it has {backbone}, the model has "
             f"{expected}."
         )
 
 
 def add_missing_t5_weights(model: Any, weights: Weights) -> None:
-    """Add VG-T5's added parameters, as the model has initialised them, to the weights of a
-    text-only T5. Weights of a VG-T5 do not change.
+    """Add VG-T5's added parameters, as the model has initialised them, to a text-only T5.
+
+    Weights of a VG-T5 do not change.
     """
     if _add_missing(model, weights, "T5") and STATE_KEY in weights:
         provenance = decode_provenance(weights[STATE_KEY])
         feature_dim = model.data_version.feature_dim
+        # The record of a text-only T5 has no features, which would be refused as another model.
         weights[STATE_KEY] = encode_json({**provenance, "feature_dim": feature_dim})
 
 
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
-    """Whether the weights had none of the added parameters, which are put among them then."""
+    """Add the parameters that a text-only backbone lacks; return whether there were any."""
     own = model.state_dict()
     added = [
         name
         for name, parameter in model.named_parameters()
         if getattr(parameter, "param_group", None) == ADDED
     ]
+    # One added parameter is enough: the checkpoint is no text-only backbone, and PyTorch reports
+    # what it lacks.
     if any(name in weights for name in added):
         return False
     logger.info(

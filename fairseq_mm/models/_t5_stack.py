@@ -326,8 +326,7 @@ class T5Decoder(FairseqIncrementalDecoder):
         """Compute logits: [..., D] -> [..., V]."""
         if self.output_proj is not None:
             return linear(features, self.output_proj.weight)
-        # The scale makes up for the large embeddings of T5, which are not initialised by their
-        # dimension.
+        # Embeddings of T5 have a standard deviation of 1, so a tied output layer needs the scale.
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:

@@ -18,12 +18,12 @@ class TracedLayer(NamedTuple):
     """Attention of a text to frames, in one batch.
 
     Attributes:
-        name: for people.
-        side: the text that attends, ``transcript`` or ``summary``.
-        weights: ``[B, N, M]``, the heads' mean; None where only the gate is seen.
-        gates: ``[B]`` means over real positions and channels; None without a gate.
-        video_shares: ``[B, N]`` weight of the video beside the transcript; None of models that do
-            not choose.
+        name: Name of the layer for people.
+        side: Text that attends, ``transcript`` or ``summary``.
+        weights: [B, N, M], the heads' mean; None if only the gate is recorded.
+        gates: [B] means over real positions and channels; None without a gate.
+        video_shares: [B, N] weight of the video against the transcript; None for models without
+            such a weight.
     """
 
     name: str
@@ -40,10 +40,10 @@ class VideoAttentionTracer:
         model: VG-BART, VG-T5, hierarchical attention or MFFG, in evaluation mode.
 
     Attributes:
-        gate_layers: names of the places with a forget gate, in the order of :meth:`trace`.
-        sums_over_words: the fusions' softmax is over the text's positions, as released.
-        attends_padding: padded frames of a batch are attended, as released.
-        has_decoder_fusions: whether gates and weights are of the summary's words, too.
+        gate_layers: Names of the layers with a forget gate, in the order of :meth:`trace`.
+        sums_over_words: True if the fusions' softmax is over the text's positions, as released.
+        attends_padding: True if padded frames of a batch are attended to, as released.
+        has_decoder_fusions: True if the summary's words have gates and weights, too.
     """
 
     def __init__(self, model: Any) -> None:
@@ -78,12 +78,12 @@ class VideoAttentionTracer:
         Args:
             inputs: ``net_input`` of a batch.
             valid_mask: [B, N] bool for each side, False at padding.
-            needs_decoder: True to run the decoder, too; without it, there are no weights of the
-                summary.
+            needs_decoder: True to run the decoder, too; otherwise the summary has no weights.
         """
         gates: list[Tensor] = []
         handle = None
         if self._cross_gate is not None:
+            # A hook, because cross fusion is computed inside the encoder, which returns no gates.
             handle = self._cross_gate.register_forward_hook(lambda *call: gates.append(call[2]))
         trace = FusionTrace()
         try:
@@ -95,21 +95,22 @@ class VideoAttentionTracer:
         finally:
             if handle is not None:
                 handle.remove()
-        found = self._traced(TRANSCRIPT, trace, valid_mask[TRANSCRIPT])
+        layers = self._traced(TRANSCRIPT, trace, valid_mask[TRANSCRIPT])
         for gate in gates:
             mean = _mean_gate(gate.sigmoid(), valid_mask[TRANSCRIPT])
-            found.append(TracedLayer("cross fusion", TRANSCRIPT, None, mean))
+            layers.append(TracedLayer("cross fusion", TRANSCRIPT, None, mean))
         if not needs_decoder:
-            return found
+            return layers
         trace = FusionTrace()
         _, extra = self.model.decoder.extract_features(
             inputs["prev_output_tokens"], encoder_out, **self._option(trace)
         )
-        found += self._traced(SUMMARY, trace, valid_mask[SUMMARY])
+        layers += self._traced(SUMMARY, trace, valid_mask[SUMMARY])
         if self.is_two_source:
+            # Weights of text and video sum to 1, so the second says everything.
             shares = extra["modality_attention"][..., 1]
-            found.append(TracedLayer("decoder", SUMMARY, extra["frame_attention"], None, shares))
-        return found
+            layers.append(TracedLayer("decoder", SUMMARY, extra["frame_attention"], None, shares))
+        return layers
 
     def _option(self, trace: FusionTrace) -> dict[str, FusionTrace]:
         return {} if self.is_two_source else {"trace": trace}
@@ -129,6 +130,6 @@ def _name(side: str, number: str) -> str:
 
 
 def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
-    """``[B]`` means of ``[B, N, W]`` over real positions and channels."""
+    """Average gates [B, N, W] over real positions and channels: returns [B]."""
     by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
     return by_position.sum(dim=1) / valid_mask.sum(dim=1)

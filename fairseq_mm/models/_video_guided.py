@@ -18,18 +18,18 @@ from fairseq_mm.modules.video_fusion import KINDS, VideoFusion
 FusionKind: Any = ChoiceEnum(KINDS)
 OnOff: Any = ChoiceEnum(("on", "off"))
 Compat: Any = ChoiceEnum(("none", "released"))
+# The paper gives no number: four heads of 64 channels are as wide as BART's own heads.
 HEADS, RELEASED_HEADS = 4, 1
 
-# parameters that a pretrained model does not have: a parameter group of their own
+# Parameters that a pretrained model lacks are a parameter group with its own learning rate.
 ADDED = "added"
 
 
 def mark_added(module: nn.Module) -> None:
-    """Set the attribute ``param_group = "added"`` on each parameter of a module.
-
-    Parameters keep the attribute when they are moved or cast. Pretrained parameters do not have it.
-    """
+    """Set the attribute ``param_group = "added"`` on each parameter of a module."""
     for parameter in module.parameters():
+        # An attribute of the parameter itself stays when it is moved or cast, and does not depend
+        # on its name.
         parameter.param_group = ADDED  # type: ignore[attr-defined]
 
 
@@ -81,16 +81,13 @@ class VideoGuidedConfig(FairseqDataclass):
     )
 
 
-def check_video_guided(
-    cfg: Any, *, video_dim: int, encoder_layers: int, decoder_layers: int
-) -> None:
+def check_video_guided(cfg: Any, *, video_dim: int) -> None:
     """Check the options of the fusion.
 
     Args:
-        cfg: Config with the fields of :class:`VideoGuidedConfig`.
+        cfg: Config with the fields of :class:`VideoGuidedConfig` and the backbone's numbers of
+            layers, ``encoder_layers`` and ``decoder_layers``.
         video_dim: Dimension of the features; 0 if the task has none.
-        encoder_layers: Number of the backbone's encoder layers.
-        decoder_layers: Number of the backbone's decoder layers.
 
     Raises:
         UserError: if an option has an unusable value; the message names it.
@@ -103,17 +100,13 @@ def check_video_guided(
     }
     sizes = Namespace(**numeric)
     check_sizes(VideoGuidedConfig, sizes, may_be_zero=["video_encoder_layers"], heads=heads)
-    layers = {
-        "--fusion-encoder-layers": (cfg.fusion_encoder_layers, encoder_layers),
-        "--fusion-decoder-layers": (cfg.fusion_decoder_layers, decoder_layers),
-    }
-    numbers = [parse_layer_numbers(text, flag, count) for flag, (text, count) in layers.items()]
-    if not any(numbers):
+    layers = _parse_fusion_layers(cfg)
+    if not any(layers.values()):
         raise UserError(
             "--fusion-encoder-layers and --fusion-decoder-layers are both empty: no layer would "
             "read the video; for a text-only model take the backbone's own --arch."
         )
-    if is_released(cfg) and numbers[1]:
+    if is_released(cfg) and layers["decoder"]:
         raise UserError(
             "--compat released must be without --fusion-decoder-layers: the released code has no "
             "fusion there, and a softmax over the text's positions would see the words to come."
@@ -127,17 +120,20 @@ def check_video_guided(
         )
 
 
-def parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
-    """Parse layer numbers: ``5,6`` is [5, 6]; an empty text or ``none`` is [].
+def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
+    """Return the numbers of the layers with fusion: of the encoder, then of the decoder."""
+    return {
+        side: _parse_layer_numbers(
+            getattr(cfg, f"fusion_{side}_layers"),
+            f"--fusion-{side}-layers",
+            getattr(cfg, f"{side}_layers"),
+        )
+        for side in ("encoder", "decoder")
+    }
 
-    Args:
-        text: Value of the option.
-        flag: Name of the option, for messages.
-        num_layers: Number of layers of the encoder or decoder.
 
-    Raises:
-        UserError: if the text is no list of different layers between 1 and ``num_layers``.
-    """
+def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
+    """Parse layer numbers: ``5,6`` is [5, 6]; an empty text or ``none`` is []."""
     text = (text or "").strip()
     if text in ("", "none"):
         return []
@@ -162,23 +158,29 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """Return the options of ``config``, a subclass of :class:`VideoGuidedConfig`, with the values
-    in ``cfg``; an unset number of heads becomes the model's default.
+    """Return the options of ``config``, a subclass of :class:`VideoGuidedConfig`, from ``cfg``.
+
+    An unset number of heads becomes the default of the model.
     """
     fields = config.__dataclass_fields__  # type: ignore[attr-defined]
     completed = Namespace(**{name: getattr(cfg, name) for name in fields})
     if not completed.fusion_heads:
         most = RELEASED_HEADS if is_released(completed) else HEADS
         dim = completed.fusion_dim
+        # The largest number up to four that divides the dimension, so that small models need no
+        # option.
         completed.fusion_heads = next(heads for heads in range(most, 0, -1) if dim % heads == 0)
     return completed
 
 
-def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int) -> nn.ModuleDict:
-    """A fusion for each layer, by its number; ``cfg.dropout`` is theirs."""
-    fusions = nn.ModuleDict(
-        {
-            str(number): VideoFusion(
+def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.ModuleDict]:
+    """Build the fusions of ``encoder`` and ``decoder``, each by the number of its layer."""
+    is_dot_product = str(cfg.fusion) != "multi_head"
+    fusions = {}
+    for side, numbers in _parse_fusion_layers(cfg).items():
+        fusions[side] = nn.ModuleDict()
+        for number in numbers:
+            fusions[side][str(number)] = VideoFusion(
                 text_dim,
                 video_dim,
                 kind=str(cfg.fusion),
@@ -187,14 +189,11 @@ def build_fusions(cfg: Any, numbers: list[int], *, text_dim: int, video_dim: int
                 forget_gate=str(cfg.forget_gate) == "on",
                 dropout=cfg.dropout,
                 identity_init=cfg.fusion_identity_init,
-                text_axis=is_released(cfg) and str(cfg.fusion) != "multi_head",
+                text_axis=is_released(cfg) and is_dot_product,
                 gate_dropout=cfg.dropout if is_released(cfg) else 0.0,
                 output_projection=str(cfg.fusion_output_projection) == "on",
             )
-            for number in numbers
-        }
-    )
-    mark_added(fusions)
+        mark_added(fusions[side])
     return fusions
 
 
@@ -260,8 +259,10 @@ class VideoReader(nn.Module):
             )
         if padding_mask is None:
             padding_mask = torch.zeros(features.shape[:2], dtype=torch.bool, device=features.device)
+        # Generation casts the model, but not the batch.
         video = features.to(dtype)
         if self.attends_padding:
+            # Zeros, as the released code pads its batches: features of padding are undefined here.
             video = video.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         if self.encoder is not None:
             video = self.encoder(video, padding_mask)
@@ -269,7 +270,9 @@ class VideoReader(nn.Module):
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
-    """Layers with their numbers, from 1; those that layer dropout leaves out are left out."""
+    """Yield layers with their numbers, from 1, without the layers that layer dropout skips."""
+    # LayerDropModuleList yields only the layers that it keeps in a training step, so layers are
+    # found by identity.
     numbers = {id(layer): i for i, layer in enumerate(layers._modules.values(), start=1)}
     for layer in layers:
         yield numbers[id(layer)], layer

@@ -23,10 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    register_model,
-)
+from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
@@ -67,17 +64,13 @@ class T5Config(FairseqDataclass):
 
 
 def check_t5_options(config: type, cfg: Any, task: Any) -> None:
-    """Check the options of a T5.
-
-    Args:
-        config: Dataclass of the model.
-        cfg: Values of its fields.
-        task: Task with the dictionaries.
+    """Check the options of a T5, values ``cfg`` of the dataclass ``config``.
 
     Raises:
         UserError: if an option has an unusable value; the message names it.
     """
     check_sizes(config, cfg)
+    # Half of the buckets serve each direction, and half of each hold one distance each.
     if cfg.relative_buckets < 4 or cfg.relative_buckets % 4:
         raise UserError(
             f"--relative-buckets must be a multiple of 4, but is {cfg.relative_buckets}."
@@ -97,15 +90,8 @@ def check_t5_options(config: type, cfg: Any, task: Any) -> None:
 def build_t5_parts(
     cfg: Any, task: Any, encoder: Callable[..., Any], decoder: Callable[..., Any]
 ) -> tuple[Any, Any]:
-    """
-    Args:
-        cfg: options of :class:`T5Config`.
-        task: with the dictionaries.
-        encoder: called as :class:`T5Encoder` is.
-        decoder: called as :class:`T5Decoder` is.
-
-    Returns:
-        encoder and decoder.
+    """Build encoder and decoder, by functions with the arguments of :class:`T5Encoder` and
+    :class:`T5Decoder`.
     """
     dictionary = task.target_dictionary
     sizes = T5Sizes(
@@ -119,7 +105,7 @@ def build_t5_parts(
         num_buckets=cfg.relative_buckets,
         max_distance=cfg.max_distance,
     )
-    # padding has an embedding that learns: it is the start token
+    # no padding_idx: the padding token is the start token, whose embedding must learn
     embedding = nn.Embedding(len(dictionary), cfg.model_dim)
     nn.init.normal_(embedding.weight)
     output: Optional[nn.Linear] = None
@@ -147,11 +133,12 @@ def build_t5_parts(
 
 @register_model("t5", dataclass=T5Config)
 class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Text to text."""
+    """Text-to-text transformer."""
 
     def __init__(self, encoder: T5Encoder, decoder: T5Decoder, provenance: Provenance) -> None:
         super().__init__(encoder, decoder)
         self.data_version = provenance
+        # T5 starts from its padding token; the task hands start_index to the generator.
         self.start_index = decoder.dictionary.pad()
 
     @classmethod
@@ -169,38 +156,29 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """
+        """Check the backbone of a checkpoint.
+
         Raises:
-            UserError: if the weights are of another backbone.
+            UserError: if the weights belong to another backbone.
         """
         check_t5_weights(self, state_dict)
         super().upgrade_state_dict_named(state_dict, name)
 
 
-SMALL = {
-    "model_dim": 512,
-    "attention_heads": 8,
-    "head_dim": 64,
-    "ffn_dim": 2048,
-    "encoder_layers": 6,
-    "decoder_layers": 6,
-}
-BASE = {
-    "model_dim": 768,
-    "attention_heads": 12,
-    "head_dim": 64,
-    "ffn_dim": 3072,
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-}
-LARGE = {
-    "model_dim": 1024,
-    "attention_heads": 16,
-    "head_dim": 64,
-    "ffn_dim": 4096,
-    "encoder_layers": 24,
-    "decoder_layers": 24,
-}
+def _sizes(model_dim: int, attention_heads: int, ffn_dim: int, layers: int) -> dict[str, int]:
+    return {
+        "model_dim": model_dim,
+        "attention_heads": attention_heads,
+        "head_dim": 64,
+        "ffn_dim": ffn_dim,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
+    }
+
+
+SMALL = _sizes(512, 8, 2048, 6)
+BASE = _sizes(768, 12, 3072, 12)
+LARGE = _sizes(1024, 16, 4096, 24)
 TINY = {
     "model_dim": 12,
     "attention_heads": 2,
@@ -209,8 +187,6 @@ TINY = {
     "encoder_layers": 3,
     "decoder_layers": 2,
 }
-
-
 register_presets(
     "t5",
     {

@@ -48,10 +48,7 @@ from argparse import Namespace
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from fairseq.models import (
-    BaseFairseqModel,
-    register_model,
-)
+from fairseq.models import BaseFairseqModel, register_model
 from fairseq.models.bart import BARTModel
 from fairseq.models.bart.model import bart_large_architecture
 from fairseq.models.transformer.transformer_legacy import base_architecture
@@ -70,7 +67,6 @@ from fairseq_mm.models._video_guided import (
     build_fusions,
     check_video_guided,
     complete_video_guided,
-    parse_layer_numbers,
 )
 
 
@@ -101,10 +97,16 @@ class VgBartConfig(VideoGuidedConfig):
     checkpoint_activations: bool = option(False, "Recompute BART's layers in the backward pass.")
 
 
+def _backbone_options(cfg: Any) -> dict[str, Any]:
+    names = VgBartConfig.__dataclass_fields__.keys() - VideoGuidedConfig.__dataclass_fields__.keys()
+    return {name: getattr(cfg, name) for name in names}
+
+
 def bart_options(cfg: Any) -> Namespace:
     """Convert ``cfg`` to the options of fairseq's BART; missing options get BART's defaults."""
-    names = VgBartConfig.__dataclass_fields__.keys() - VideoGuidedConfig.__dataclass_fields__.keys()
-    options = Namespace(task="", **{name: getattr(cfg, name) for name in names})
+    options = Namespace(task="", **_backbone_options(cfg))
+    # fairseq's BART gets its defaults from functions that fill a Namespace: BART's first, then the
+    # Transformer's for the rest.
     bart_large_architecture(options)
     base_architecture(options)
     return options
@@ -112,7 +114,7 @@ def bart_options(cfg: Any) -> Namespace:
 
 @register_model("vg_bart", dataclass=VgBartConfig)
 class VgBartModel(LoadStateDictMixin, BARTModel):
-    """Summaries of transcript and video."""
+    """Model that summarises transcripts and videos."""
 
     reads_video = True
     # options come from the dataclass, not from BARTModel
@@ -124,20 +126,21 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "VgBartModel":
-        """
+        """Build the model of a config.
+
         Raises:
-            UserError: if an option cannot be, or the dictionaries differ.
+            UserError: if an option has an unusable value, or the dictionaries differ.
         """
+        # For messages: complete_video_guided() returns a plain Namespace without the name.
         arch = getattr(cfg, "_name", None) or "vg_bart"
         cfg = complete_video_guided(VgBartConfig, cfg)
-        _check_backbone_options(cfg)
+        heads = {
+            "encoder_attention_heads": "encoder_embed_dim",
+            "decoder_attention_heads": "encoder_embed_dim",
+        }
+        check_sizes(VgBartConfig, Namespace(**_backbone_options(cfg)), heads=heads)
         video_dim = getattr(task, "feature_dim", 0)
-        check_video_guided(
-            cfg,
-            video_dim=video_dim,
-            encoder_layers=cfg.encoder_layers,
-            decoder_layers=cfg.decoder_layers,
-        )
+        check_video_guided(cfg, video_dim=video_dim)
         dictionary = task.target_dictionary
         if task.source_dictionary != dictionary:
             raise UserError(
@@ -145,18 +148,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
                 "differ: prepare the data with --joined-dictionary."
             )
         options = bart_options(cfg)
-        numbers = {
-            side: parse_layer_numbers(
-                getattr(cfg, f"fusion_{side}_layers"),
-                f"--fusion-{side}-layers",
-                getattr(cfg, f"{side}_layers"),
-            )
-            for side in ("encoder", "decoder")
-        }
-        fusions = {
-            side: build_fusions(cfg, listed, text_dim=cfg.encoder_embed_dim, video_dim=video_dim)
-            for side, listed in numbers.items()
-        }
+        fusions = build_fusions(cfg, text_dim=cfg.encoder_embed_dim, video_dim=video_dim)
         embed_tokens = cls.build_embedding(options, dictionary, cfg.encoder_embed_dim)
         encoder = VgBartEncoder(
             options,
@@ -164,7 +156,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
             embed_tokens,
             video=VideoReader.of_config(cfg, video_dim=video_dim),
             fusions=fusions["encoder"],
-            gives_video=bool(numbers["decoder"]),
+            gives_video=len(fusions["decoder"]) > 0,
         )
         decoder = VgBartDecoder(options, dictionary, embed_tokens, fusions=fusions["decoder"])
         model = cls(options, encoder, decoder)
@@ -183,52 +175,32 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """
-        Args:
-            src_tokens: ``[B, S]`` transcripts, padded at either side.
-            src_lengths: ``[B]``, not needed.
-            prev_output_tokens: ``[B, T]`` summaries, the start token first.
-            features: ``[B, M, D]`` frames, padded at the end.
-            padding_mask: ``[B, M]`` bool, True at padding.
-            **unused: what fairseq gives other models.
+        """Compute logits [B, T, V], and a dict with ``attn``.
 
-        Returns:
-            logits: ``[B, T, V]``, and a dict with ``attn``.
+        Args:
+            src_tokens: [B, S] transcripts, padded on either side.
+            src_lengths: Not used.
+            prev_output_tokens: [B, T] summaries, the start token first.
+            features: [B, M, D] frames, padded at the end.
+            padding_mask: [B, M] bool, True at padding.
+            **unused: Arguments that fairseq passes to other models.
         """
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out)
 
     def set_beam_size(self, beam: int) -> None:
-        """Nothing: rows that read the same item are found where they are.
-
-        fairseq's BART takes every batch for beams from then on, so that training after validation
-        by generated text reads other examples' transcripts."""
+        """Do nothing: the decoder finds the rows of an item without the beam size."""
+        # fairseq's BART takes every later batch for beams, so that training after a validation by
+        # generated text would read other examples' transcripts
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Takes text-only BARTs, and weights of stock fairseq and of its later builds.
+        """Accept text-only BARTs, and weights of all builds of fairseq.
 
         Raises:
-            UserError: if the backbone is another one.
+            UserError: if the checkpoint has another backbone.
         """
         fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)
-
-
-def _check_backbone_options(cfg: Any) -> None:
-    check_sizes(
-        VgBartConfig,
-        Namespace(
-            **{
-                name: getattr(cfg, name)
-                for name in VgBartConfig.__dataclass_fields__
-                if name not in VideoGuidedConfig.__dataclass_fields__
-            }
-        ),
-        heads={
-            "encoder_attention_heads": "encoder_embed_dim",
-            "decoder_attention_heads": "encoder_embed_dim",
-        },
-    )
 
 
 register_presets(

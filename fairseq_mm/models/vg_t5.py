@@ -34,10 +34,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Optional
 
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    register_model,
-)
+from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor
 
 from fairseq_mm.models._backbone_weights import add_missing_t5_weights, check_t5_weights
@@ -53,7 +50,6 @@ from fairseq_mm.models._video_guided import (
     check_video_guided,
     complete_video_guided,
     is_released,
-    parse_layer_numbers,
 )
 from fairseq_mm.models.t5 import (
     BASE,
@@ -78,36 +74,28 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
 @register_model("vg_t5", dataclass=VgT5Config)
 class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Summaries of transcript and video."""
+    """Model that summarises transcripts and videos."""
 
     reads_video = True
 
     def __init__(self, encoder: VgT5Encoder, decoder: VgT5Decoder, provenance: Provenance) -> None:
         super().__init__(encoder, decoder)
         self.data_version = provenance
+        # T5 starts from its padding token; the task hands start_index to the generator.
         self.start_index = decoder.dictionary.pad()
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "VgT5Model":
-        """
+        """Build the model of a config.
+
         Raises:
-            UserError: if an option cannot be, or the dictionaries differ.
+            UserError: if an option has an unusable value, or the dictionaries differ.
         """
         check_t5_options(T5Config, cfg, task)
         video_dim = getattr(task, "feature_dim", 0)
         cfg = _completed(cfg)
-        check_video_guided(
-            cfg,
-            video_dim=video_dim,
-            encoder_layers=cfg.encoder_layers,
-            decoder_layers=cfg.decoder_layers,
-        )
-        fusions = {}
-        for side in ("encoder", "decoder"):
-            option, layers = f"fusion_{side}_layers", getattr(cfg, f"{side}_layers")
-            flag = f"--{option.replace('_', '-')}"
-            numbers = parse_layer_numbers(getattr(cfg, option), flag, layers)
-            fusions[side] = build_fusions(cfg, numbers, text_dim=cfg.model_dim, video_dim=video_dim)
+        check_video_guided(cfg, video_dim=video_dim)
+        fusions = build_fusions(cfg, text_dim=cfg.model_dim, video_dim=video_dim)
         encoder, decoder = build_t5_parts(
             cfg,
             task,
@@ -130,15 +118,15 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         features: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """See :meth:`VgT5Encoder.forward` and :meth:`T5Decoder.forward`."""
+        """Compute logits, see :meth:`VgT5Encoder.forward` and :meth:`T5Decoder.forward`."""
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Takes text-only T5s, too.
+        """Accept text-only T5s, too.
 
         Raises:
-            UserError: if the weights are of another backbone.
+            UserError: if the checkpoint has another backbone.
         """
         check_t5_weights(self, state_dict)
         add_missing_t5_weights(self, state_dict)
@@ -152,6 +140,7 @@ def _completed(cfg: Any) -> Any:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)
         completed.fusion_encoder_layers = ",".join(map(str, last))
     if is_released(cfg):
+        # The released VG-T5 builds a VTF and never calls it.
         completed.video_encoder_layers = 0
     return completed
 
