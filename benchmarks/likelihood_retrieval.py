@@ -38,9 +38,9 @@ from fairseq_mm.retrieval.likelihood import (
     PRECISIONS,
     DecoderLikelihood,
     FactoredLikelihood,
+    PrefixTree,
     build_likelihood,
 )
-from fairseq_mm.retrieval.prefix_tree import PrefixTree
 from fairseq_mm.retrieval.ranking import sentence_blocks
 
 FEATURE_DIM = 1280

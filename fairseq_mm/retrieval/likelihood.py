@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.prefix_tree import PrefixTree
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -34,6 +33,58 @@ _LARGEST_TERM = 60.0
 _SMALLEST_SUM = 1e-25
 
 ImageReader = Callable[[int, int], tuple[Tensor, Tensor]]
+
+
+class PrefixTree:
+    """Tree of all beginnings of given sentences, which share the computation of equal beginnings.
+
+    Node 0 is the empty beginning. Nodes are numbered by depth, and within a depth in the order of
+    their parents, so that a parent precedes its children and the children of consecutive nodes are
+    adjacent. Raises ValueError if there is no sentence, or a sentence is empty.
+
+    Args:
+        sentences: Token indices of each sentence; equal sentences share their leaf.
+
+    Attributes:
+        parent: [nodes]; 0 for node 0.
+        token: [nodes] last token of each beginning; -1 for node 0.
+        level_starts: [depths + 1] first node of each depth, and the number of nodes.
+        leaf: [sentences] node of each whole sentence.
+        inner: [I] nodes with children, ascending.
+        child_starts: [I + 1] first child of each inner node, and the number of nodes.
+        inner_of_parent: [nodes] index in ``inner`` of each node's parent.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
+        if not sentences or not all(len(sentence) for sentence in sentences):
+            raise ValueError("sentences must have one token each at least.")
+        # sorted, so that the children of consecutive nodes get consecutive numbers
+        order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
+        parent, token, level_starts = [0], [-1], [0]
+        nodes = [0] * len(sentences)
+        for depth in range(max(len(sentence) for sentence in sentences)):
+            level_starts.append(len(parent))
+            known: dict[tuple[int, int], int] = {}
+            for i in order:
+                if depth >= len(sentences[i]):
+                    continue
+                key = (nodes[i], int(sentences[i][depth]))
+                if key not in known:
+                    known[key] = len(parent)
+                    parent.append(key[0])
+                    token.append(key[1])
+                nodes[i] = known[key]
+        self.parent = np.array(parent)
+        self.token = np.array(token)
+        self.level_starts = np.array([*level_starts, len(parent)])
+        self.leaf = np.array(nodes)
+        # children of a node are adjacent, so that the first index of a parent is its first child
+        self.inner, first = np.unique(self.parent[1:], return_index=True)
+        self.child_starts = np.append(first + 1, len(parent))
+        self.inner_of_parent = np.searchsorted(self.inner, self.parent)
+
+    def __len__(self) -> int:
+        return len(self.parent)
 
 
 class FactoredLikelihood:
@@ -187,16 +238,11 @@ def _exps(terms: Tensor) -> Optional[Tensor]:
 
 
 class DecoderLikelihood:
-    """Computes log P of sentences with the ``forward`` of any model.
+    """Computes log P of sentences with the ``forward`` of any model of fairseq, in evaluation mode.
 
-    Args:
-        model: Encoder and decoder of fairseq, in evaluation mode.
-        read_images: Function from ``(start, end)`` to features [end - start, N, D] and their
-            padding mask.
-        num_images: I.
-        start: Index of the token before the first word.
-        precision: ``bfloat16`` runs the network under autocast; probabilities are float32.
-        block_rows: Number of words whose logits are in memory at once.
+    ``read_images`` turns ``(start, end)`` into features [end - start, N, D] and their padding mask.
+    ``bfloat16`` runs the network under autocast; probabilities are float32. The logits of
+    ``block_rows`` words are in memory at once. For other arguments see :class:`FactoredLikelihood`.
     """
 
     def __init__(

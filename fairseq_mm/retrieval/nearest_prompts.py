@@ -42,10 +42,7 @@ def prompt_words(prompt: str) -> list[str]:
 class NearestPrompts:
     """Index of training prompts that finds the lines with the highest cosine to a prompt.
 
-    Lines with equal cosines are ordered by their number.
-
-    Raises:
-        ValueError: If no prompt has a word.
+    Lines with equal cosines are ordered by their number. Raises ValueError if no prompt has a word.
     """
 
     def __init__(self, prompts: Sequence[str]) -> None:

@@ -48,8 +48,7 @@ def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
 class VectorStore:
     """Feature store with one vector an item, read as unit vectors in pieces.
 
-    Raises:
-        UserError: If the store is empty or an item has several rows.
+    Raises UserError if the store is empty or an item has several rows.
     """
 
     def __init__(self, store: FeatureStore) -> None:

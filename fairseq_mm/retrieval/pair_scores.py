@@ -21,19 +21,17 @@ Line = tuple[int, int]
 
 
 class PairScores:
-    """Log-likelihoods of pairs on disk.
+    """Log-likelihoods of pairs on disk; only one process may write to them.
+
+    The folder is created if it does not exist. Raises UserError if it cannot be written, or has
+    scores with other settings than ``identity`` (names and JSON values).
 
     Args:
-        folder: Folder of the file, created if it does not exist; only one process may write to it.
-        identity: Settings of the scores: names and JSON values.
         condition: Name of the second part of a pair in the file, ``prompt`` or ``images``.
 
     Attributes:
         path: Path of the file.
         scores: (line of the story, line of the condition) -> log-likelihood.
-
-    Raises:
-        UserError: if the folder has scores with other settings, or cannot be written.
     """
 
     def __init__(self, folder: str, identity: dict[str, Any], *, condition: str = "prompt") -> None:

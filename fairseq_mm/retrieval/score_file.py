@@ -21,21 +21,14 @@ ARRAYS = ("log_probs", "log_marginals")
 
 
 class ScoreFile:
-    """Score file that is being written, or is finished.
+    """Score file of S sentences and I images that is being written, or is finished.
 
-    Args:
-        folder: Folder of the scores, created if it does not exist.
-        identity: Settings of the scores: names and JSON values. A folder with other settings is
-            refused.
-        num_sentences: S.
-        num_images: I.
+    The folder is created if it does not exist. Raises UserError if it has incomplete files, or
+    scores with other settings than ``identity`` (names and JSON values).
 
     Attributes:
         finished_blocks: Numbers of the blocks in the file.
         is_finished: True if all blocks are in the file.
-
-    Raises:
-        UserError: If the folder has scores with other settings, or incomplete files.
     """
 
     def __init__(

@@ -142,10 +142,7 @@ class TextLikelihood:
 
 
 class StoryLikelihood(TextLikelihood):
-    """Scores stories given prompts (token indices), and texts under language models (None).
-
-    For the arguments see the base.
-    """
+    """Scores stories given prompts (token indices), and texts under language models (None)."""
 
     def __init__(self, models: Any, **options: Any) -> None:
         super().__init__(models, **options)
@@ -206,13 +203,7 @@ class StoryLikelihood(TextLikelihood):
 
 
 class SequenceImages:
-    """Features of image sequences; missing images are padding at their position.
-
-    Args:
-        features: Opened feature stores.
-        missing: Ids of the missing images, as in training.
-        rows_per_image: R regions of each image.
-    """
+    """Features of image sequences, ``rows_per_image`` regions each; missing images are padding."""
 
     def __init__(
         self, features: FeatureStores, missing: frozenset[str], rows_per_image: int
@@ -259,11 +250,7 @@ class SequenceImages:
 class VisualStoryLikelihood(TextLikelihood):
     """Scores stories given image sequences (lines of visual_ids).
 
-    Args:
-        models: See :class:`TextLikelihood`.
-        images: Features of the sequences.
-        sequences_at_once: Number of image sequences whose encodings are in memory.
-        **options: Options of the base.
+    ``sequences_at_once`` encodings of sequences are in memory. The base has the other options.
     """
 
     def __init__(

@@ -83,27 +83,26 @@ def rank_vectors(
 ) -> VectorRanks:
     """Rank images and sentences in both directions, with any number of sentences an image.
 
+    Raise UserError if the dimensions differ, a vector is not finite, an image has no sentence, or a
+    sentence names an image that does not exist.
+
     Args:
         images: ``[I, K]`` array or tensor of any floating-point type.
         sentences: ``[N, K]`` array or tensor of any floating-point type.
         image_of_sentence: ``[N]`` row of the image that each sentence describes.
         image_names: Name of each image, for messages.
-
-    Raises:
-        UserError: If the dimensions differ, a vector is not finite, an image has no sentence, or a
-            sentence names an image that does not exist.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences = float32_rows(sentences, "sentence")
     K = images.shape[1]
     check_same_dimension(K, "image", sentences.shape[1], "sentence")
-    image_of = np.asarray(image_of_sentence)
-    _check_images_of_sentences(image_of, len(images), len(sentences), image_names)
+    true_image = np.asarray(image_of_sentence)  # [N]
+    _check_images_of_sentences(true_image, len(images), len(sentences), image_names)
     exact = ExactProducts(images, sentences)
-    truth = exact(image_of, np.arange(len(sentences)))  # [N]
+    truth = exact(true_image, np.arange(len(sentences)))  # [N]
     best = np.full(len(images), -np.inf)  # [I] score of the best true sentence
-    # with .at, since an image has several sentences: best[image_of] = ... would keep the last one
-    np.maximum.at(best, image_of, truth)
+    # with .at, since an image has several sentences: best[true_image] = ... would keep the last one
+    np.maximum.at(best, true_image, truth)
     image_norms, sentence_norms = norm_bounds(images), norm_bounds(sentences)
     best_low, best_high = bounds_around(best, rounding_error(image_norms, sentence_norms.max(), K))
     low, high = bounds_around(truth, rounding_error(sentence_norms, image_norms.max(), K))
@@ -113,10 +112,10 @@ def rank_vectors(
     sentence_ranks = np.ones(len(images), dtype=np.int64)
     image_ranks = np.ones(len(sentences), dtype=np.int64)
     for rows, columns, scores in _score_blocks(images, sentences):
-        row_of_column = image_of[columns] - rows.start
-        true_columns = np.flatnonzero((row_of_column >= 0) & (row_of_column < len(scores)))
+        true_row = true_image[columns] - rows.start
+        true_columns = np.flatnonzero((true_row >= 0) & (true_row < len(scores)))
         # true pairs are not their own competitors
-        scores[row_of_column[true_columns], true_columns] = -np.inf
+        scores[true_row[true_columns], true_columns] = -np.inf
 
         is_above = scores > best_high[rows, None]
         sentence_ranks[rows] += [np.count_nonzero(row) for row in is_above]
@@ -165,16 +164,16 @@ def rank_folds(
     see :func:`rank_vectors`. Raise UserError if the images cannot be divided equally, or
     :func:`rank_vectors` refuses them."""
     images = float32_rows(images, "image", names=image_names)
-    sentences, image_of = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
-    _check_images_of_sentences(image_of, len(images), len(sentences), image_names)
+    sentences, true_image = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
+    _check_images_of_sentences(true_image, len(images), len(sentences), image_names)
     if folds < 1 or len(images) % folds:
         raise UserError(f"{len(images)} images cannot be parted into {folds} equal folds.")
     size = len(images) // folds
     ranks = []
     for start in range(0, len(images), size):
-        members = np.flatnonzero((image_of >= start) & (image_of < start + size))
+        members = np.flatnonzero((true_image >= start) & (true_image < start + size))
         part = images[start : start + size]
-        ranks.append(rank_vectors(part, sentences[members], image_of[members] - start))
+        ranks.append(rank_vectors(part, sentences[members], true_image[members] - start))
     return ranks
 
 
@@ -201,20 +200,20 @@ def _mean(summaries: list[RankSummary]) -> RankSummary:
 
 
 def _check_images_of_sentences(
-    image_of: np.ndarray, num_images: int, num_sentences: int, names: Optional[Sequence[str]]
+    true_image: np.ndarray, num_images: int, num_sentences: int, names: Optional[Sequence[str]]
 ) -> None:
-    if image_of.shape != (num_sentences,) or image_of.dtype.kind not in "iu":
+    if true_image.shape != (num_sentences,) or true_image.dtype.kind not in "iu":
         raise UserError(
             f"`image_of_sentence` must be the number of an image for each of the {num_sentences} "
-            f"sentences, but is {list(image_of.shape)} of {image_of.dtype}."
+            f"sentences, but is {list(true_image.shape)} of {true_image.dtype}."
         )
-    is_unknown = (image_of < 0) | (image_of >= num_images)
+    is_unknown = (true_image < 0) | (true_image >= num_images)
     if is_unknown.any():
         n = int(is_unknown.argmax())
         raise UserError(
-            f"sentence {n} belongs to image {image_of[n]}, but there are {num_images} images."
+            f"sentence {n} belongs to image {true_image[n]}, but there are {num_images} images."
         )
-    has_none = np.bincount(image_of, minlength=num_images) == 0
+    has_none = np.bincount(true_image, minlength=num_images) == 0
     if has_none.any():
         i = int(has_none.argmax())
         named = f"image {i}" + ("" if names is None else f" ({names[i]})")

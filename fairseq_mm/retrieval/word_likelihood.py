@@ -147,8 +147,6 @@ class TemperatureSums:
     An object is the ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
 
     Args:
-        models: Models with ``decoder``.
-        dictionary: Dictionary of the models.
         temperatures: Temperatures in ascending order, with 1.
         top_k: The k of the second sums; only for one model.
         chunk_bytes: Maximum bytes of logits in memory.

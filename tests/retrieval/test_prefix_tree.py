@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairseq_mm.retrieval.prefix_tree import PrefixTree
+from fairseq_mm.retrieval.likelihood import PrefixTree
 
 SENTENCES = [[7, 4, 2], [5, 2], [7, 4, 4, 2], [5, 2], [2], [7, 3, 2], [7, 4]]
 
