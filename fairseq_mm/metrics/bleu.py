@@ -31,12 +31,9 @@ def bleu_sums(
 ) -> np.ndarray:
     """Compute the statistics of one hypothesis; the statistics of a corpus are their sum.
 
-    Returns:
-        ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4, length
-        of the hypothesis, length of the closest reference.
-
-    Raises:
-        ValueError: If there is no reference.
+    Returns ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4,
+    length of the hypothesis, length of the closest reference. Raise ValueError if there is no
+    reference.
     """
     if not references_tokens:
         raise ValueError("`references_tokens` must have one reference or more, but is empty.")

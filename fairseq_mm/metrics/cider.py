@@ -36,16 +36,13 @@ class CiderD:
     """CIDEr-D scorer with the document frequencies of a fixed set of items.
 
     With document frequencies of a single item, every idf is log 1 = 0, and so is every score.
+    Raises ValueError if only one of the last two arguments is given, or there is no item.
 
     Args:
-        references: Tokenized references of each item. Without ``frequencies`` they determine the
-            document frequencies, as the evaluated set does in coco-caption (its ``corpus`` mode).
+        references: Tokenized references of each item. They determine the document frequencies, as
+            the evaluated set does in coco-caption (its ``corpus`` mode), unless others are given.
         frequencies: Document frequencies of other items (see :func:`document_frequencies`).
         num_documents: Number of items over which ``frequencies`` was counted.
-
-    Raises:
-        ValueError: If only one of ``frequencies`` and ``num_documents`` is given, or there is no
-            item.
     """
 
     def __init__(
@@ -105,22 +102,24 @@ class CiderD:
         inverse_norms: Sequence[Sequence[float]],
     ) -> float:
         weight, unseen = self._squared_idf.get, self._unseen
-        own = _ngram_counts(hypothesis)
-        own_norms = self._compute_inverse_norms(own)
+        hypothesis_counts = _ngram_counts(hypothesis)
+        hypothesis_norms = self._compute_inverse_norms(hypothesis_counts)
         total = 0.0
         for counts, norms in zip(references, inverse_norms):
             similarity = 0.0
-            for ours, theirs, own_norm, norm in zip(own, counts, own_norms, norms):
+            for own, other, own_norm, norm in zip(
+                hypothesis_counts, counts, hypothesis_norms, norms
+            ):
                 # clipped counts, so that repeating a word does not raise the score
                 product = sum(
                     [
-                        min(count, theirs[ngram]) * theirs[ngram] * weight(ngram, unseen)
-                        for ngram, count in ours.items()
-                        if ngram in theirs
+                        min(count, other[ngram]) * other[ngram] * weight(ngram, unseen)
+                        for ngram, count in own.items()
+                        if ngram in other
                     ]
                 )
                 similarity += product * own_norm * norm
             # in bigrams and not in words, as in coco-caption's code
-            delta = sum(own[1].values()) - sum(counts[1].values())
+            delta = sum(hypothesis_counts[1].values()) - sum(counts[1].values())
             total += similarity * math.exp(-(delta**2) / (2 * SIGMA**2))
         return SCALE * total / (MAX_ORDER * len(references))

@@ -38,9 +38,8 @@ Interval = tuple[float, float]
 class Columns(NamedTuple):
     """Distinct conditions of a list of stories.
 
-    Attributes:
-        texts: The distinct conditions in order of first occurrence: the columns of a score matrix.
-        true: ``[stories]``, column of each story's own condition.
+    ``texts`` are the conditions in order of first occurrence, which are the columns of a score
+    matrix; ``true`` has the column ``[stories]`` of each story's own condition.
     """
 
     texts: list[str]
@@ -74,7 +73,6 @@ class PromptRanking(NamedTuple):
             a tie counts like a guess among the likeliest prompts. The interval is over stories and
             draws.
         per_draw: ``[draws]`` accuracies.
-        stories: Number of stories.
         ties: Share of the comparisons in which a distractor scores as high as the true prompt, and
             none scores higher.
     """
@@ -91,7 +89,6 @@ class AlbumRanking(NamedTuple):
     Attributes:
         first: Share of comparisons in which the own images rank first, between 0 and 1.
         mean_rank: Mean rank of the own images, from 1.
-        stories: Number of stories.
         ties: Share of comparisons that a tie has worsened.
     """
 

@@ -46,9 +46,9 @@ def content_f1(
         else:
             reference_aligned += match.reference_length
             hypothesis_aligned += match.hypothesis_length
-    num_own = len(set(hypothesis) - hypothesis_stops)
-    num_words = len(set(reference) - reference_stops)
-    if not (num_own and num_words and reference_aligned and hypothesis_aligned):
+    num_hypothesis = len(set(hypothesis) - hypothesis_stops)
+    num_reference = len(set(reference) - reference_stops)
+    if not (num_hypothesis and num_reference and reference_aligned and hypothesis_aligned):
         return 0.0
-    precision, recall = reference_aligned / num_words, hypothesis_aligned / num_own
+    precision, recall = reference_aligned / num_reference, hypothesis_aligned / num_hypothesis
     return 2 * precision * recall / (precision + recall)

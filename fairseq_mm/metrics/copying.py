@@ -34,7 +34,6 @@ class CopiedRun(NamedTuple):
     Attributes:
         length: Number of words; 0 if no word of the story occurs in the training text.
         start: Index of the first word of the run in the generated story.
-        words: Words of the run.
         file: Training file with the run; None if ``length`` is 0.
         line: Number of a line with the run in that file, from 1; other lines may have it too.
     """
@@ -192,16 +191,16 @@ class CopiedRuns:
             seen.add(words)
             wanted = ngrams.hashes[entry]
             while entry < len(ngrams.hashes) and ngrams.hashes[entry] == wanted:
-                story, own = int(ngrams.stories[entry]), int(ngrams.places[entry])
+                story, start = int(ngrams.stories[entry]), int(ngrams.places[entry])
                 entry += 1
-                if self._best[story] >= n or self._words[own : own + n].tobytes() != words:
+                if self._best[story] >= n or self._words[start : start + n].tobytes() != words:
                     continue
-                own_end = int(self._starts[story] + self._lengths[story])
+                story_end = int(self._starts[story] + self._lengths[story])
                 length = n
                 while (
-                    own + length < own_end
+                    start + length < story_end
                     and place + length < len(block)
-                    and self._words[own + length] == block[place + length]
+                    and self._words[start + length] == block[place + length]
                 ):
                     length += 1
                 line = self._lines_read + int(np.searchsorted(ends, place)) + 1
@@ -209,7 +208,7 @@ class CopiedRuns:
                 # are stale
                 changed.update((n, length + 1))
                 self._best[story] = length
-                self._runs[story] = (own - int(self._starts[story]), path, line)
+                self._runs[story] = (start - int(self._starts[story]), path, line)
         for order in changed:
             self._ngrams.pop(order, None)
 

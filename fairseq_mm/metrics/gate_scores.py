@@ -10,12 +10,9 @@ MOST_BINS = 40
 
 
 class Histogram(NamedTuple):
-    """Histogram of scores.
+    """Edges ``[bins + 1]``, multiples of the bins' width, and counts ``[bins]`` of scores.
 
-    Attributes:
-        edges: ``[bins + 1]``, multiples of the bins' width.
-        counts: ``[bins]``; a score on an edge counts in the bin to its right, on the last edge in
-            the bin to its left.
+    A score on an edge counts in the bin to its right, on the last edge in the bin to its left.
     """
 
     edges: list[float]

@@ -73,7 +73,7 @@ def read_hypotheses(
     visual_ids: Optional[Sequence[str]] = None,
     split: Optional[str] = None,
 ) -> Hypotheses:
-    """Read a file of generated texts.
+    """Read a file of generated texts. Raise UserError naming file and line, if the format is wrong.
 
     Args:
         path: Path of the file.
@@ -82,10 +82,6 @@ def read_hypotheses(
         visual_ids: Id of each line of the split, which maps the line numbers of fairseq-generate,
             or of plain text files with a line for each id, to items.
         split: Name of the split; output of fairseq-generate for another split is refused.
-
-    Raises:
-        UserError: Naming file and line, if the file has another format, is empty, or has an
-            unexpected number of lines.
     """
     try:
         # editors on Windows begin a file with a byte order mark, which would join the first word

@@ -180,11 +180,7 @@ def meteor(
 class Match(NamedTuple):
     """Words of the reference that are aligned with words of the hypothesis.
 
-    Args:
-        reference_start: Index of the first word, from 0.
-        reference_length: Number of words; above 1 for paraphrases.
-        hypothesis_start: Index of the first word, from 0.
-        hypothesis_length: Number of words.
+    Starts are indices from 0. Lengths above 1 are paraphrases.
     """
 
     reference_start: int

@@ -16,12 +16,7 @@ from fairseq_mm.metrics.cider import MAX_ORDER, SCALE, SIGMA
 
 
 class Nearest(NamedTuple):
-    """Training caption with its similarity.
-
-    Attributes:
-        place: Index of the caption.
-        similarity: CIDEr-D, 0 to 10; 10 for the same words in the same order.
-    """
+    """Index of a training caption, and its CIDEr-D (0 to 10; 10 for the same words in order)."""
 
     place: int
     similarity: float
@@ -35,12 +30,8 @@ def _ngrams(tokens: Sequence[str]) -> Counter:
 class NearestCaption:
     """Search for the caption with the highest CIDEr-D to a text.
 
-    Args:
-        captions: Tokenized captions, in any order.
-        items: For each caption the item (image) to which it belongs.
-
-    Raises:
-        ValueError: If there are no captions, or ``items`` has another length.
+    ``items`` are the items (images) to which the tokenized captions belong. Raises ValueError if
+    there are no captions, or ``items`` has another length.
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:

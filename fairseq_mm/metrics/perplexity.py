@@ -61,14 +61,9 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 def read_log_probabilities(path: str) -> dict[int, LogProbability]:
     """Read the ``P-`` lines in the output of ``fairseq-generate --score-reference``.
 
-    They hold the log2-probability of every token of the reference, the end token last.
-
-    Returns:
-        Line number of the split -> sum and count.
-
-    Raises:
-        UserError: If the file cannot be read, has no ``P-`` lines, has a damaged or repeated line,
-            or scores the model's own texts instead of the references.
+    They hold the log2-probability of every token of the reference, the end token last. Returns sums
+    and counts by line number of the split. Raise UserError if the file cannot be read, has no
+    ``P-`` lines, has a damaged or repeated line, or scores the model's own texts.
     """
     texts: dict[int, LogProbability] = {}
     targets: dict[str, str] = {}

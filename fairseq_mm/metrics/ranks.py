@@ -113,7 +113,6 @@ class RankSummary:
         median_rank: Median rank of the first true candidate, see :func:`median_rank`: an integer,
             except in means over folds.
         mean_rank: Mean rank of the first true candidate.
-        queries: Number of queries.
         candidates: Mean number of candidates per query.
     """
 

@@ -59,9 +59,10 @@ def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> f
     if n < 1:
         raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
     total = max(0, len(hypothesis) - n + 1) + max(0, len(reference) - n + 1)
-    own, theirs = _ngrams(hypothesis, n), _ngrams(reference, n)
+    counts, reference_counts = _ngrams(hypothesis, n), _ngrams(reference, n)
     # a list, since sums over generators are slower
-    common = sum([min(own[ngram], theirs[ngram]) for ngram in own.keys() & theirs.keys()])
+    shared = counts.keys() & reference_counts.keys()
+    common = sum([min(counts[ngram], reference_counts[ngram]) for ngram in shared])
     return 2 * common / total if common else 0.0
 
 

@@ -57,7 +57,6 @@ class Row:
 
     Args:
         name: Name of the score, such as ``bleu4``.
-        value: The score.
         signature: Properties that determine the score.
         scored: Number of scored items.
         note: Reason or remark.

@@ -16,12 +16,9 @@ _STEPS = 4000
 
 
 class BestTemperature(NamedTuple):
-    """Temperature with the highest log-likelihood.
+    """Temperature with the highest log-likelihood, which is a sum over the words.
 
-    Attributes:
-        temperature: T.
-        log_likelihood: Sum over the words, at T.
-        is_inside: True if T lies within the temperatures tried, not at their end.
+    ``is_inside`` is False if the temperature is the lowest or the highest that was tried.
     """
 
     temperature: float

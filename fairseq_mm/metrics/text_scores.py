@@ -38,6 +38,10 @@ from fairseq_mm.metrics.score_rows import (
 NGRAMS = 4  # largest order of novel n-grams
 
 
+def _bleu_of_order(order: int, sums: np.ndarray) -> float:
+    return bleu_from_sums(sums)[order]
+
+
 def _bleu(items: TokenizedItems) -> list[Row]:
     sums = np.stack([bleu_sums(h, r) for h, r in zip(items.hypotheses, items.references)])
     per_item = [bleu_from_sums(row) for row in sums]
@@ -51,7 +55,7 @@ def _bleu(items: TokenizedItems) -> list[Row]:
                 signature=items.sign(f"bleu{order + 1}", length="closest", smooth="none"),
                 scored=len(sums),
                 sums=sums,
-                statistic=lambda sums, order=order: bleu_from_sums(sums)[order],
+                statistic=partial(_bleu_of_order, order),
                 per_item=[scores[order] for scores in per_item],
             )
         )
@@ -215,14 +219,13 @@ def _novel_ngrams(items: TokenizedItems) -> list[Row]:
         ]
         return np.array(counts, dtype=float)  # [items, orders, 2]
 
-    sums, theirs = count(items.hypotheses), count([texts[0] for texts in items.references])
+    sums, reference_sums = count(items.hypotheses), count([texts[0] for texts in items.references])
     scored = sum(source is not None for source in sources)
     if not scored:
         return rows_without(signs, "no item has a transcript")
     rows = []
     for order, (name, sign) in enumerate(signs.items()):
-        # people's share is the scale: a summary of a talk also has words that the talk lacks
-        note = f"references: {mean_from_sums(theirs[:, order].sum(0)):.5f}"
+        note = f"references: {mean_from_sums(reference_sums[:, order].sum(0)):.5f}"
         if scored < len(sources):
             note += f"; {len(sources) - scored} without a transcript left out"
         rows.append(ratio_row(name, sums[:, order], sign, note, scored=scored))
@@ -285,8 +288,8 @@ def _repetition(
     scored = int(sums[:, 1].sum())
     if not scored:
         return rows_without({name: sign}, "needs stories of several sentences")[0]
-    theirs = [value for value in map(measure, written) if value is not None]
-    note = f"people: {sum(theirs) / len(theirs):.5f}" if theirs else ""
+    people = [value for value in map(measure, written) if value is not None]
+    note = f"people: {sum(people) / len(people):.5f}" if people else ""
     return ratio_row(name, sums, sign, note, scored=scored, per_item=values)
 
 
@@ -338,8 +341,7 @@ METRIC_OF_FIGURE = {
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
     """Compute the rows of the named :data:`METRICS`; Java runs in parallel with the others."""
-    # Java runs in a process of its own, which a thread only waits for; not more than two at a time,
-    # since each takes up to 2 GB
+    # Java runs in a process of its own, which a thread only waits for
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
         waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}
         rows = {name: METRICS[name](items) for name in metrics if name not in waiting}
