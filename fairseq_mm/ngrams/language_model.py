@@ -27,11 +27,7 @@ class LanguageModel(Protocol):
 
 
 class KenlmModel:
-    """Language model that the module ``kenlm`` has loaded.
-
-    Raises:
-        UserError: If ``kenlm`` is not installed, or cannot load the file.
-    """
+    """Language model that the module ``kenlm`` has loaded. Raises UserError if it cannot."""
 
     def __init__(self, path: Union[str, os.PathLike]) -> None:
         kenlm = import_extra("kenlm", extra="lm", purpose=f"{path}, a binary file of KenLM,")

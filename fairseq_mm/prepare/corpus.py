@@ -117,11 +117,9 @@ class Corpus:
     """Examples by split, with findings from reading them.
 
     Args:
-        table: Field table of the task.
         name: Name of the data set; ``own`` for a user's own data.
         division: Division of the data set into splits; scores on two divisions are not comparable.
         splits: Split -> examples, in the order of the files.
-        files: Files that were read.
         options: Options of reading, for ``prepare.json``.
         published: Split -> number of examples that the division should have.
         further_references: Split -> visual stories that are no examples, but still serve as

@@ -36,10 +36,8 @@ TABLE = FieldTable(
 class PromptWriter(FolderWriter):
     """Writer of ``text/<split>.wp_source`` and ``.wp_target``.
 
-    Args:
-        story_words: Number of words to which stories are cut; 0 keeps them whole.
-        split_symbols: Write fairseq's control symbols in the text as three words, as in the
-            release, instead of refusing them.
+    Stories are cut to ``story_words`` words; 0 keeps them whole. ``split_symbols`` writes fairseq's
+    control symbols in the text as three words, as in the release, instead of refusing them.
     """
 
     table = TABLE

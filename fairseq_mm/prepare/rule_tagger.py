@@ -78,9 +78,8 @@ _ADJECTIVE_ENDINGS = ("ful", "ous", "ish", "less", "able", "ible")
 class RuleTagger:
     """Tagger that uses word lists, endings and neighbours.
 
-    Args:
-        lines: Texts, lower-case tokens separated by spaces. The tagger takes the verbs that it
-            knows from the words in -ing.
+    ``lines`` are lower-case tokens separated by spaces; the tagger takes the verbs that it knows
+    from their words in -ing.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:

@@ -55,10 +55,8 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 class VideoWriter(FolderWriter):
     """Writer of ``text/<split>.tran`` and ``.desc``.
 
-    Args:
-        tokenize: Function from text to the text that ``subwords`` encode.
-        vocabulary: Common vocabulary of transcripts and summaries.
-        subwords: Subwords, with their number of indexed OOV tokens.
+    ``tokenize`` turns text into the text that ``subwords`` encode; their number of indexed OOV
+    tokens is the dictionary's. Transcripts and summaries have a common vocabulary.
     """
 
     table = TABLE

@@ -45,16 +45,14 @@ _WORDS_A_MINUTE = 20_000_000
 class Vocabulary:
     """Options of a dictionary: made from the training split, or given.
 
+    Refuses numbers below 1 or with a given dictionary, and dictionaries that fairseq cannot read.
+
     Args:
         text: Noun of the text, for messages.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
         max_words: Maximum number of words, the most frequent ones; None for all.
         dictionary: Path of a given ``dict.txt``.
         prefix: Prefix of the options' names, in messages and ``prepare.json``.
-
-    Raises:
-        UserError: If a number is below 1 or combined with a dictionary, or fairseq could not read
-            the dictionary.
     """
 
     text: str
