@@ -205,7 +205,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             # The checkpoint contains the vectors, and their file may be gone. The caller's config
             # stays as it is, because the trainer saves it.
             cfg = copy.deepcopy(cfg)
-            with open_dict(cfg):  # configs of checkpoints are read-only
+            with open_dict(cfg):
                 cfg.word_vectors = None
         model = super().build_model(cfg, from_checkpoint)
         # by attributes, so that models of other packages can use this task
