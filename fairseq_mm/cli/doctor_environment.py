@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
@@ -70,13 +71,11 @@ def check_package(name: str) -> Finding:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # error.name may be a package that this one needs
         return problem(name, f"{error}", f"pip install {error.name or name}")
     except Exception as error:  # a package built for another Python, numpy or CUDA
-        return problem(
-            name,
-            f"does not import ({describe_error(error)})",
-            f"pip install --force-reinstall {name}",
-        )
+        text = f"does not import ({describe_error(error)})"
+        return problem(name, text, f"pip install --force-reinstall {name}")
     return ok(name, getattr(module, "__version__", "of unknown version"))
 
 
@@ -89,41 +88,30 @@ def torchvision_for(torch_version: str) -> Optional[str]:
     return {1: f"0.{minor + 1}", 2: f"0.{minor + 15}"}.get(major)
 
 
-def check_torchvision_fits() -> list[Finding]:
+def check_torchvision_fits() -> Iterator[Finding]:
     try:
         import torch
         import torchvision
-    except Exception:  # reported for each package already
-        return []
-    findings = []
+    except Exception:  # check_package reports it
+        return
     wanted = torchvision_for(torch.__version__)
-    found = ".".join(torchvision.__version__.split(".")[:2])
     both = f"torch {torch.__version__} and torchvision {torchvision.__version__}"
-    if wanted is not None and wanted != found:
-        findings.append(
-            problem("torchvision", f"{both} do not match", f"pip install 'torchvision=={wanted}.*'")
-        )
+    if wanted not in (None, ".".join(torchvision.__version__.split(".")[:2])):
+        remedy = f"pip install 'torchvision=={wanted}.*'"
+        yield problem("torchvision", f"{both} do not match", remedy)
+    # 2.14.1+cu130: torchvision of a build for another CUDA lacks its operators, or does not load
     builds = [version.partition("+")[2] for version in (torch.__version__, torchvision.__version__)]
     if all(builds) and builds[0] != builds[1]:
-        findings.append(
-            problem(
-                "torchvision",
-                f"{both} are builds for different devices",
-                f"install both from the index https://download.pytorch.org/whl/{builds[0]}",
-            )
-        )
+        remedy = f"install both from the index https://download.pytorch.org/whl/{builds[0]}"
+        yield problem("torchvision", f"{both} are builds for different devices", remedy)
     try:
         torch.zeros(2).numpy()
-    except RuntimeError as error:
-        findings.append(
-            problem(
-                "numpy", f"torch cannot use it ({describe_error(error)})", "pip install 'numpy<2'"
-            )
-        )
-    return findings
+    except RuntimeError as error:  # a torch built for numpy 1, such as 1.12, beside numpy 2
+        text = f"torch cannot use it ({describe_error(error)})"
+        yield problem("numpy", text, "pip install 'numpy<2'")
 
 
-def check_fairseq() -> list[Finding]:
+def check_fairseq() -> Iterator[Finding]:
     """Check the installed build of fairseq, its import, and its parts."""
     installed = {}
     for name in ("fairseq", "fairseq-fixed"):
@@ -133,42 +121,32 @@ def check_fairseq() -> list[Finding]:
             continue
     build = " and ".join(f"{name} {version}" for name, version in installed.items())
     if len(installed) == 2:
+        # stock fairseq does not import on Python 3.11: its dataclasses have mutable defaults
         keep = "fairseq-fixed" if sys.version_info >= (3, 11) else "fairseq"
-        return [
-            problem(
-                "fairseq",
-                f"{build} are both installed, in the same folder",
-                f"pip uninstall -y fairseq fairseq-fixed, then pip install {keep}",
-            )
-        ]
+        remedy = f"pip uninstall -y fairseq fairseq-fixed, then pip install {keep}"
+        yield problem("fairseq", f"{build} are both installed, in the same folder", remedy)
+        return
     try:
         import fairseq_mm
 
         fairseq_mm.register()
-    except ImportError as error:  # names the remedy
-        return [problem("fairseq", build or "not installed", str(error))]
+    except ImportError as error:  # its message names the remedy
+        yield problem("fairseq", build or "not installed", str(error))
+        return
     except Exception as error:
-        return [
-            problem(
-                "fairseq",
-                f"{build or 'of unknown origin'} does not import ({describe_error(error)})",
-                "pip uninstall -y fairseq fairseq-fixed, then pip install 'fairseq-mm[fairseq]'",
-            )
-        ]
-    findings = [ok("fairseq", f"{build or 'of unknown origin'} imports")]
+        text = f"{build or 'of unknown origin'} does not import ({describe_error(error)})"
+        remedy = "pip uninstall -y fairseq fairseq-fixed, then pip install 'fairseq-mm[fairseq]'"
+        yield problem("fairseq", text, remedy)
+        return
+    yield ok("fairseq", f"{build or 'of unknown origin'} imports")
     for name in FAIRSEQ_EXTENSIONS:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            findings.append(
-                problem(
-                    "fairseq",
-                    f"its compiled part {name} is missing ({error})",
-                    "install g++, then pip install --force-reinstall --no-deps "
-                    f"{next(iter(installed), 'fairseq')}",
-                )
-            )
-    return findings
+            text = f"its compiled part {name} is missing ({error})"
+            distribution = next(iter(installed), "fairseq")
+            remedy = "install g++, then pip install --force-reinstall --no-deps"
+            yield problem("fairseq", text, f"{remedy} {distribution}")
 
 
 def check_program(name: str, purpose: str, remedy: str) -> Finding:
@@ -180,10 +158,9 @@ def check_program(name: str, purpose: str, remedy: str) -> Finding:
 
 def check_extra(extra: str) -> Finding:
     module, purpose = EXTRAS[extra]
-    if importlib.util.find_spec(module) is None:
-        return note(
-            module, f"not installed; it is for {purpose}", f"pip install 'fairseq-mm[{extra}]'"
-        )
+    if importlib.util.find_spec(module) is None:  # without the import, which takes seconds
+        remedy = f"pip install 'fairseq-mm[{extra}]'"
+        return note(module, f"not installed; it is for {purpose}", remedy)
     return ok(module, f"installed ({purpose})")
 
 
@@ -194,12 +171,11 @@ def check_device() -> Finding:
         if torch.cuda.is_available():
             names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
             return ok("device", ", ".join(names))
-        if torch.version.cuda and shutil.which("nvidia-smi"):
-            return problem(
-                "device",
-                f"there is an NVIDIA GPU, but torch (CUDA {torch.version.cuda}) cannot use it",
-                "update the driver, or install a torch for its CUDA version",
-            )
+        if torch.version.cuda and shutil.which("nvidia-smi"):  # comes with the driver
+            cuda = torch.version.cuda
+            text = f"there is an NVIDIA GPU, but torch (CUDA {cuda}) cannot use it"
+            remedy = "update the driver, or install a torch for its CUDA version"
+            return problem("device", text, remedy)
     except Exception as error:
         return note("device", f"unknown ({describe_error(error)})", "repair torch first")
     return ok("device", f"CPU, {os.cpu_count()} cores")

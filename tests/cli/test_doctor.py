@@ -143,7 +143,7 @@ def test_a_torchvision_of_another_torch_is_reported(monkeypatch):
     assert first.remedy == "pip install 'torchvision==0.29.*'"
     assert "are builds for different devices" in second.text
     monkeypatch.setattr(torchvision, "__version__", "0.29.1+cu130")
-    assert environment.check_torchvision_fits() == []
+    assert list(environment.check_torchvision_fits()) == []
 
 
 def test_old_python_and_optional_programs(monkeypatch):
