@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mm.analysis import rounded
+from fairseq_mm.analysis import check_one_model, rounded, to_array
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.models._conv_decoder import StoryDecoder, convert_source
@@ -28,10 +28,10 @@ class PastAttention(NamedTuple):
 
     Attributes:
         layer: Index of the decoder layer, from 0.
-        strides: Stride of each head: it attends to every stride-th position.
+        strides: [H] a head attends to every stride-th position.
         zero: [H, T] weight of the empty slot.
-        distance: [H, T] mean distance in words to the attended words, without the empty slot (2 is
-            the last word but one, the nearest that a head attends to); NaN if there is none.
+        distance: [H, T] mean distance in words to the attended words, without the empty slot; NaN
+            if there are none. A head attends at the nearest to the last word but one, distance 2.
     """
 
     layer: int
@@ -39,7 +39,8 @@ class PastAttention(NamedTuple):
     zero: np.ndarray
     distance: np.ndarray
 
-    def figures(self, head: int, zero: float, distance: float) -> dict[str, Any]:
+    def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
+        """Return the record of a head, for one word or averaged over words."""
         place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
         return {**place, "zero": rounded(zero), "distance": rounded(distance)}
 
@@ -48,11 +49,11 @@ class Inspection(NamedTuple):
     """Inspection of one story of T words, with its end unless it was truncated.
 
     Attributes:
-        words: Words as given; the end is ``</s>``.
-        is_known: For each word, True if it is in the dictionary.
+        words: Words before they are looked up in the dictionary; the end is ``</s>``.
+        is_known: [T] True if the word is in the dictionary.
         log_probs: [T] natural logarithms.
-        gates: [2, T] gates g1 (of the model that was trained on top) and g2 (of the pretrained
-            model) when the word is predicted, averaged over channels; None without fusion.
+        gates: [2, T] gates g1 of the trained model and g2 of the pretrained model when the word is
+            predicted, averaged over channels; None without fusion.
         prompt: Words of the prompt with its end; empty for a language model.
         source: Layer -> [H, T, S] attention to the prompt.
         past: Self-attention of each layer.
@@ -68,7 +69,7 @@ class Inspection(NamedTuple):
 
     @property
     def prompt_attention(self) -> Optional[np.ndarray]:
-        """``[T, S]`` mean over layers and heads; None where the model attends to no prompt."""
+        """Mean over layers and heads, ``[T, S]``; None if the model attends to no prompt."""
         if not self.source:
             return None
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
@@ -87,6 +88,7 @@ class Inspection(NamedTuple):
             if self.gates is not None:
                 record["gates"] = dict(zip(PARTS, rounded(self.gates[:, t])))
             if mean is not None:
+                # pairs, not an object: a prompt can have a word twice
                 record["prompt_attention"] = [*map(list, zip(self.prompt, rounded(mean[t])))]
             if mean is not None and layers:
                 record["prompt_attention_layers"] = [
@@ -96,20 +98,21 @@ class Inspection(NamedTuple):
             heads = [(past, head) for past in self.past for head in range(len(past.strides))]
             if heads:
                 record["self_attention"] = [
-                    past.figures(head, past.zero[head, t], past.distance[head, t])
+                    past.record(head, past.zero[head, t], past.distance[head, t])
                     for past, head in heads
                 ]
             records.append(record)
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Return averages over the words for each layer and head of self-attention."""
+        """Return one record per layer and head of self-attention, averaged over the words."""
         figures = []
         for past in self.past:
             for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
-                far = distance[~np.isnan(distance)]
-                mean = far.mean() if len(far) else np.nan
-                figures.append(past.figures(head, zero.mean(), mean))
+                # not nanmean, which warns if a head attends to the empty slot alone
+                distances = distance[~np.isnan(distance)]
+                mean = distances.mean() if len(distances) else np.nan
+                figures.append(past.record(head, zero.mean(), mean))
         return figures
 
 
@@ -122,7 +125,7 @@ def inspect_story(
     num_words: Optional[int] = None,
     part: str = "trained",
 ) -> Inspection:
-    """Inspect a story.
+    """Compute gates, attention and likelihood at each word of a story.
 
     Args:
         models: One model.
@@ -132,11 +135,10 @@ def inspect_story(
         part: Part of a fusion model whose attention is recorded: ``trained`` or ``pretrained``.
 
     Raises:
-        UserError: if there are several models, the model records no attention, or the prompt is too
+        UserError: If there are several models, the model records no attention, or the prompt is too
             long.
     """
-    if len(models.models) > 1:
-        raise UserError(f"{', '.join(models.files)}: give one model, not {len(models.models)}.")
+    check_one_model(models.files)
     (model,) = models.models
     decoder = model.decoder
     if not isinstance(decoder, StoryDecoder):
@@ -152,6 +154,7 @@ def inspect_story(
         num_words = likelihood.max_story_words
     target = likelihood.encode_story(story, num_words=num_words)
     types = torch.tensor(target, device=models.device)
+    # fairseq's decoders start from </s>
     previous = torch.tensor([[models.dictionary.eos(), *target[:-1]]], device=models.device)
     source = None if prompt is None else likelihood.encode_prompt(prompt)
     encoder_out = None
@@ -163,10 +166,12 @@ def inspect_story(
     gates = None
     trunk = decoder.trunk
     if is_fusion:
+        # the decoder's own steps: extract_features returns neither the states nor the gates
         states = decoder.hidden_states(previous, encoder_out, trace=trace)
         gates = torch.stack([gate[0].mean(1) for gate in decoder.fusion.gates(*states)])
         features = decoder.fusion(*states)
         if part == "pretrained":
+            # hidden_states traces the trained part alone, so the frozen part runs once more
             trace, trunk = Trace(), decoder.frozen
             frozen = convert_source(
                 encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN
@@ -176,10 +181,10 @@ def inspect_story(
         features, _ = decoder.extract_features(previous, encoder_out, trace=trace)
     end = models.dictionary.symbols[models.dictionary.eos()]
     return Inspection(
-        words=[*story, end][: len(target)],
+        words=[*story, end][: len(target)],  # a truncated story has no end
         is_known=[word != models.dictionary.unk() for word in target],
-        log_probs=_array(word_log_probs(decoder, features[0], types)),
-        gates=None if gates is None else _array(gates),
+        log_probs=to_array(word_log_probs(decoder, features[0], types)),
+        gates=None if gates is None else to_array(gates),
         prompt=[] if source is None else [*(prompt or ()), end],
         source=_by_layer(trunk, "source_attention", trace.source) if source is not None else {},
         past=[
@@ -189,30 +194,24 @@ def inspect_story(
     )
 
 
-def _array(x: Tensor) -> np.ndarray:
-    return x.double().cpu().numpy()
-
-
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Number of a layer -> its weights ``[H, T, ...]``; the trace lists those that have some."""
+    """Return the weights ``[H, T, ...]`` by index of the layer."""
+    # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
-    return {layer: _array(x[0]) for layer, x in zip(layers, weights)}
+    return {layer: to_array(x[0]) for layer, x in zip(layers, weights)}
 
 
 def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
-    """Build the record of a layer.
-
-    Args:
-        layer: Index of the layer.
-        attention: Self-attention module of the layer.
-        weights: [H, T, 1 + T]; key 1 + s is input s, which is word s - 1.
-    """
+    """Summarize the self-attention ``weights`` of a layer, ``[H, T, 1 + T]``."""
+    # key 0 is the empty slot, key 1 + s is input s, which is word s - 1
     H, T, _ = weights.shape
     zero, past = weights[:, :, 0], weights[:, :, 1:]
     times = np.arange(T)
     distances = times[:, None] - times + 1  # from word t to word s - 1
+    # a head that attends to the empty slot alone has no distance: 0 / 0
     mass = past.sum(2)
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = np.where(mass > 0, (past * distances).sum(2) / mass, np.nan)
+    # without multi-scale attention, the module lists one stride for all heads
     strides = list(attention.strides) * (H // len(attention.strides))
     return PastAttention(layer, strides, zero, distance)

@@ -1,11 +1,13 @@
-"""Attention of models that summarise videos: weights of the frames for each word, and the values of
+"""Attention of models that summarize videos: weights of the frames for each word, and the values of
 the forget gates (Yu et al. 2021, section 5.4).
 
     from fairseq_mm.analysis.video_inspection import VideoInspection
+    from fairseq_mm.inference.checkpoint import Checkpoint
 
-    inspection = VideoInspection.from_checkpoint("checkpoints/vg_bart", "data-bin/how2", "test")
-    found = inspection.gate_scores()                  # one score per video
-    found.ids, found.scores, found.by_layer           # [n], [n], [n, layers]
+    checkpoints = Checkpoint.open_all("checkpoints/vg_bart")
+    inspection = VideoInspection.from_checkpoints(checkpoints, "data-bin/how2", "test")
+    gates = inspection.gate_scores()                  # one score per video
+    gates.ids, gates.scores, gates.by_layer           # [n], [n], [n, layers]
     for line in inspection.frame_attention([0, 7]):
         for attention in line.maps:
             attention.words, attention.weights        # W words, [layers, W, frames]
@@ -20,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq_mm.analysis import rounded
+from fairseq_mm.analysis import check_one_model, rounded, to_array
 from fairseq_mm.data.indexed_oov import index_with, restore_oov_words
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.prepared_files import check_prepared_file
@@ -37,11 +39,11 @@ from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, Video
 
 
 class GateScores(NamedTuple):
-    """Gate values, averaged over the text's positions and the gate's feature dimension.
+    """Gate values of n videos, averaged over the text's positions and the feature dimension.
 
     Attributes:
         lines: [n] indices of the lines in the split, from 0.
-        ids: Ids of the n videos.
+        ids: Ids of the videos.
         layers: Names of the L gates.
         by_layer: [n, L].
     """
@@ -53,7 +55,7 @@ class GateScores(NamedTuple):
 
     @property
     def scores(self) -> np.ndarray:
-        """``[n]`` means over the layers."""
+        """Means over the layers, ``[n]``."""
         return self.by_layer.mean(axis=1)
 
     def records(self) -> list[dict[str, Any]]:
@@ -75,13 +77,13 @@ class AttentionMap(NamedTuple):
 
     Attributes:
         side: ``transcript`` or ``summary``.
-        words: Words as written; subwords are joined; the end is ``</s>``.
-        is_known: For each word, True if it is in the dictionary.
+        words: Words as written, with joined subwords; the end is ``</s>``.
+        is_known: [W] True if the word is in the dictionary.
         layers: Names of the L layers.
         weights: [L, W, M], averaged over the heads and over a word's subwords. The weights of a
             word sum to 1.
-        sums_over_words: True if the softmax is over the words, as in the released code: the weights
-            of a frame sum to 1, and a word has the sum of its subwords.
+        sums_over_words: True if the softmax is over the words, as in the released code. The weights
+            of a frame then sum to 1, and the weights of subwords are added up.
         video_shares: [W] weight of the video, as against the transcript; None for models without
             such a weight.
     """
@@ -95,11 +97,7 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """Return a record with one entry per word.
-
-        Args:
-            layers: True to include the weights of each layer.
-        """
+        """Return a record with one entry per word, with ``layers`` also by layer."""
         words = []
         for w, word in enumerate(self.words):
             entry = {"word": word, "known": self.is_known[w]}
@@ -121,7 +119,7 @@ class LineAttention(NamedTuple):
         id: Id of the video.
         num_frames: M.
         maps: Attention of the transcript, of the summary, or of both.
-        gates: [L] values of :class:`GateScores`; empty without gates.
+        gates: [L] mean gate values, see :class:`GateScores`; empty without gates.
     """
 
     line: int
@@ -136,7 +134,7 @@ class VideoInspection:
 
     Args:
         model: Model in evaluation mode.
-        task: :class:`VideoSummarizationTask` of a data folder, for which the model was built.
+        task: Task of a data folder, for which the model was built.
         split: Name of the split.
         file: Path of the checkpoint, for messages.
         device: Device of the model.
@@ -147,7 +145,7 @@ class VideoInspection:
         attributes: Attributes of the feature store.
 
     Raises:
-        UserError: if the split's files are missing or do not fit, or a video has no features.
+        UserError: If the split's files are missing or do not fit, or a video has no features.
     """
 
     def __init__(
@@ -166,6 +164,7 @@ class VideoInspection:
         self.split = split
         self.file = file
         self.batch_size = batch_size or (8 if self.device.type == "cpu" else 32)
+        # --lines counts every line of the split, also several lines of one video
         task.cfg.all_lines = True
         task.load_dataset(split)
         self.dataset: Any = task.datasets[split]
@@ -174,7 +173,9 @@ class VideoInspection:
         self._tracer = VideoAttentionTracer(self.model)
         self.gate_layers = self._tracer.gate_layers
         if self._tracer.sums_over_words or self._tracer.attends_padding:
-            self.batch_size = 1  # padding would count
+            # in the released code, padding takes part in the softmax: in a batch, the weights of a
+            # video would depend on the length of the others
+            self.batch_size = 1
         self._written: dict[str, list[list[str]]] = {}
 
     @classmethod
@@ -196,16 +197,14 @@ class VideoInspection:
             split: Name of the split.
             features: Path of the feature store (default: ``features.h5`` in the data folder).
             device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-            batch_size: Number of examples per batch, see the class.
+            batch_size: See the class.
 
         Raises:
-            UserError: if there are several models, the model reads no video or was trained on other
-                data than the folder's, or for the reasons of the class.
+            UserError: If there are several models, the model reads no video, its training data
+                differs from the folder's, or the split cannot be read.
         """
         place = usable_device(device)
-        if len(checkpoints) > 1:
-            files = ", ".join(checkpoint.path for checkpoint in checkpoints)
-            raise UserError(f"{files}: give one model, not {len(checkpoints)}.")
+        check_one_model([checkpoint.path for checkpoint in checkpoints])
         (checkpoint,) = checkpoints
         file, arch = checkpoint.path, checkpoint.arch
         if checkpoint.task_class is not VideoSummarizationTask:
@@ -221,14 +220,14 @@ class VideoInspection:
         return [self.dataset.visual_ids[line] for line in lines]
 
     def transcript(self, line: int) -> str:
-        """Return the text of a line's transcript, as far as the model reads it."""
-        return self._text_of(self._tokens(TRANSCRIPT, line))
+        """Return the text of a line's transcript, truncated like the model's input."""
+        return self._decode(self._tokens(TRANSCRIPT, line))
 
     def reference(self, line: int) -> str:
         """Return the text of a line's summary."""
-        return self._text_of(self._tokens(SUMMARY, line))
+        return self._decode(self._tokens(SUMMARY, line))
 
-    def _text_of(self, tokens: Sequence[str]) -> str:
+    def _decode(self, tokens: Sequence[str]) -> str:
         return self.task.subwords.decode(" ".join(tokens))
 
     def gate_scores(
@@ -248,23 +247,24 @@ class VideoInspection:
         Args:
             lines: Lines of the split; by default the first of each video.
             summaries: Video -> text that replaces the reference as the decoder's input.
-            on_batch: Function that receives the number of finished lines.
+            on_batch: Function that receives the number of lines of each finished batch.
 
         Raises:
-            UserError: if the model has no gate, or there is no such line or summary.
+            UserError: If the model has no gate, or a line or its summary does not exist.
         """
         if not self.gate_layers:
             raise UserError(
                 f"{self.file}: has no forget gate: VG-BART and VG-T5 have it with --forget-gate "
                 "on, MFFG always."
             )
-        chosen = self.checked(lines)
+        chosen = self.check_lines(lines)
+        # by length, so that a batch has little padding; `by_layer` has the order of the lines
         order = sorted(range(len(chosen)), key=lambda i: self.dataset.num_tokens(chosen[i]))
         by_layer = np.zeros((len(chosen), len(self.gate_layers)))
         for start in range(0, len(order), self.batch_size):
             places = order[start : start + self.batch_size]
-            found, rows = self._trace([chosen[i] for i in places], summaries, only_gates=True)
-            gates = torch.stack([layer.gates for layer in found if layer.gates is not None], dim=1)
+            layers, rows = self._trace([chosen[i] for i in places], summaries, only_gates=True)
+            gates = torch.stack([layer.gates for layer in layers if layer.gates is not None], dim=1)
             by_layer[places] = gates.cpu().numpy()[rows]
             if on_batch is not None:
                 on_batch(len(places))
@@ -275,32 +275,33 @@ class VideoInspection:
     ) -> Iterator[LineAttention]:
         """Compute the attention of words to frames.
 
-        The words are the transcript's if the fusions are in the encoder, and the summary's if they
-        are in the decoder and for hierarchical attention and MFFG, whose last layer that reads the
-        video is used.
+        The words are the transcript's for fusions in the encoder, and the summary's for fusions in
+        the decoder. Hierarchical attention and MFFG have the summary's words and the weights of the
+        last layer that reads the video.
 
         Args:
             lines: Lines of the split.
             summaries: Video -> text that replaces the reference.
 
         Yields:
-            The attention of each line, in order; only a few lines are in memory at a time.
+            Attention of each line, in order.
 
         Raises:
-            UserError: if there is no such line or summary.
+            UserError: If a line or its summary does not exist.
         """
-        chosen = self.checked(lines)
+        # a generator: the maps of a whole split do not fit into memory
+        chosen = self.check_lines(lines)
         for start in range(0, len(chosen), self.batch_size):
             batch = chosen[start : start + self.batch_size]
-            found, rows = self._trace(batch, summaries, only_gates=False)
+            layers, rows = self._trace(batch, summaries, only_gates=False)
             for line, row in zip(batch, rows):
-                yield self._line_attention(line, found, row, summaries)
+                yield self._line_attention(line, layers, row, summaries)
 
-    def checked(self, lines: Optional[Sequence[int]]) -> list[int]:
-        """Check line numbers; None stands for the first line of each video.
+    def check_lines(self, lines: Optional[Sequence[int]]) -> list[int]:
+        """Return the lines, by default the first line of each video.
 
         Raises:
-            UserError: if there is no such line.
+            UserError: If a line does not exist.
         """
         if lines is None:
             return np.flatnonzero(self.dataset.is_first).tolist()
@@ -314,7 +315,7 @@ class VideoInspection:
         return list(lines)
 
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
-        """Return the tokens, as written, of the decoder's summary."""
+        """Return the tokens of the summary that the decoder reads, unknown words as written."""
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -324,7 +325,7 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return a line's tokens as the model reads them, but unknown words as written."""
+        """Return the tokens of a line that the model reads, unknown words as written."""
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         oov_words = self._oov_words(line)
@@ -332,6 +333,7 @@ class VideoInspection:
             tokens = [restore_oov_words(token, oov_words) for token in tokens]
         unk = self.task.dictionary.unk_word
         if unk in tokens:
+            # <s> is added when the text is read: the folder's text begins one token later
             start = int(tokens[0] == "<s>")
             words = self._written_words(side, line)
             for i, word in enumerate(words[: len(tokens) - start], start):
@@ -349,12 +351,13 @@ class VideoInspection:
             if os.path.exists(path):
                 check_prepared_file(path)
                 texts = [text.split() for _, text in read_lines(Path(path))]
+            # another number of lines is another text, such as after an edit by hand
             self._written[side] = texts if len(texts) == len(self.dataset) else []
         texts = self._written[side]
         return texts[line] if texts else []
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
-        """``[t]`` of tokens as they were written."""
+        """Return the dictionary indices of tokens, ``[t]``."""
         oov_words = self._oov_words(line)
         dictionary = self.task.dictionary
         if oov_words is not None:
@@ -362,27 +365,29 @@ class VideoInspection:
         return torch.tensor([dictionary.index(token) for token in tokens])
 
     def _oov_words(self, line: int) -> Optional[list[str]]:
-        of_split = self.task.oov_words.get(self.split)
-        return None if of_split is None else of_split[line]
+        oov_words = self.task.oov_words.get(self.split)
+        return None if oov_words is None else oov_words[line]
 
     def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Compute attention and gates of a few lines, and the row of each line in them."""
+        """Compute attention and gates of a batch of lines, and the row of each line in them."""
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
+        # gates of an encoder do not depend on the summary: the decoder is then not run
         examples = [self.dataset[line] for line in lines]
         for position, (line, example) in enumerate(zip(lines, examples)):
-            example["id"] = position  # a line may be asked for twice
+            example["id"] = position  # not the line's number: a line may be asked for twice
             if needs_decoder and summaries is not None:
                 example["target"] = self._indices(self._summary(line, summaries), line)
         sample = self.dataset.collater(examples)
+        # fairseq's collater sorts a batch by length
         rows = np.argsort(sample["id"].numpy()).tolist()
         inputs = {key: x.to(self.device) for key, x in sample["net_input"].items()}
         pad = self.task.dictionary.pad()
         valid_masks = {
             TRANSCRIPT: inputs["src_tokens"].ne(pad),
-            # the first token that T5's decoder is given is its padding
+            # by the target: T5's decoder starts from its padding token, which is no padding there
             SUMMARY: sample["target"].to(self.device).ne(pad),
         }
         return tracer.trace(inputs, valid_masks, needs_decoder=needs_decoder), rows
@@ -390,17 +395,18 @@ class VideoInspection:
     def _line_attention(
         self,
         line: int,
-        found: list[TracedLayer],
+        traced: list[TracedLayer],
         row: int,
         summaries: Optional[Mapping[str, str]],
     ) -> LineAttention:
         num_frames = self.dataset.features.count_rows(self.dataset.visual_ids[line])
         maps = []
         for side in (TRANSCRIPT, SUMMARY):
-            layers = [x for x in found if x.side == side and x.weights is not None]
+            layers = [x for x in traced if x.side == side and x.weights is not None]
             if not layers:
                 continue
-            if side == TRANSCRIPT:  # padded at the left
+            # as in fairseq, transcripts are padded at the left and summaries at the right
+            if side == TRANSCRIPT:
                 tokens = self._tokens(side, line)
                 place = slice(-len(tokens), None)
             else:
@@ -410,12 +416,11 @@ class VideoInspection:
             is_unknown = self._indices(tokens, line).eq(self.task.dictionary.unk()).numpy()
             unknown = set(owners[is_unknown].tolist())
             sums = self._tracer.sums_over_words
-            of_tokens = torch.stack([layer.weights[row] for layer in layers])  # type: ignore[index]
-            weights = of_tokens[:, place, :num_frames].double().cpu().numpy()
+            weights = torch.stack([layer.weights[row] for layer in layers])  # type: ignore[index]
+            weights = to_array(weights[:, place, :num_frames])
             shares = layers[0].video_shares
             if shares is not None:
-                shares = shares[row, place].double().cpu().numpy()[:, None]
-                shares = by_word(shares, owners)[:, 0]
+                shares = by_word(to_array(shares[row, place])[:, None], owners)[:, 0]
             maps.append(
                 AttentionMap(
                     side,
@@ -427,7 +432,7 @@ class VideoInspection:
                     shares,
                 )
             )
-        gates = [float(layer.gates[row]) for layer in found if layer.gates is not None]
+        gates = [float(layer.gates[row]) for layer in traced if layer.gates is not None]
         return LineAttention(line, self.dataset.visual_ids[line], num_frames, maps, np.array(gates))
 
 
@@ -443,7 +448,7 @@ def _build_task(
         source_lang=getattr(trained, "source_lang", None) or "tran",
         target_lang=getattr(trained, "target_lang", None) or "desc",
         max_frames=max_frames or VideoSummarizationConfig.max_frames,
-        seed=1,
+        seed=1,  # required by the config; nothing is sampled here
     )
     if not os.path.isdir(data):
         raise UserError(f"{data}: is no data folder.")

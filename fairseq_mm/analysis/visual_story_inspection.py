@@ -1,6 +1,7 @@
-"""Attention of a model of visual stories: weights of images or of slices for each word of a story
-(Li et al. 2020, Transtory-XL, Figure 5), and the similarities of grid positions in a non-local
-block (Figure 4).
+"""Attention of models of visual stories (Li et al. 2020, Transtory-XL).
+
+Each word of a story has weights of images or of slices of an image's vector (Figure 5). A non-local
+block has similarities of the positions of an image's grid (Figure 4).
 """
 
 import math
@@ -9,9 +10,8 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fairseq_mm.analysis import rounded
+from fairseq_mm.analysis import check_one_model, rounded, to_array
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
@@ -19,8 +19,7 @@ from fairseq_mm.inference.processor import Example
 from fairseq_mm.models._sentence_decoder import AllImageAttention
 from fairseq_mm.retrieval.word_likelihood import word_log_probs
 
-# Figure 4 draws so many arrows from a position
-NUM_ARROWS = 5
+NUM_ARROWS = 5  # from one position, as in Figure 4
 
 _SHOWS = (
     "transtory_full has weights of the five images for each word, glac_decoder_attention of the "
@@ -28,7 +27,7 @@ _SHOWS = (
 )
 
 
-class Traces(NamedTuple):
+class AttentionKinds(NamedTuple):
     """Kinds of attention that a model has.
 
     Attributes:
@@ -56,14 +55,10 @@ class GridPositions(NamedTuple):
     shape: tuple[int, int]
 
     def start(self, similarities: np.ndarray) -> int:
-        """Index of the position whose similarities ``[R, R]`` are shown."""
+        """Return the index of the position whose similarities ``[R, R]`` are shown."""
         if self.position is None:
             return most_varied(similarities)
         return self.position[0] * self.shape[1] + self.position[1]
-
-    def top(self, similarities: np.ndarray, start: int) -> list[int]:
-        """Return the positions that are most similar to one position, see :func:`top_positions`."""
-        return top_positions(similarities, start)
 
     def cell(self, index: int) -> list[int]:
         """Return row and column of a position."""
@@ -74,9 +69,10 @@ class VisualStoryInspection(NamedTuple):
     """Inspection of one story of T words, with the ends of its sentences.
 
     Attributes:
-        words: Words as given; the end of a sentence is ``<sent>``, the end of the story ``</s>``.
-        sentences: Index of each word's sentence, which is also the index of its image, from 0.
-        is_known: For each word, True if it is in the dictionary.
+        words: Words before they are looked up in the dictionary; sentences end with ``<sent>``, the
+            story ends with ``</s>``.
+        sentences: [T] index of the word's sentence, which is also the index of its image, from 0.
+        is_known: [T] True if the word is in the dictionary.
         log_probs: [T] natural logarithms.
         image_padding_mask: [5] bool, True for missing images.
         image_weights: [T, 5] weights when the word is generated, averaged over the heads of the
@@ -96,19 +92,14 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
     def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Return index and similarities [R, R] of the images whose grids are shown, except missing
-        images.
-        """
+        """Return index and similarities [R, R] of the images whose grids are shown."""
+        # without missing images, whose similarities are zeros
         assert self.similarities is not None
         places = [place for place in chosen.places if not self.image_padding_mask[place]]
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
-        """Return ``words``, and ``positions`` for a model with a non-local block.
-
-        Args:
-            chosen: Grid positions to record.
-        """
+        """Return ``words`` and, for a model with a non-local block, the ``chosen`` positions."""
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
             {
@@ -134,29 +125,27 @@ class VisualStoryInspection(NamedTuple):
         return {"words": words, "positions": positions}
 
 
-def traces_of(generator: Generator) -> Traces:
+def get_attention_kinds(generator: Generator) -> AttentionKinds:
     """Return the kinds of attention of a generator's model.
 
     Raises:
-        UserError: if there are several models, or the model has no attention to show.
+        UserError: If there are several models, or the model has no attention to show.
     """
-    if len(generator.models) > 1:
-        raise UserError(
-            f"{', '.join(generator.files)}: give one model, not {len(generator.models)}."
-        )
+    check_one_model(generator.files)
     (model,) = generator.models
     decoder = model.decoder
     layers: Sequence[Any] = getattr(decoder, "layers", ())
-    traces = Traces(
+    # `pictures` and others are names of parameters in released checkpoints, so they stay
+    kinds = AttentionKinds(
         images=any(
             isinstance(getattr(layer, "pictures", None), AllImageAttention) for layer in layers
         ),
         slices=getattr(decoder, "slices", 1) > 1,
         grid=_non_local(model) is not None,
     )
-    if not any(traces):
+    if not any(kinds):
         raise UserError(f"{generator.files[0]}: attends to nothing that can be shown: {_SHOWS}.")
-    return traces
+    return kinds
 
 
 def _non_local(model: Any) -> Any:
@@ -167,7 +156,7 @@ def _non_local(model: Any) -> Any:
 def inspect_visual_story(
     generator: Generator, example: Example, sentences: Sequence[Sequence[str]]
 ) -> VisualStoryInspection:
-    """Inspect a story.
+    """Compute attention and likelihood at each word of a story.
 
     Args:
         generator: Generator with one model.
@@ -175,14 +164,15 @@ def inspect_visual_story(
         sentences: Words of each of the five sentences.
 
     Raises:
-        UserError: if the model has no attention to show.
+        UserError: If the model has no attention to show.
     """
-    traces = traces_of(generator)
+    kinds = get_attention_kinds(generator)
     (model,) = generator.models
     dictionary = generator.task.target_dictionary
     inputs = generator.processor.sample([example], [0])["net_input"]
     x, padding_mask = (inputs[name].to(generator.device) for name in ("features", "padding_mask"))
     words = [word for sentence in sentences for word in (*sentence, SEPARATOR)]
+    # the last sentence ends the story: it has </s> in place of <sent>
     words[-1] = dictionary.symbols[dictionary.eos()]
     target = torch.tensor([dictionary.index(word) for word in words], device=generator.device)
     previous = target.roll(1).unsqueeze(0)  # the end of the story is fairseq's start token, too
@@ -191,24 +181,20 @@ def inspect_visual_story(
     extra = extra or {}
     image_padding_mask = padding_mask.view(NUM_IMAGES, -1).all(dim=1)
     similarities = None
-    if traces.grid:
+    if kinds.grid:
         grids, _ = model.encoder.pictures.grids(x, padding_mask)
-        found = _non_local(model).similarities(grids[0])
-        similarities = _array(found.masked_fill(image_padding_mask[:, None, None], 0))
+        values = _non_local(model).similarities(grids[0])
+        similarities = to_array(values.masked_fill(image_padding_mask[:, None, None], 0))
     return VisualStoryInspection(
         words=words,
         sentences=[k for k, sentence in enumerate(sentences) for _ in range(len(sentence) + 1)],
         is_known=(target != dictionary.unk()).tolist(),
-        log_probs=_array(word_log_probs(model.decoder, hidden[0], target)),
+        log_probs=to_array(word_log_probs(model.decoder, hidden[0], target)),
         image_padding_mask=image_padding_mask.cpu().numpy(),
-        image_weights=_array(extra["image_attention"][0]) if traces.images else None,
-        slice_weights=_array(extra["slice_attention"][0]) if traces.slices else None,
+        image_weights=to_array(extra["image_attention"][0]) if kinds.images else None,
+        slice_weights=to_array(extra["slice_attention"][0]) if kinds.slices else None,
         similarities=similarities,
     )
-
-
-def _array(x: Tensor) -> np.ndarray:
-    return x.double().cpu().numpy()
 
 
 def most_varied(similarities: np.ndarray) -> int:
@@ -217,31 +203,30 @@ def most_varied(similarities: np.ndarray) -> int:
 
 
 def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARROWS) -> list[int]:
-    """Return the positions j with the greatest f(x_i, x_j), in descending order; i may be one of
-    them.
+    """Return the ``count`` positions j with the greatest f(x_i, x_j), in descending order.
 
     Args:
-        similarities: [R, R].
-        position: i.
-        count: Number of positions; all positions if there are fewer.
+        similarities: [R, R] f; i is a row, j a column.
+        position: i, which may be among the results.
+        count: Maximum number of positions.
     """
+    # stable: equal similarities keep the order of positions on every platform
     return np.argsort(-similarities[position], kind="stable")[:count].tolist()
 
 
-def grid_shape(num_rows: int, given: Optional[tuple[int, int]] = None) -> tuple[int, int]:
-    """Return rows and columns of a grid: a square, unless another shape is given.
+def grid_shape(num_rows: int, shape: Optional[tuple[int, int]] = None) -> tuple[int, int]:
+    """Return rows and columns of a grid: ``shape``, or a square if it is None.
 
     Raises:
-        UserError: if the given shape has another number of positions, or no shape is given and the
-            number is no square.
+        UserError: If ``num_rows`` does not fit the shape, or is not a square number.
     """
-    if given is not None:
-        if given[0] * given[1] != num_rows:
+    if shape is not None:
+        if shape[0] * shape[1] != num_rows:
             raise UserError(
-                f"--grid {given[0]}x{given[1]}: has {given[0] * given[1]} positions, but the "
+                f"--grid {shape[0]}x{shape[1]}: has {shape[0] * shape[1]} positions, but the "
                 f"features have {num_rows} an image."
             )
-        return given
+        return shape
     side = math.isqrt(num_rows)
     if side * side != num_rows:
         raise UserError(

@@ -26,28 +26,29 @@ from fairseq_mm.report.visual_story_sections import (
     story_section,
 )
 
+# for annotations alone: these modules import torch and fairseq, which a page does not need
 if TYPE_CHECKING:
     from fairseq_mm.analysis.story_inspection import Inspection
     from fairseq_mm.analysis.video_inspection import LineAttention
     from fairseq_mm.analysis.visual_story_inspection import GridPositions, VisualStoryInspection
 
 
-def sections_of_story(found: "Inspection") -> list[Section]:
+def make_story_sections(story: "Inspection") -> list[Section]:
     """Return gates, likelihood and attention of a story, or of a language model's text."""
-    words, is_known = found.words, found.is_known
+    words, is_known = story.words, story.is_known
     sections = []
-    if found.gates is not None:
-        sections.append(gates_section(words, is_known, found.gates))
-    sections.append(likelihood_section(words, is_known, found.log_probs))
-    if found.prompt_attention is not None:
-        sections.append(prompt_section(words, found.prompt, found.prompt_attention))
-    if found.past:
-        sections.append(past_section(found.head_figures()))
+    if story.gates is not None:
+        sections.append(gates_section(words, is_known, story.gates))
+    sections.append(likelihood_section(words, is_known, story.log_probs))
+    if story.prompt_attention is not None:
+        sections.append(prompt_section(words, story.prompt, story.prompt_attention))
+    if story.past:
+        sections.append(past_section(story.head_figures()))
     return sections
 
 
-def section_of_visual_story(
-    found: "VisualStoryInspection",
+def make_visual_story_section(
+    story: "VisualStoryInspection",
     sentences: Sequence[Sequence[str]],
     images: Sequence[Optional[EmbeddedImage]],
     names: Sequence[str],
@@ -60,7 +61,7 @@ def section_of_visual_story(
     """Return the section of a visual story.
 
     Args:
-        found: Inspection of the story.
+        story: Inspection of the story.
         sentences: Words of each of the five sentences.
         images: Five images; None for an image that is not shown.
         names: Names of the images.
@@ -72,36 +73,36 @@ def section_of_visual_story(
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
     parts = [stories_section([Strip("", names, uris, [StoryRow("", texts)], note)])]
-    if found.image_weights is not None:
-        mask = found.image_padding_mask.tolist()
-        attention = _by_sentence(texts, found, found.image_weights)
+    if story.image_weights is not None:
+        mask = story.image_padding_mask.tolist()
+        attention = _split_by_sentence(texts, story, story.image_weights)
         heading = "Attention to the images"
         parts.append(images_section(attention, images, image_padding_mask=mask, heading=heading))
-    if found.slice_weights is not None:
-        attention = _by_sentence(texts, found, found.slice_weights)
+    if story.slice_weights is not None:
+        attention = _split_by_sentence(texts, story, story.slice_weights)
         heading = "Attention to the slices of an image's vector"
         parts.append(slices_section(attention, images, heading=heading))
     if positions is not None:
         drawings = [
             _drawing(place, similarities, names[place], images[place], positions, identity)
-            for place, similarities in found.grids(positions)
+            for place, similarities in story.grids(positions)
         ]
-        if drawings:
+        if drawings:  # none if all images that --image names are missing
             heading = "What the non-local block relates"
             parts.append(arrows_section(drawings, heading=heading))
     return story_section(title, images, parts)
 
 
-def _by_sentence(
-    texts: Sequence[str], found: "VisualStoryInspection", weights: Any
+def _split_by_sentence(
+    texts: Sequence[str], story: "VisualStoryInspection", weights: Any
 ) -> list[SentenceAttention]:
     sentences = []
     for number, text in enumerate(texts):
-        first = found.sentences.index(number)
-        here = slice(first, first + found.sentences.count(number))
+        start = story.sentences.index(number)
+        span = slice(start, start + story.sentences.count(number))
         sentences.append(
             SentenceAttention(
-                text, found.words[here], found.is_known[here], found.log_probs[here], weights[here]
+                text, story.words[span], story.is_known[span], story.log_probs[span], weights[span]
             )
         )
     return sentences
@@ -115,19 +116,21 @@ def _drawing(
     positions: "GridPositions",
     identity: Mapping[str, Any],
 ) -> Drawing:
+    from fairseq_mm.analysis.visual_story_inspection import top_positions
+
     box = WHOLE if image is None else seen_box(identity, image.width, image.height)
-    targets = [positions.top(similarities, start) for start in range(len(similarities))]
+    targets = [top_positions(similarities, start) for start in range(len(similarities))]
     start = positions.start(similarities)
     return Drawing(place, name, image, box, *positions.shape, similarities, targets, start)
 
 
-def section_of_video(
-    found: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
+def make_video_section(
+    attention: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
 ) -> Section:
     """Return the section of a video.
 
     Args:
-        found: Attention of a line.
+        attention: Attention of a line.
         transcript: Transcript of the video.
         facts: ``transcript_available``, and ``reference`` and ``hypothesis`` if they exist.
         times: Times of the frames.
@@ -137,10 +140,10 @@ def section_of_video(
     for name, label in (("reference", "reference"), ("hypothesis", "generated")):
         if name in facts:
             rows.append((label, facts[name]))
-    if len(found.gates):
-        rows.append(("forget gate", f"{found.gates.mean():.4f}"))
+    if len(attention.gates):
+        rows.append(("forget gate", f"{attention.gates.mean():.4f}"))
     maps = []
-    for side in found.maps:
+    for side in attention.maps:
         part = frames_section(
             side.words,
             side.weights.mean(axis=0),
@@ -150,13 +153,15 @@ def section_of_video(
             video_shares=side.video_shares,
         )
         maps.append((f"Words of the {side.side}, {', '.join(side.layers)}", part))
-    title = f"Line {found.line}: {found.id}, {found.num_frames} frames"
+    title = f"Line {attention.line}: {attention.id}, {attention.num_frames} frames"
     return section(title, "video_line.html", "video_attention.js", rows=rows, maps=maps)
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return histogram, statistics and the videos without a transcript, from the result of
-    ``inspect --gates --json``.
+    """Return histogram, statistics and the videos without a transcript.
+
+    Args:
+        result: Content of the file of ``inspect --gates --json``.
     """
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
     available, apart = (

@@ -11,11 +11,11 @@ from toy_visual_story_models import random_story_model, write_story_checkpoint
 
 from fairseq_mm import from_pretrained
 from fairseq_mm.analysis.visual_story_inspection import (
+    get_attention_kinds,
     grid_shape,
     inspect_visual_story,
     most_varied,
     top_positions,
-    traces_of,
 )
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
@@ -36,10 +36,12 @@ def generator_of(model, *, dim=5, rows=1):
 
 def inspected(model, features, *, rows=1):
     generator = generator_of(model, rows=rows)
-    return inspect_visual_story(generator, generator.processor.example_of(0, features), SENTENCES)
+    return inspect_visual_story(
+        generator, generator.processor.build_example(0, features), SENTENCES
+    )
 
 
-def features_of(*, dim=5, rows=1, missing=()):
+def read_features(*, dim=5, rows=1, missing=()):
     generator = np.random.default_rng(4)
     features = [generator.normal(size=(rows, dim)).astype(np.float32) for _ in range(5)]
     return [None if place in missing else x for place, x in enumerate(features)]
@@ -57,13 +59,13 @@ def previous_tokens(dictionary):
 
 def test_words_have_their_sentences_and_probabilities():
     model = random_story_model("transtory_full_tiny")
-    found = inspected(model, features_of())
+    found = inspected(model, read_features())
     assert found.words == TARGETS
     assert found.sentences == [0] * 4 + [1] * 3 + [2] * 2 + [3] * 5 + [4] * 2
     assert [w for w, known in zip(found.words, found.is_known) if not known] == ["zebra"]
     dictionary = visual_story_task().target_dictionary
     with torch.no_grad():
-        x, padding_mask = collated(features_of(), 1)
+        x, padding_mask = collated(read_features(), 1)
         logits, _ = model(x, padding_mask, previous_tokens(dictionary))
     log_probs = logits[0].log_softmax(-1)
     expected = [log_probs[t, dictionary.index(word)] for t, word in enumerate(TARGETS)]
@@ -73,7 +75,7 @@ def test_words_have_their_sentences_and_probabilities():
 @torch.no_grad()
 def test_weights_of_images_are_the_heads_mean_where_a_word_is_written():
     model = random_story_model("transtory_full_tiny")
-    features = features_of(missing=[1])
+    features = read_features(missing=[1])
     found = inspected(model, features)
     assert found.slice_weights is None
     assert found.similarities is None
@@ -104,9 +106,9 @@ def test_weights_of_images_are_the_heads_mean_where_a_word_is_written():
 @torch.no_grad()
 def test_weights_of_slices_come_from_the_last_output_and_start_uniform():
     model = build_small_slices()
-    found = inspected(model, features_of())
+    found = inspected(model, read_features())
     assert found.image_weights is None
-    x, padding_mask = collated(features_of(), 1)
+    x, padding_mask = collated(read_features(), 1)
     encoder_out = model.encoder(x, padding_mask)
     dictionary = visual_story_task().target_dictionary
     outputs, _ = model.decoder.extract_features(previous_tokens(dictionary), encoder_out)
@@ -132,7 +134,7 @@ def build_small_slices():
 def test_similarities_are_dot_products_of_two_projections():
     task = visual_story_task(rows_per_image=6)
     model = build_model("glac_tiny", task, non_local=True)
-    features = features_of(rows=6, missing=[4])
+    features = read_features(rows=6, missing=[4])
     found = inspected(model, features, rows=6)
     assert found.image_weights is None
     assert found.slice_weights is None
@@ -173,7 +175,7 @@ def test_grids_are_square_unless_told_otherwise():
 def test_models_with_nothing_to_see_are_refused_in_a_line_that_names_others(tmp_path, arch):
     file = write_story_checkpoint(tmp_path / "a.pt", arch)
     with pytest.raises(UserError) as caught:
-        traces_of(from_pretrained(file))
+        get_attention_kinds(from_pretrained(file))
     message = str(caught.value)
     assert message.startswith(f"{file}: attends to nothing that can be shown: ")
     for other in ("transtory_full", "glac_decoder_attention", "glac_non_local"):
@@ -185,9 +187,10 @@ def test_the_released_full_model_has_nothing_to_see_and_ensembles_are_refused(tm
     task = visual_story_task()
     released = build_model("transtory_full_tiny", task, compat="released")
     with pytest.raises(UserError, match=r"toy.pt: attends to nothing"):
-        traces_of(generator_of(released))
+        get_attention_kinds(generator_of(released))
     generator = generator_of(random_story_model("transtory_full_tiny"))
-    assert traces_of(generator) == (True, False, False)
+    assert get_attention_kinds(generator) == (True, False, False)
     generator.models *= 2
+    generator.files *= 2
     with pytest.raises(UserError, match=r"toy.pt: give one model, not 2"):
-        traces_of(generator)
+        get_attention_kinds(generator)
