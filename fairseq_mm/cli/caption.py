@@ -233,7 +233,7 @@ class _NearestCaption:
     """Index of the training captions (``text/train.txt``) of a data folder."""
 
     def __init__(self, folder: str) -> None:
-        from fairseq_mm.data.binarised_text import check_line_counts
+        from fairseq_mm.data.input_files import check_line_counts
         from fairseq_mm.data.prepared_files import check_prepared_file
         from fairseq_mm.data.split_files import read_visual_ids
         from fairseq_mm.metrics.nearest_caption import NearestCaption

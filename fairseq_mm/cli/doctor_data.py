@@ -442,8 +442,8 @@ class _SplitChecks:
 
     def _check_lines(self, dataset: Any) -> None:
         """Compare the files that must agree line by line with the binarised text."""
-        from fairseq_mm.data.binarised_text import check_line_counts, check_same_text
-        from fairseq_mm.data.input_files import read_lines
+        from fairseq_mm.data.binarised_text import check_same_text
+        from fairseq_mm.data.input_files import check_line_counts, read_lines
 
         base = os.path.join(self.folder, dataset.split)
         counts = {base: len(dataset)}

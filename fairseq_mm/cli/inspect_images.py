@@ -14,9 +14,9 @@ from fairseq_mm.analysis.visual_story_inspection import (
     inspect_visual_story,
 )
 from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
-from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
 from fairseq_mm.data.split_text import read_story_words, story_text_path
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR, check_encodable, split_sentences

@@ -94,8 +94,8 @@ def sequences_of_split(
     Raises:
         UserError: if the data folder is not complete, or lacks a line.
     """
-    from fairseq_mm.data.binarised_text import check_line_counts
     from fairseq_mm.data.feature_store import open_folder_features
+    from fairseq_mm.data.input_files import check_line_counts
     from fairseq_mm.data.split_files import first_lines, read_missing_images, read_visual_ids
     from fairseq_mm.data.split_text import read_story_words, story_text_path
 

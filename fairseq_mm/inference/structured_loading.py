@@ -9,8 +9,8 @@ from typing import Optional, Union
 
 import numpy as np
 
-from fairseq_mm.data.binarised_text import check_line_counts
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.pos_sequences import check_alignment, read_tags
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_visual_ids

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from fairseq_mm.data.feature_store import FeatureStore, FeatureStores, listed_stores
-from fairseq_mm.data.input_files import SPLITS, read_json, read_lines
+from fairseq_mm.data.input_files import SPLITS, check_line_counts, read_json, read_lines
 from fairseq_mm.data.prepared_files import STORE_LIST, check_prepared_file
 from fairseq_mm.data.split_files import read_references, read_visual_ids
 from fairseq_mm.errors import UserError
@@ -143,8 +143,6 @@ def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
     ids, references = read_visual_ids(ids_path), read_references(references_path)
     check_prepared_file(text)
     lines = [line for _, line in read_lines(text)]
-    from fairseq_mm.data.binarised_text import check_line_counts  # imports fairseq and PyTorch
-
     check_line_counts({str(text): len(lines), str(ids_path): len(ids)})
     tokens: dict[str, list[str]] = {}
     for key, line in zip(ids, lines):

@@ -22,12 +22,12 @@ from omegaconf import open_dict
 from torch import Tensor
 
 from fairseq_mm.data.binarised_text import (
-    check_line_counts,
     check_no_empty_line,
     load_binarised_text,
     load_dictionary,
 )
 from fairseq_mm.data.feature_store import open_folder_features
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset, encode_words
 from fairseq_mm.data.pos_sequences import FolderPosSequences
 from fairseq_mm.data.split_files import first_lines, read_visual_ids

@@ -29,8 +29,9 @@ from fairseq.models.bart import BARTModel
 from fairseq.tasks import register_task
 from torch import Tensor
 
-from fairseq_mm.data.binarised_text import check_line_counts, load_dictionary, load_text_pair
+from fairseq_mm.data.binarised_text import load_dictionary, load_text_pair
 from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids

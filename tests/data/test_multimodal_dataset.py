@@ -5,8 +5,9 @@ import pytest
 import torch
 from toy_data import make_dictionary, write_store
 
-from fairseq_mm.data.binarised_text import check_line_counts, check_no_empty_line
+from fairseq_mm.data.binarised_text import check_no_empty_line
 from fairseq_mm.data.feature_store import open_features
+from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import (
     MultimodalDataset,
     encode_words,
