@@ -24,14 +24,12 @@ _KNOWN_PAIRS = ("wp_source-wp_target", "tran-desc")
 class SplitText:
     """Binarised text of a split, with the subwords that turn tokens into readable text.
 
+    Raise UserError if a file is damaged, or the line counts differ.
+
     Args:
         base: Path of the binarised text, without ``.bin`` and ``.idx``.
-        dictionary_path: Path of its dictionary.
         folder: Data folder, which may have subwords.
         split: Name of the split, which may have words for indexed OOV tokens.
-
-    Raises:
-        UserError: If a file is damaged, or the line counts differ.
     """
 
     def __init__(self, base: Path, dictionary_path: Path, folder: Folder, split: str) -> None:
@@ -114,7 +112,7 @@ def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> O
     matches = (pattern.fullmatch(path.name) for path in root.glob("*.idx"))
     pairs = [match.groups() for match in matches if match]
     known = [pair for pair in pairs if "-".join(pair[1:]) in _KNOWN_PAIRS]
-    # with two unknown pairs the text cannot be told: a comparison with the wrong one would mislead
+    # of two unknown pairs either could be meant, and a comparison with the wrong text misleads
     if len(known or pairs) != 1:
         return None
     pair = (known or pairs)[0]

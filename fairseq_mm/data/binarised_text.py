@@ -49,18 +49,11 @@ def build_dictionary(words: Iterable[str]) -> Dictionary:
 
 
 def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
-    """Load and check the binarised lines of a text.
+    """Load and check a binarised text; return fairseq's dataset of lines.
 
-    Args:
-        base: Path without ``.bin`` and ``.idx``.
-        num_types: Number of dictionary entries, special symbols included.
-        end: Index of the symbol that ends each line.
-
-    Returns:
-        fairseq's dataset of lines.
-
-    Raises:
-        UserError: If a file is missing or damaged, or was binarised with another dictionary.
+    ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the number of dictionary
+    entries, special symbols included, and ``end`` the index of the symbol that ends each line.
+    Raise UserError if a file is missing or damaged, or was binarised with another dictionary.
     """
     for suffix in (".idx", ".bin"):
         if not os.path.isfile(base + suffix):

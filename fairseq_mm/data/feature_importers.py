@@ -119,13 +119,11 @@ def import_features(
 ) -> int:
     """Write the items of a source to the feature store ``out``; continue an interrupted import.
 
-    The ``dtype`` is that of the source by default, but float32 for wider types. ``progress`` wraps
-    the iteration over the ids. Raise UserError that names the item if it is not finite, has no rows
-    or another dimension.
-
-    Returns:
-        Number of items in the store.
+    Return the number of items. The default ``dtype`` is the source's, but float32 for wider types.
+    ``progress`` wraps the iteration over the ids. Raise UserError that names the item if it is not
+    finite, has no rows or another dimension.
     """
+    # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)
     if dtype is None:
         dtype = "float16" if first.dtype == np.float16 else "float32"
@@ -188,6 +186,7 @@ def _open_folder(
     before, after = pattern.split("*")
     # the order of os.listdir depends on the file system, but a continued import needs the same one;
     # not glob, in which a bracket of the pattern would be special
+    # longer than both parts of the pattern, which could otherwise overlap in a short name
     names = sorted(
         name
         for name in os.listdir(folder)

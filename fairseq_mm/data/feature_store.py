@@ -42,11 +42,11 @@ Progress = Callable[[Iterable[str]], Iterable[str]]
 # attributes that must agree wherever features of two extractors could be mixed
 EXTRACTOR_ATTRIBUTES = (
     *("extractor", "weights", "layer", "grid", "preprocessing"),
-    *("frame_rate", "stride"),  # of videos only
+    *("frame_rate", "stride"),  # only videos have these
 )
 # attributes of a part of a list: "2/3", and a digest of all ids of the list
 SHARD_ATTRIBUTES = ("shard", "shard_of")
-# rows are checked and copied in pieces of about this size
+# rows are checked and copied in pieces, since a whole store may not fit into memory
 PIECE_BYTES = 1 << 25
 # difflib compares a missing key with each id, which takes too long for millions of ids
 MAX_SEARCHED_FOR_HINT = 50_000
@@ -62,8 +62,8 @@ class FeatureStore:
     spawned workers and pickled. Open files are never part of the pickle.
 
     If the attribute ``rows_finite`` says that the writer checked every row, ``read`` does not check
-    finiteness: checking takes one to two times as long as reading. Without this attribute every
-    ``read`` checks its rows, until ``check_finite`` has checked the whole store once.
+    finiteness: checking takes one to two times as long as reading. Otherwise every ``read`` checks
+    its rows, until ``check_finite`` has checked the whole store once.
 
     Args:
         path: Path of the HDF5 file.
@@ -194,13 +194,9 @@ class FeatureStore:
         self.rows_finite = True
 
     def check_content(self, progress: Progress = iter) -> str:
-        """Compare ids and rows with the checksum from the time of writing, if the store has one.
+        """Return the checksum of ids and rows; ``progress`` wraps the iteration over the ids.
 
-        Returns:
-            Checksum of the ids and rows; ``progress`` wraps the iteration over the ids.
-
-        Raises:
-            UserError: If ids or rows were changed or exchanged.
+        Raise UserError if the store recorded another checksum when it was written.
         """
         # opened anew without the prefix, which is no part of the file
         checksum = content_checksum(FeatureStore(self.path), progress)

@@ -32,22 +32,14 @@ def merge_stores(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of several stores to one store, in the order of ``paths``.
+    """Write the items of several stores to one store in the order of ``paths``; return the number.
 
     The stores must have equal dimensions and no common id. The new store has float32 if one of the
-    stores has. A finished store with the same content is kept.
+    stores has. A finished store with the same content is not written again.
 
-    Args:
-        paths: Paths of the stores to merge.
-        out: Path of the new store.
-        ignore_extractors: Merge features of different extractors; attributes that differ are not
-            written to the new store.
-        ignore_missing_parts: Merge although parts are missing that ``extract --shard`` made.
-        overwrite: Replace a finished store.
-        progress: Wraps the iteration over the ids.
-
-    Returns:
-        Number of items in the new store.
+    With ``ignore_extractors``, attributes that differ are not written to the new store. With
+    ``ignore_missing_parts``, only some of the parts that ``extract --shard`` made are merged.
+    ``progress`` wraps the iteration over the ids.
 
     Raises:
         UserError: If the stores do not fit together, only some stores name their extractor, a part
@@ -75,23 +67,12 @@ def convert_store(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of a store, or a selection, to another store.
+    """Write the items of a store, or the ids of ``select`` in this order, to another store.
 
-    Args:
-        path: Path of the store to read.
-        out: Path of the new store.
-        dtype: float16 or float32; by default the dtype of the store.
-        select: Ids to copy, in this order; by default all.
-        pool: ``mean`` averages the rows of each item (in float32) to one row.
-        overwrite: Replace a finished store.
-        progress: Wraps the iteration over the ids.
-
-    Returns:
-        Number of items in the new store.
-
-    Raises:
-        UserError: If an id of ``select`` is not in the store or occurs twice in ``select``, or a
-            value does not fit ``dtype``.
+    Return the number of items. The default ``dtype`` is the store's. The ``pool`` ``mean`` averages
+    the rows of each item (in float32) to one row. ``progress`` wraps the iteration over the ids.
+    Raise UserError if an id of ``select`` is not in the store or occurs twice in ``select``, or a
+    value does not fit ``dtype``.
     """
     source = FeatureStores([_open(path)])
     keys = source.ids if select is None else list(select)
@@ -114,6 +95,7 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
     """Check whether ``store`` has the content that merging would write."""
+    # these differ from run to run, or are dropped by merging
     run_attributes = ("created", "package_version", *SHARD_ATTRIBUTES)
     return (
         store.ids == source.ids
@@ -153,6 +135,7 @@ def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
 
 
 def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:
+    # FeatureStores accepts a store that names no extractor, but a merged store would hide it
     for store in stores[1:]:
         for name in EXTRACTOR_ATTRIBUTES:
             values = [other.attributes.get(name, "nothing") for other in (stores[0], store)]
@@ -190,7 +173,7 @@ def _copy(
         for key in progress(keys):
             rows = source.read(key)
             if pool == "mean":
-                # without a dtype numpy rounds the mean of float16 to float16; `out` may be float32
+                # by default numpy rounds the mean of float16 to float16, but `out` may have float32
                 rows = rows.mean(axis=0, keepdims=True, dtype=np.float32)
             if key in writer.done:
                 # the partial store may be of another version of the input

@@ -15,7 +15,7 @@ from fairseq_mm.errors import UserError
 FORMAT = "fairseq_mm feature store"
 FORMAT_VERSION = 1
 MEMBERS = ("features", "offsets", "ids")
-# attributes that describe the file itself, not the features
+# attributes of the file itself, not of the features: a copy must not inherit them
 FILE_ATTRIBUTES = ("format", "format_version", "rows_finite", "content_checksum")
 # features compress by a small factor; a file that declares more would fill the reader's memory
 MAX_COMPRESSION = 128
@@ -64,7 +64,7 @@ def read_layout(path: str) -> StoreLayout:
             return _parse_layout(path, file, stat, has_checksum)
         except UserError:
             raise
-        # h5py raises all of these on damaged metadata, whichever member is read first
+        # the type of h5py's error depends on which byte of the metadata is damaged
         except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
             reason = str(error) or type(error).__name__  # h5py raises some errors without a text
             raise UserError(f"{path}: HDF5 file is damaged or cut short: {reason}") from None
@@ -101,7 +101,7 @@ def _parse_layout(
             for name, value in file.attrs.items()
             if name not in FILE_ATTRIBUTES
         },
-        # without the checksum another program may have changed rows, but kept the attribute
+        # another program may have changed rows and kept the attribute, but it lost the checksum
         rows_finite=has_checksum and bool(file.attrs.get("rows_finite", False)),
         rows_offset=offset if features.dtype.isnative else None,
         size_and_time=stat,
@@ -184,7 +184,7 @@ def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> Non
         # libhdf5 reads a chunk that is missing as zeros, without an error
         is_whole = dataset.id.get_num_chunks() == num_chunks
         limit = limit * MAX_COMPRESSION if is_whole else 0
-        # libhdf5 allocates a whole chunk, even if the dataset covers only a part of it
+        # libhdf5 allocates whole chunks, which may be larger than the dataset
         declared = max(declared, math.prod(dataset.chunks) * dataset.dtype.itemsize)
     if dataset.size and declared > limit:
         raise UserError(

@@ -92,12 +92,11 @@ class FeatureStoreWriter:
         if dim < 1:
             raise UserError(f"`dim` must be 1 or more, but is {dim} instead.")
         self.attributes = _checked_attributes(attributes)
-        self.done: set[str] = set()
-        self._ids: list[str] = []
+        self._positions: dict[str, int] = {}
+        self.done = self._positions.keys()
         self._counts = array.array("q")
         self._checksums = array.array("q")
         self._sources = SourceTable()
-        self._positions: dict[str, int] = {}
         self._content_checksum = 0
         self._files = contextlib.ExitStack()
         self._is_open = False
@@ -197,26 +196,19 @@ class FeatureStoreWriter:
 
     def _note(self, key: str, content: bytes, checksum: int, source: Optional[Source]) -> None:
         self._content_checksum += item_checksum(key, self.dim, self.dtype.name, content)
-        self.done.add(key)
-        self._ids.append(key)
+        self._positions[key] = len(self._positions)
         self._counts.append(len(content) // (self.dim * self.dtype.itemsize))
         self._checksums.append(checksum)
         self._sources.append(source)
 
     def get_source(self, key: str) -> Optional[Source]:
         """Return the record of the file from which an item of the partial folder was made."""
-        return self._sources[self._get_position(key)]
-
-    def _get_position(self, key: str) -> int:
-        # built at the first question: a new run asks none, and may have millions of items
-        if len(self._positions) != len(self._ids):
-            self._positions = {known: i for i, known in enumerate(self._ids)}
-        return self._positions[key]
+        return self._sources[self._positions[key]]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
         """Check that the partial folder belongs to the same work. Raise UserError if the partial
         folder has an id that is not among ``keys``."""
-        others = self.done.difference(keys)
+        others = self.done - set(keys)
         if others:
             raise UserError(
                 f"{self.partial_path}: was begun for other items: {min(others)!r} is none of "
@@ -227,7 +219,7 @@ class FeatureStoreWriter:
         """Check that an item of the partial folder has these rows. Raise UserError if its rows
         differ: the work was begun with another input of the same ids."""
         stored = self._converted(key, rows)
-        i = self._get_position(key)
+        i = self._positions[key]
         if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
             raise UserError(
                 f"{self.partial_path}: was begun with other features of {key!r} than are given "
@@ -311,7 +303,7 @@ class FeatureStoreWriter:
             self.close()
 
     def _write_store(self, path: str) -> None:
-        offsets = np.zeros(len(self._ids) + 1, dtype=np.int64)
+        offsets = np.zeros(len(self.done) + 1, dtype=np.int64)
         np.cumsum(self._counts, out=offsets[1:])
         total = int(offsets[-1])
         row_bytes = self.dim * self.dtype.itemsize
@@ -326,7 +318,10 @@ class FeatureStoreWriter:
                 file.attrs[name] = value
             file["offsets"] = offsets
             file.create_dataset(
-                "ids", data=self._ids or None, shape=(len(self._ids),), dtype=h5py.string_dtype()
+                "ids",
+                data=list(self.done) or None,
+                shape=(len(self.done),),
+                dtype=h5py.string_dtype(),
             )
             self._sources.write(file)
             features = file.create_dataset("features", shape=(total, self.dim), dtype=self.dtype)

@@ -16,11 +16,11 @@ from fairseq_mm.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 
-# without a bound, readline would load a file without line breaks, such as /dev/zero, into memory
+# otherwise readline would load a file without line breaks, such as /dev/zero, into memory
 MAX_LINE_BYTES = 1 << 26
 # limit for a file that is parsed at once: its Python objects take several times as much memory
 MAX_FILE_BYTES = 1 << 29
-# an empty list has two bytes in a file but 64 in memory, so MAX_FILE_BYTES alone is no bound
+# an empty list has two bytes in a file but 64 in memory: MAX_FILE_BYTES is no bound for it
 MAX_CONTAINERS = 10_000_000
 # json.dumps and other functions that recurse over the value fail at about 1,000 levels
 MAX_DEPTH = 100

@@ -141,7 +141,12 @@ class MultimodalDataset(FairseqDataset):
         features = missing = None
         if self.visual_ids is not None and self.features is not None:
             keys = self.visual_ids[line].split("\t")
-            rows = [self._read_rows(key) for key in keys]
+            rows = [
+                np.zeros((self.rows_per_image, self.features.dim), self.features.dtype)
+                if key in self.missing
+                else self.features.read(key)
+                for key in keys
+            ]
             features = rows[0] if len(rows) == 1 else np.concatenate(rows)
             if not self.missing.isdisjoint(keys):
                 missing = np.repeat([key in self.missing for key in keys], [len(x) for x in rows])
@@ -154,13 +159,6 @@ class MultimodalDataset(FairseqDataset):
             "is_first": bool(self.is_first[line]),
             "item": int(self.item[line]),
         }
-
-    def _read_rows(self, key: str) -> np.ndarray:
-        """Return ``[rows, D]`` of an image, zeros for a missing image."""
-        assert self.features is not None
-        if key in self.missing:
-            return np.zeros((self.rows_per_image, self.features.dim), self.features.dtype)
-        return self.features.read(key)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch

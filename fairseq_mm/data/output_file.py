@@ -23,8 +23,8 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
     try:
         # os.replace would put a regular file in the place of a device or a pipe
         is_special = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-        # /dev/stdout can be a regular file, which the shell opened for this process with > or >>:
-        # it is appended to, since truncating it would lose what was printed before
+        # /dev/stdout can be a regular file that the shell opened with > or >>: opened with "w", it
+        # would lose what was printed before
         if is_special or os.path.abspath(path).startswith(("/dev/", "/proc/")):
             with open(path, "a", encoding="utf-8", errors=errors) as file:
                 yield file

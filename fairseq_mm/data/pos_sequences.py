@@ -31,11 +31,9 @@ SHORTEST, LONGEST = 4, 12
 
 
 class TagLines:
-    """Part-of-speech sequences as source text of a dataset, stored in one array.
+    """Part-of-speech sequences (tags separated by spaces) as source text, stored in one array.
 
-    Args:
-        lines: Tags separated by spaces.
-        dictionary: Dictionary of the tags; other tags become ``<unk>``.
+    Tags that the dictionary does not have become ``<unk>``.
 
     Attributes:
         sizes: ``[lines]`` number of tags, ``</s>`` included.
@@ -120,14 +118,12 @@ def check_alignment(
         )
 
 
-def count_pos_sequences(
-    lines: Iterable[str], *, shortest: int = SHORTEST, longest: int = LONGEST
-) -> "Counter[str]":
-    """Count how often each part-of-speech sequence with an allowed number of tags occurs."""
+def count_pos_sequences(lines: Iterable[str]) -> "Counter[str]":
+    """Count how often each part-of-speech sequence of ``SHORTEST`` to ``LONGEST`` tags occurs."""
     counts: Counter[str] = Counter()
     for line in lines:
         tags = line.split()
-        if shortest <= len(tags) <= longest:
+        if SHORTEST <= len(tags) <= LONGEST:
             counts[" ".join(tags)] += 1
     return counts
 

@@ -46,7 +46,7 @@ STORE_LIST = "features.json"
 FOLDER = "folder"
 # at most a second of hashing; the texts of all published releases but WritingPrompts are smaller
 MAX_HASHED_BYTES = 1 << 26
-# subfolders of a data folder with prepared files
+# a reader knows only the path of its file: the record of these subfolders is one level up
 _INNER_FOLDERS = ("text", "prompts", "stories")
 _SEAL = "sha256"
 
@@ -55,6 +55,7 @@ Digest = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
+# global, because readers at any depth call check_prepared_file
 _is_checking = True
 
 
@@ -216,7 +217,7 @@ def check_prepared_file(path: AnyPath) -> None:
         return
     folder, name = os.path.split(os.fspath(path))
     parent, inner = os.path.split(folder)
-    # a data folder of its own may have one of these names, too
+    # a data folder may itself be named "text", and has its own prepare.json
     if inner in _INNER_FOLDERS and not os.path.exists(os.path.join(folder, REPORT)):
         folder, name = parent, f"{inner}/{name}"
     record = read_record(folder)
@@ -284,12 +285,9 @@ def record_store(path: AnyPath, items: int, checksum: str) -> None:
 def store_difference(
     path: AnyPath, checksum: str, folder: Optional[AnyPath] = None
 ) -> Optional[str]:
-    """Compare the store of a data folder with its checksum in ``prepare.json``.
+    """Compare a store with its checksum in the ``prepare.json`` of a data folder.
 
-    Args:
-        path: Path of a store, in a data folder or elsewhere.
-        checksum: Checksum of its ids and rows; empty if it is not known.
-        folder: Path of the data folder; by default, the folder that holds the store.
+    The default ``folder`` is the one around the store. A ``checksum`` that is not known is empty.
 
     Returns:
         The difference as a predicate; None if nothing differs, or no checksum is recorded.
@@ -312,12 +310,9 @@ def store_difference(
 
 
 def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folder: bool) -> None:
-    """Warn if stores differ from those in ``prepare.json``: the user may have replaced them.
+    """Warn if opened stores differ from ``prepare.json``: the user may have replaced them.
 
-    Args:
-        folder: Path of the data folder.
-        stores: Opened feature stores.
-        are_of_folder: True for the folder's own stores, False for stores that the user has named.
+    ``are_of_folder`` is True for the folder's own stores, False for stores that the user has named.
     """
     record = read_record(folder) if are_of_folder and _is_checking else None
     misplaced = None if record is None else record.store_place_difference()

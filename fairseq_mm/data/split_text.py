@@ -14,9 +14,9 @@ from fairseq_mm.data.split_files import read_visual_ids
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 
-# the sides of a data folder of prompts
+# names of Fan et al.'s release, which fairseq uses as languages
 SOURCE, TARGET = "wp_source", "wp_target"
-# folder of a language model -> the side of the pairs that it models
+# fairseq's language modelling wants a folder of its own for each side of the pairs
 LANGUAGE_MODELS = {"prompts": SOURCE, "stories": TARGET}
 
 Folder = Union[str, os.PathLike]
@@ -30,13 +30,7 @@ class StorySplit(NamedTuple):
 
 
 class VisualStorySplit(NamedTuple):
-    """Visual stories of a split.
-
-    Attributes:
-        stories: Words of each story, sentence separators included.
-        visual_ids: Images of each story, as in the file.
-        albums: Album id of each story.
-    """
+    """Words of each visual story of a split (separators included), its images and its album."""
 
     stories: list[list[str]]
     visual_ids: list[str]

@@ -38,13 +38,12 @@ _WORD = re.compile(
 _OPENS_QUOTE = re.compile(r"(?:^|[\s\[({<“\u2018`]|--)$")
 
 _CLITIC = re.compile(r"(?i)(?<=[^\W_])(?:n't|'(?:s|m|d|ll|re|ve))$")
-_TWO_WORDS = re.compile(
-    r"(?i)(can)(not)|(gim)(me)|(gon)(na)|(got)(ta)|(lem)(me)|(wan)(na)|('t)(is)|('t)(was)|(d)('ye)"
-)
-_TWO_WORDS_HALVES = {
+# words that the Penn Treebank splits in two
+_TWO_WORDS = {
     ("can", "not"), ("gim", "me"), ("gon", "na"), ("got", "ta"), ("lem", "me"), ("wan", "na"),
     ("'t", "is"), ("'t", "was"), ("d", "'ye"),
 }  # fmt: skip
+_JOINED_WORDS = re.compile("(?i)" + "|".join(f"({a})({b})" for a, b in sorted(_TWO_WORDS)))
 
 # a full stop after a title, a single letter or inside an acronym ends no sentence ...
 _TITLES = frozenset(
@@ -111,7 +110,7 @@ def _split_word(word: str, text: str, end: int) -> list[str]:
         clitics.insert(0, clitic.group())
         word = word[: clitic.start()]
         clitic = _CLITIC.search(word)
-    halves = _TWO_WORDS.fullmatch(word)
+    halves = _JOINED_WORDS.fullmatch(word)
     stem = [half for half in halves.groups() if half] if halves else [word]
     return [*stem, *clitics, *tail]
 
@@ -143,17 +142,12 @@ def check_encodable(text: str, name: str) -> None:
         raise UserError(f"{name}: must be UTF-8 text, but is not ({error.reason}).") from None
 
 
-def detokenize_story(words: list[str], *, curly_quotes: bool = False) -> str:
+def detokenize_story(words: list[str]) -> str:
     """Join the words of a story or prompt to readable text.
 
     The words may be tokens of the release, in which every mark is a word, or of copies in which
     commas and full stops are attached to words.
-
-    Args:
-        words: Words as a model generates them.
-        curly_quotes: Write the quotes `` `` `` and ``''`` as ``“`` and ``”`` instead of ``"``.
     """
-    opening, closing = ("“", "”") if curly_quotes else ('"', '"')
     pieces: list[str] = []
     previous = NEWLINE
     glue = True  # whether the next word follows without a space
@@ -165,7 +159,7 @@ def detokenize_story(words: list[str], *, curly_quotes: bool = False) -> str:
             continue
         if not glue and not _attaches_left(word, previous):
             pieces.append(" ")
-        pieces.append(word.replace("``", opening).replace("''", closing))
+        pieces.append(word.replace("``", '"').replace("''", '"'))
         glue = _attaches_right(word, previous, following)
         previous = word
     return "".join(pieces)
@@ -177,7 +171,7 @@ def _attaches_left(word: str, previous: str) -> bool:
         word in _ATTACH_LEFT
         or word == "'"
         or bool(re.fullmatch(r"(?:n't|'(?:s|m|d|ll|re|ve))\W*", lowered))
-        or (previous.lower(), lowered) in _TWO_WORDS_HALVES
+        or (previous.lower(), lowered) in _TWO_WORDS
     )
 
 

@@ -30,13 +30,13 @@ from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 SUBWORDS_FILE = "subwords.json"
-# kind -> names of the files that the kind needs
+# folders and checkpoints contain these files, so that they work without the pretrained model
 KINDS: dict[str, tuple[str, ...]] = {
     "none": (),
     "gpt2": ("encoder.json", "vocab.bpe"),
     "sentencepiece": ("sentencepiece.model",),
 }
-# all files of subwords in a data folder or a converted model's folder
+# `prepare` replaces all of them: files of another kind must not stay in the folder
 SUBWORD_FILES = frozenset([SUBWORDS_FILE, *(name for names in KINDS.values() for name in names)])
 
 # names in pretrained models' folders: T5 uses the second, mBART and XLM-R the third
@@ -47,7 +47,7 @@ _SENTENCEPIECE_NAMES = (
     "sentencepiece.bpe.model",
 )
 
-# tokens without text: ends of a line and padding
+# fairseq adds these tokens around and after a line; they have no text
 _NO_TEXT = frozenset(["<s>", "</s>", "<pad>"])
 _WORD_START = "\u2581"  # sentencepiece's mark for the beginning of a word
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
@@ -94,7 +94,7 @@ class Subwords:
     @property
     def fingerprint(self) -> str:
         """First twelve digits of a SHA-256, equal for subwords that give text the same tokens."""
-        # of the parsed BPE files, since copies of JSON and merges may differ in white space
+        # parsed BPE files are hashed, since copies of JSON and merges may differ in white space
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
             content += [sorted(self._gpt2.encoder.items()), list(self._gpt2.bpe_ranks)]

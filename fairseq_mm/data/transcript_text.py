@@ -10,7 +10,7 @@ from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
-# fairseq's source and target "languages" in a data folder of videos
+# fairseq names binarised files by two languages; these are the suffixes of How2's release
 SOURCE, TARGET = "tran", "desc"
 # How2's text for a video without transcript
 NOT_AVAILABLE = "transcript not available"
@@ -18,7 +18,6 @@ NOT_AVAILABLE = "transcript not available"
 # punctuation stays, since How2's transcripts and summaries have it
 _split_words = CaptionTokenizer("words", keep_punctuation=True)
 
-# name -> function from text to words separated by spaces
 TOKENIZERS: dict[str, Callable[[str], str]] = {
     "none": str,
     "lower": str.lower,

@@ -94,11 +94,6 @@ class NoiseVideos(CutVideos):
 
     The noise shows how much of a gain does not come from the content of the videos (Yu et al. 2021,
     Table 3). The noise of a video is the same in every epoch, process and split.
-
-    Args:
-        features: Feature stores, which determine only frames and channels.
-        max_frames: Maximum number of frames.
-        seed: Seed of the noise.
     """
 
     def __init__(self, features: Any, max_frames: int, *, seed: int) -> None:

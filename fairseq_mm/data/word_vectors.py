@@ -166,13 +166,7 @@ def _format_error(path: str, number: int) -> UserError:
 
 
 class _Header(NamedTuple):
-    """First line of word2vec's files.
-
-    Attributes:
-        num_words: V, the number of words.
-        dim: D, the dimension of the vectors.
-        length: Length of the line in bytes, line break included.
-    """
+    """First line of word2vec's files; ``length`` has its bytes, line break included."""
 
     num_words: int
     dim: int

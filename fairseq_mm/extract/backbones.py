@@ -60,10 +60,7 @@ from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict
 
 with deferred(OF_TORCHVISION):
     import torchvision
-    from torchvision.models.feature_extraction import (
-        create_feature_extractor,
-        get_graph_node_names,
-    )
+    from torchvision.models.feature_extraction import create_feature_extractor, get_graph_node_names
 
 # torchvision's file names contain the first digits of the file's SHA-256
 _DIGEST = re.compile(r"-([a-f0-9]+)\.pth$")
@@ -88,7 +85,7 @@ DEFAULT_LAYERS = {
     "maxvit": ("classifier.4", "blocks"),
     "vit": ("encoder.ln", "encoder.ln"),
 }
-# 3D ResNeXt-101, the one network of clips that torchvision does not have
+# 3D ResNeXt-101 is not in torchvision, but How2's features are from it
 RESNEXT = "resnext101_3d"
 # networks of clips have one layer: the input of the classifier, which has one of three names
 POOLED = "pooled"
@@ -195,7 +192,7 @@ def get_weights_entry(model: str, name: str) -> Any:
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
     """Return the arguments of the transform that the weights were trained with."""
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
-    # a file does not record its transform: it is taken to be that of the model's first weights
+    # a file does not record its transform: the transform of the model's first weights is assumed
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
     # the transforms are partials: their signature has the defaults that an entry does not change
     parameters = inspect.signature(entry.transforms).parameters
@@ -248,7 +245,7 @@ def build_image_backbone(
 ) -> Backbone:
     """Build a torchvision network for images, cut off behind a layer (default: ``DEFAULT_LAYERS``).
 
-    Arguments and errors are those of :func:`.build_backbone`.
+    See :func:`.build_backbone` for the arguments and errors.
     """
     weights = weights or "DEFAULT"
     if layer is None:
@@ -273,7 +270,7 @@ def build_image_backbone(
 def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
     """Build one of :func:`list_clip_models` without its classifier.
 
-    Arguments and errors are those of :func:`.build_backbone`.
+    See :func:`.build_backbone` for the arguments and errors.
     """
     if model == RESNEXT and (weights is None or not (weights == RANDOM or _is_file(weights))):
         problem = "" if weights is None else f" {weights} is no file."
@@ -351,7 +348,7 @@ def download_weights(entry: Any) -> dict[str, Tensor]:
 
     Raise UserError if they cannot be downloaded, or the file has other objects than tensors.
     """
-    # not entry.get_state_dict, which unpickles any objects with older versions of torchvision
+    # not entry.get_state_dict, which may unpickle any objects
     folder = os.path.join(torch.hub.get_dir(), "checkpoints")
     file = os.path.join(folder, os.path.basename(urlparse(entry.url).path))
     digest = _DIGEST.search(file)

@@ -138,8 +138,8 @@ class Extractor:
                 x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
                 rows = self.network(x).float().cpu().numpy()
                 return rows if rows.ndim == 3 else rows[:, None]
-        # networks fail in any of these ways on inputs that are too small; RuntimeError is also
-        # PyTorch's error for a lack of memory
+        # networks raise these errors on inputs that are too small; PyTorch's error for a lack of
+        # memory is a RuntimeError, too
         except (RuntimeError, AssertionError, IndexError, ValueError) as error:
             *frames, height, width, _ = inputs.shape[1:]
             what = f"clips of {frames[0]} frames" if frames else "images"
@@ -295,7 +295,7 @@ def build_extractor(
 
     :func:`.build_backbone` explains ``model`` to ``seed``, :class:`Extractor` explains ``device``
     and ``precision``, and :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``,
-    which are for videos. The other ``options`` are those of :func:`.with_options`.
+    which are for videos. See :func:`.with_options` for the other ``options``.
 
     Raises:
         UserError: If the model does not exist, or an option is for the other kind of models; see

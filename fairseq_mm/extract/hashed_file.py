@@ -10,7 +10,7 @@ from fairseq_mm.data.feature_sources import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 
-# files up to this size are read once, and decoded from memory
+# files up to this size are read once for both digest and decoding; videos are often larger
 MAX_BYTES_IN_MEMORY = 1 << 26
 _PIECE = 1 << 20
 

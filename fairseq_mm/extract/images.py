@@ -50,7 +50,12 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """
     try:
         if isinstance(image, np.ndarray):
-            return _from_array(image)
+            if image.dtype != np.uint8 or image.shape[2:] != (3,) or not image.size:
+                raise UserError(
+                    f"an array must be [height, width, 3] of uint8, but is {list(image.shape)} of "
+                    f"{image.dtype} instead."
+                )
+            return Image.fromarray(image)
         if isinstance(image, Image.Image):
             return _to_rgb(_upright(image))
         with _any_size_allowed(), open_media(image) as stream:
@@ -86,21 +91,12 @@ def _any_size_allowed() -> Iterator[None]:
         Image.MAX_IMAGE_PIXELS = before
 
 
-def _from_array(pixels: np.ndarray) -> Image.Image:
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-        raise UserError(
-            f"an array must be [height, width, 3] of uint8, but is {list(pixels.shape)} of "
-            f"{pixels.dtype} instead."
-        )
-    return Image.fromarray(pixels)
-
-
 def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     head = stream.read(16)
     if not head:
         raise UserError("is empty.")
     stream.seek(0)
-    # Pillow alone calls HEIC no image: only the brand shows that an extra would read it
+    # without the plugin, Pillow would call the file no image: the brand says which extra reads it
     if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
         import_extra("pillow_heif", extra="heif", purpose="an HEIC image").register_heif_opener()
     with Image.open(stream) as image:

@@ -16,7 +16,7 @@ from fairseq_mm.data.input_files import MAX_FILE_BYTES, parse_object, read_id, r
 from fairseq_mm.errors import UserError
 
 ID_FORMS = ("name", "stem", "path")
-# default limit for an image or a frame
+# 64 megapixels take 192 MB in each decoding process
 MAX_PIXELS = 64_000_000
 
 
@@ -111,7 +111,6 @@ def _open_file(path: Union[str, os.PathLike]) -> BinaryIO:
     return open(path, "rb")
 
 
-# a path, the content, a binary file or an entry of a list
 AnyMedia = Union[str, os.PathLike, bytes, BinaryIO, MediaFile]
 
 
@@ -184,8 +183,11 @@ def list_images(
     for image in itertools.chain(from_inputs, from_lists):
         _check_key(image)
         other = images.setdefault(image.key, image)
-        # by way of links, or of two folders of which one contains the other
-        if other != image and not _is_same_file(other, image):
+        # links, or a folder and its subfolder among the inputs, can name one file twice
+        if other != image and (
+            other.member != image.member
+            or os.path.realpath(other.path) != os.path.realpath(image.path)
+        ):
             raise UserError(
                 f"the id {image.key!r} stands for two {kind.noun}s: {other.name} and "
                 f"{image.name}. Choose --ids path, or give ids in a list (--list)."
@@ -218,10 +220,6 @@ def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> li
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
     N = len(images)
     return list(images[N * (shard - 1) // num_shards : N * shard // num_shards])
-
-
-def _is_same_file(one: MediaFile, other: MediaFile) -> bool:
-    return one.member == other.member and os.path.realpath(one.path) == os.path.realpath(other.path)
 
 
 def _check_key(image: MediaFile) -> None:
@@ -297,7 +295,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         is_hidden = any(part.startswith(".") and part != ".." for part in file.parts)
         if file.suffix.lower() not in kind.suffixes or is_hidden:
             continue
-        # the offset and the size, which are all that a list has, do not tell the holes
+        # a list has only the offset and the size of a member, which do not describe holes
         if member.sparse is not None:
             raise UserError(f"{path}: {name} is stored with holes. Pack it without --sparse.")
         yield MediaFile(_key(name, ids), path, name, member.offset_data, member.size)

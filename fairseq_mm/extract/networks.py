@@ -36,6 +36,7 @@ class Family(NamedTuple):
     build: Callable[..., Backbone]
 
 
+# the prefix is asked first: the lists of names import torchvision
 FAMILIES = (
     Family("images", lambda model: model.startswith(PREFIX), ("grid",), build_open_clip),
     Family("videos", lambda model: model in list_clip_models(), (), build_clip_backbone),

@@ -115,7 +115,7 @@ def _create(
     try:
         # open_clip warns that no pretrained weights are loaded, even if a file is loaded next
         logging.disable(logging.WARNING)
-        # the caller's random numbers stay as they are; other devices would be initialised by this
+        # the caller's random numbers stay as they are; without `devices` each GPU is initialised
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return open_clip.create_model(name, pretrained=pretrained).eval()

@@ -126,13 +126,9 @@ class Preprocessing:
             ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """Resize and crop an image in mode RGB.
+        """Resize and crop an image in mode RGB; return ``[height, width, 3]`` uint8, R, G, B.
 
-        Returns:
-            pixels: ``[height, width, 3]`` uint8, in the order R, G, B.
-
-        Raises:
-            UserError: If the image is too long to be resized in memory.
+        Raise UserError if the image is too long to be resized in memory.
         """
         if self.resize == "short":
             image = self._without_far_ends(image)
@@ -229,7 +225,7 @@ def with_options(
 
 def _center_crop(image: Image.Image, side: int) -> Image.Image:
     """Return the square of size ``side`` in the centre, padded with black."""
-    # the roundings below are those of torchvision: others move the crop by a pixel
+    # rounded as in torchvision: otherwise the crop would move by a pixel
     width, height = image.size
     if width < side or height < side:
         left, top = max(0, side - width) // 2, max(0, side - height) // 2

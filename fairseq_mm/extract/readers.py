@@ -15,14 +15,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.hashed_file import HashedFile
 from fairseq_mm.extract.images import AnyImage, read_image
-from fairseq_mm.extract.media_list import (
-    IMAGES,
-    MAX_PIXELS,
-    VIDEOS,
-    AnyMedia,
-    Kind,
-    MediaFile,
-)
+from fairseq_mm.extract.media_list import IMAGES, MAX_PIXELS, VIDEOS, AnyMedia, Kind, MediaFile
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.videos import VideoReader, import_av, resampled
 
@@ -46,12 +39,7 @@ class MediaEnd(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """End of a file that cannot be read, or not to its end.
-
-    Attributes:
-        reason: One line, without the file's name.
-        source: Record of the bytes, if there are any.
-    """
+    """End of a file that cannot be read, or not to its end; ``reason`` does not name the file."""
 
     reason: str
     source: Optional[Source] = None
@@ -106,6 +94,7 @@ class Reader(abc.ABC):
                     end = yield from self.inputs(hashed.content)
                 except UserError as error:
                     end = Unreadable(str(error))
+                # also of an unreadable file: a later run tries it again if its bytes have changed
                 end = end._replace(source=hashed.get_source())
         except UserError as error:
             end = Unreadable(str(error))
@@ -122,6 +111,7 @@ class ImageReader(Reader):
     kind = IMAGES
     inputs_are = "images"
     inputs_per_file = 1
+    # an image and its end are two events
     max_waiting = 2 * AHEAD_FILES
 
     def _decoded(self, media: AnyImage) -> Generator[np.ndarray, None, MediaEnd]:

@@ -30,10 +30,7 @@ class GroupedBottleneck(nn.Module):
     """ReLU(shortcut(x) + BN(W3 ReLU(BN(W2 ReLU(BN(W1 x)))))), where W2 is a grouped convolution.
 
     Args:
-        in_channels: Number of channels of the input.
-        mid_channels: Number of channels around W2, a multiple of ``cardinality``.
-        out_channels: Number of channels of the output.
-        cardinality: Number of groups of W2.
+        mid_channels: Number of channels around W2, a multiple of its groups (``cardinality``).
         stride: Stride of W2 and of the shortcut in time, height and width.
     """
 
@@ -87,9 +84,7 @@ class GroupedBottleneck(nn.Module):
 class ResNeXt3d(nn.Module):
     """Classifier of clips; with ``fc`` replaced by an identity, it returns 2048 features.
 
-    Args:
-        blocks: Number of blocks in each of the four layers.
-        num_classes: Number of classes.
+    ``blocks`` has the number of blocks in each of the four layers.
     """
 
     def __init__(self, blocks: Sequence[int] = BLOCKS, *, num_classes: int = NUM_CLASSES) -> None:

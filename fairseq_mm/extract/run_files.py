@@ -71,15 +71,9 @@ def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
 
 
 class Journal:
-    """Table of the finished videos, kept in the partial folder until the store is whole.
+    """Table of the finished videos, stored in the partial folder until the store is whole.
 
-    A line is written before its video is appended to the store. When a run continues, incomplete
-    lines and lines of videos that are not in the store are dropped.
-
-    Args:
-        writer: Writer of the store.
-        noun: Name of the items, such as ``videos``.
-        columns: Names of the fields: the id, the number of inputs, and the reader's columns.
+    Its ``columns`` are the id, the number of inputs, and the reader's columns.
 
     Attributes:
         rows: Header of the table, and one row per item.
@@ -89,8 +83,9 @@ class Journal:
         self.output = details_path(writer.path, noun)
         self.path = os.path.join(writer.partial_path, f"{noun}.tsv")
         rows = [line.rstrip("\n").split("\t") for line in self._lines() if line.endswith("\n")]
+        # a line is written before its video is appended: the last may be incomplete or too early
         latest = {row[0]: row for row in rows if len(row) == len(columns) and row[0] in writer.done}
-        lost = writer.done.difference(latest)
+        lost = writer.done - latest.keys()
         if lost:
             raise UserError(
                 f"{self.path}: lacks {min(lost)!r}, which stands in the store. Delete "
@@ -112,7 +107,7 @@ class Journal:
         row = (key, str(num_inputs), *end.fields)
         self.rows.append(row)
         self._file.write("\t".join(row) + "\n")
-        self._file.flush()
+        self._file.flush()  # a kill must not lose the row of a video that the store has
 
     def finish(self) -> None:
         """Write the table next to the store."""
@@ -136,8 +131,6 @@ class RunSummary(NamedTuple):
         num_inputs: Number of images or clips that this run has computed.
         seconds: Duration of this run, from the first item on.
         seconds_waiting: Seconds of waiting for decoded inputs.
-        seconds_network: Seconds in the network.
-        was_finished: Whether the store was complete before.
         unlisted: Ids of a store that was complete before which no given file has.
     """
 
@@ -154,11 +147,7 @@ class RunSummary(NamedTuple):
 
 
 def check_finished(
-    identity: Mapping[str, object],
-    items: Sequence[MediaFile],
-    output: str,
-    dtype: str,
-    noun: str,
+    identity: Mapping[str, object], items: Sequence[MediaFile], output: str, dtype: str, noun: str
 ) -> RunSummary:
     """Check that a finished store equals the store that a run would write.
 

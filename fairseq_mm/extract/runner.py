@@ -36,7 +36,7 @@ from fairseq_mm.extract.run_files import (
     write_unreadable,
 )
 
-# a finished file, its rows, the number of its inputs, and its end
+# a finished file, its rows ``[rows, D]``, the number of its inputs, and its end
 Finished = tuple[MediaFile, np.ndarray, int, MediaEnd]
 
 
@@ -56,25 +56,16 @@ def extract_to_store(
 ) -> RunSummary:
     """Write the features of all files into one feature store, or continue an interrupted run.
 
-    Args:
-        extractor: Network and preprocessing.
-        reader: Decoder of a file, see :meth:`.Extractor.reader`.
-        files: Images or videos in the order of the store.
-        output: Path of the store. The run writes ``output.partial`` first. Unreadable files are
-            listed in ``output.unreadable.tsv``; ``output.videos.tsv`` has the number of frames, the
-            frame rate and the length of each video.
-        batch_size: Number of inputs in a batch (default: 8 on a CPU, 128 images or 64 clips on a
-            GPU).
-        workers: Number of decoding processes; 0 decodes in this process (default: a quarter of the
-            cores on a CPU; with a GPU all cores but one, at most 16).
-        dtype: Type of the stored features.
-        overwrite: Replace a finished store.
-        strict: End the run at the first unreadable file.
-        show_progress: Show a progress bar on stderr.
-        shard: Attributes of the store that name its part of the list.
+    The run writes ``output.partial`` first. Unreadable files are listed in
+    ``output.unreadable.tsv``; ``output.videos.tsv`` has the number of frames, the frame rate and
+    the length of each video.
+
+    Batches have 8 inputs on a CPU, 128 images or 64 clips on a GPU by default. The default number
+    of decoding ``workers`` is a quarter of the cores on a CPU; with a GPU all cores but one, at
+    most 16. With 0 workers, this process decodes. The attributes ``shard`` name a part of a list.
 
     Raises:
-        UserError: if the folder of the output is missing, the store exists and differs from what
+        UserError: If the folder of the output is missing, the store exists and differs from what
             would be written, a file has changed, or files cannot be read (one file with ``strict``,
             else all).
     """

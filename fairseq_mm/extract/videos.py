@@ -122,7 +122,7 @@ class VideoReader:
         for frame in self._decoded(av, container, stream):
             # raw streams have no time stamps
             begin = self._end_time if frame.pts is None else frame.pts * time_base
-            duration = getattr(frame, "duration", None)  # older versions of PyAV have none
+            duration = getattr(frame, "duration", None)  # missing in older versions of PyAV
             end = begin + (duration * time_base if duration else 1 / rate)
             if not self.num_frames:
                 self._first_time = begin
@@ -209,7 +209,7 @@ def resampled(
     frames: Iterable[tuple[Fraction, Fraction, Image.Image]], fps: float
 ) -> Iterator[Image.Image]:
     """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ..."""
-    # a float is no exact fraction: 29.97003 stands for 30000/1001, and errors would add up
+    # floats are not exact: 29.97003 means 30000/1001, and over a long video errors would add up
     step = 1 / Fraction(fps).limit_denominator(1001)
     shown: Optional[Image.Image] = None
     last_end = Fraction(0)
@@ -233,7 +233,7 @@ def _open_container(av: ModuleType, file: BinaryIO) -> Any:
 
 
 def _fraction(rational: Any) -> Fraction:
-    """Convert a number of PyAV. Unknown numbers are None, or 0/1 in newer versions."""
+    # a number that PyAV does not know is None, or 0/1 in newer versions
     return Fraction(rational.numerator, rational.denominator) if rational else Fraction(0)
 
 

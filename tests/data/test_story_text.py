@@ -57,7 +57,6 @@ def test_words_become_text():
     text = "[ WP ] `` I ca n't , '' he said . <newline> Gon na do n't ."
     words = text.split()
     assert detokenize_story(words) == "[WP] \"I can't,\" he said.\nGonna don't."
-    assert detokenize_story(words, curly_quotes=True).startswith("[WP] “I can't,” he said")
 
 
 def test_words_with_marks_attached_become_text_too():
