@@ -21,6 +21,8 @@ class Gatherer:
         self.group = distributed.get_data_parallel_group()
         self.rank = distributed.get_data_parallel_rank()
         own = torch.tensor([count], device=device)
+        # Counts first: batches of different processes differ in size, and a dummy batch has no
+        # rows.
         self.counts = [int(x) for x in distributed.all_gather(own, self.group)]
         self.start = sum(self.counts[: self.rank])  # first row of this process
 
@@ -31,6 +33,7 @@ class Gatherer:
             rows: [count or more, ...]; rows beyond ``count`` are ignored.
         """
         if rows.is_floating_point():
+            # all_gather of torch.distributed has no gradient.
             return _Gather.apply(rows, self)
         return self.gather_values(rows)
 
@@ -55,7 +58,10 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         places = ctx.places
+        # all_reduce works in place, and autograd may use the incoming gradient elsewhere.
         gradient = gradient.contiguous().clone()
+        # Every process has a loss of its own over all rows, so the gradient of a row is the sum
+        # over processes.
         distributed.all_reduce(gradient, places.group)
         count = places.counts[places.rank]
         own = gradient.new_zeros(ctx.shape)

@@ -7,13 +7,9 @@ The loss, gradients and log equal fairseq's ``cross_entropy`` and, with ``--labe
 
 The criterion trains every model whose logits are ``F.linear`` of the input of its decoder's
 ``output_layer``; the model needs no change. During the model's own forward pass, the output layer
-is replaced by the identity, so the pass returns the features. The weight and bias are found at each
-step by calling the real output layer with a tensor that records ``F.linear``. This also finds a
-shared embedding, a weight that was cast or replaced, and a weight that weight normalisation has
-just computed. A model that does anything else with its logits is refused.
-
-The loss is computed inside the model's forward pass. DistributedDataParallel therefore sees the
-loss as the model's output and averages gradients as usual.
+is replaced by the identity, so the pass returns the features. The weight and bias are found by
+calling the real output layer with a tensor that records ``F.linear``. A model that does anything
+else with its logits is refused.
 """
 
 import contextlib
@@ -73,6 +69,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         self.sentence_avg = sentence_avg
         self.label_smoothing = label_smoothing
         self.chunk_bytes = chunk_megabytes * _MEGABYTE
+        # Weak, so that the criterion does not keep a model alive.
         self.checked: weakref.WeakSet = weakref.WeakSet()
 
     def forward(
@@ -86,9 +83,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
             reduce: Must be True; losses of single tokens do not exist.
 
         Returns:
-            loss: Sum over the tokens.
-            sample_size: Number by which the trainer divides gradients.
-            logging_output: Sums for :meth:`reduce_metrics`.
+            The loss summed over tokens, the number by which the trainer divides gradients, and sums
+                for :meth:`reduce_metrics`.
 
         Raises:
             UserError: if the logits are not a linear map of the decoder's features.
@@ -102,6 +98,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         def forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
             return self._losses(module, sample, lambda: own_forward(*args, **kwargs))
 
+        # Inside the forward pass, so that DistributedDataParallel sees the loss as output of the
+        # model and averages gradients as usual.
         with _replaced(module, "forward", forward):
             loss, nll = model(**sample["net_input"])
         target = sample["target"]
@@ -179,10 +177,7 @@ class _Linear(NamedTuple):
 
 
 class _Watched(Tensor):
-    """Tensor that records an ``F.linear`` of itself instead of computing it.
-
-    Every other operation returns a tensor without a record.
-    """
+    """Tensor that records an ``F.linear`` of itself instead of computing it."""
 
     is_features = False
     linear: Optional[_Linear] = None
@@ -194,6 +189,8 @@ class _Watched(Tensor):
         if func is F.linear:
             input, weight, bias = _linear_arguments(*args, **(kwargs or {}))
             if isinstance(input, cls) and input.is_features:
+                # Empty memory: nobody reads the values, but code after the product may ask for the
+                # shape.
                 result = weight.new_empty(*input.shape[:-1], len(weight)).as_subclass(cls)
                 result.linear = _Linear(weight, bias)
                 return result
@@ -201,11 +198,8 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
-    """Return the linear map that a function computes, or None if it computes anything else.
-
-    Args:
-        output_layer: Function of features [..., E].
-        features: [B, T, E] features.
+    """Return the linear map of features [..., E] that a function computes, or None for any other
+    function.
     """
     # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
@@ -215,7 +209,8 @@ def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Line
     result = output_layer(watched)
     if not isinstance(result, _Watched) or result.linear is None:
         return None
-    changed = watched._version > before or result._version > 0  # in place
+    # Operations in place leave the record on the tensor; only its version shows them.
+    changed = watched._version > before or result._version > 0
     return None if changed else result.linear
 
 
@@ -262,12 +257,13 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a forward pass and return its output with features [B, T, E] instead of logits, and the
+    """Run a forward pass; return its output with features [B, T, E] instead of logits, and the
     output layer.
     """
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
         raise _refuse(module, "it has no decoder with an output_layer")
+    # An adaptive softmax has its own loss and no single matrix of types.
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise _refuse(module, "it has an adaptive softmax")
     own_output_layer = decoder.output_layer
@@ -275,6 +271,8 @@ def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple
     linears: list[_Linear] = []
 
     def output_layer(features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # At each step, because a weight may be cast, replaced, or computed anew by weight
+        # normalisation.
         linear = _watch(lambda watched: own_output_layer(watched, *args, **kwargs), features)
         if linear is None:
             raise _refuse(module, "its output_layer is something else")

@@ -35,7 +35,7 @@ class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy plus ``coverage_weight`` times the coverage loss.
 
-    The other arguments are those of fairseq's ``LabelSmoothedCrossEntropyCriterion``.
+    For the other arguments see fairseq's ``LabelSmoothedCrossEntropyCriterion``.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 "pointer_generator with --coverage."
             )
         is_padding = model.get_targets(sample, net_output).eq(self.padding_idx)
+        # The loss of fairseq leaves out padding and a forced prefix, so the coverage must, too.
         coverage = coverage.masked_fill(is_padding, 0.0)[:, self.ignore_prefix_size :]
         if reduce:
             return loss + self.coverage_weight * coverage.sum(), nll_loss

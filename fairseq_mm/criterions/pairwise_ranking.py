@@ -46,7 +46,7 @@ COLLAPSE_TOLERANCE = 0.02  # largest relative difference from the loss of equal 
 
 @dataclass
 class PairwiseRankingConfig(FairseqDataclass):
-    """Options of the criterion; the default margin is that used in the paper and released codes."""
+    """Options of the criterion; the default margin is used in the paper and both released codes."""
 
     margin: float = field(
         default=0.2,
@@ -126,9 +126,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
             reduce: Must be True; losses of single pairs do not exist.
 
         Returns:
-            loss: Sum over the pairs.
-            sample_size: Number of pairs.
-            logging_output: Sums for :meth:`reduce_metrics`.
+            The loss summed over pairs, the number of pairs, and sums for :meth:`reduce_metrics`.
 
         Raises:
             UserError: if the model embeds no images and sentences.
@@ -196,6 +194,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         start = 0
         if images.requires_grad and distributed.get_data_parallel_world_size() > 1:
             places = Gatherer(0 if is_dummy else len(items), images.device)
+            # Images and sentences together, because each gathering is a round of communication.
             both = places.gather(torch.cat([images.float(), sentences.float()], dim=1))
             all_images, all_sentences = both.chunk(2, dim=1)
             all_items = places.gather(items)
@@ -210,8 +209,10 @@ class PairwiseRankingCriterion(FairseqCriterion):
                 len(items), len(all_items), dtype=torch.bool, device=items.device
             )
             rows = torch.arange(len(items), device=items.device)
+            # Only the pair itself: in the released code other sentences of its image are negatives.
             is_negative[rows, rows + start] = False
         else:
+            # Sentences of the same image describe it, too, so they are no negatives.
             is_negative = items[:, None] != all_items
         return pairwise_ranking_loss(
             images,
@@ -276,4 +277,5 @@ class CollapseWatch:
                 f"what it is when all embeddings are equal: with --negatives {negatives} nothing "
                 f"is being learnt; {remedy}take a smaller --lr or a larger --batch-size."
             )
+        # A model that recovers and collapses again is worth a second warning.
         self.has_warned = is_collapsed

@@ -12,6 +12,8 @@ from typing import Any, Optional
 from fairseq_mm.compat.literals import parse_literal
 from fairseq_mm.errors import UserError
 
+# Sizes are recognised by the ends of their names, so that a new option is checked without further
+# code.
 _SIZES = ("_dim", "_layers", "_heads", "_length", "_positions", "_factors", "slices")
 
 
@@ -38,6 +40,7 @@ def check_sizes(
     Raises:
         UserError: if a value is out of range; the message names the option.
     """
+    # A checkpoint that is older than an option has a config without its field.
     own = [name for name in config.__dataclass_fields__ if hasattr(cfg, name)]  # type: ignore[attr-defined]
     for name in own:
         value = getattr(cfg, name)
@@ -64,11 +67,7 @@ _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
 
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
-    """Parse a list of layers ``(channels, width)``.
-
-    Args:
-        text: Value of the option.
-        option: Name of the option, for messages.
+    """Parse the value of an option as a list of layers ``(channels, width)``.
 
     Raises:
         UserError: if the text is not such a list, or the list is empty.
@@ -78,18 +77,15 @@ def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
         raise _error(text, option, _LAYERS)
     for layer in layers:
         is_pair = isinstance(layer, tuple) and len(layer) == 2
+        # type() and not isinstance(), because True is an int. The bound refuses sizes that would
+        # exhaust the memory.
         if not is_pair or not all(type(x) is int and 0 < x < 2**20 for x in layer):
             raise _error(text, option, _LAYERS)
     return layers
 
 
 def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
-    """Parse one flag per layer.
-
-    Args:
-        text: True or False for all layers, or a list of flags.
-        option: Name of the option, for messages.
-        num_layers: Number of layers.
+    """Parse the value of an option as one flag per layer: True, False, or a list of flags.
 
     Raises:
         UserError: if the text is neither, or the list has another length.
@@ -108,7 +104,7 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
 
 
 def parse_flag(text: str, option: str) -> bool:
-    """Parse True or False; raise a UserError for other texts."""
+    """Parse the value of an option as True or False; raise a UserError for other texts."""
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):
         raise _error(text, option, "True or False")
@@ -122,6 +118,7 @@ def _error(text: str, option: str, expected: str) -> UserError:
 
 def _parse(text: str, option: str, expected: str) -> Any:
     try:
+        # fairseq evaluates these options as Python, so a checkpoint could run any code.
         return parse_literal(text, computes=False)
     except ValueError:
         raise _error(text, option, expected) from None

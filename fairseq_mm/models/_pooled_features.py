@@ -30,6 +30,7 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
     """
     features = features.float()
     if features.size(1) == 1:
+        # One region: the mean is the region itself.
         return features[:, 0]
     valid_mask = (~padding_mask).unsqueeze(-1)
     return (features * valid_mask).sum(1) / valid_mask.sum(1)
@@ -40,16 +41,17 @@ def scale_vectors(x: Tensor, scaling: str) -> Tensor:
 
     Args:
         x: [..., D].
-        scaling: ``scale``: to a mean square of one. ``root``: the same of the centred signed square
-            roots; activations after a ReLU have a large common mean and few large values, which
-            would hide the other values from a linear layer. ``unit``: to unit length. ``none``:
-            no scaling.
+        scaling: ``scale`` for a mean square of one, ``root`` for the same of the centred signed
+            square roots, ``unit`` for unit length, ``none`` for no scaling.
     """
     if scaling == "none":
         return x
     if scaling == "unit":
         return F.normalize(x, dim=-1)
     if scaling == "root":
+        # Activations after a ReLU have a large common mean and a few large values, which would hide
+        # the others from a linear layer.
         x = x.sign() * x.abs().sqrt()
         x = x - x.mean(-1, keepdim=True)
+    # Clamped, so that a zero vector stays zero.
     return x * x.pow(2).mean(-1, keepdim=True).clamp(min=1e-12).rsqrt()

@@ -53,6 +53,7 @@ def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> No
 def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
     """Set the options that are not set on the command line."""
     for name, value in values.items():
+        # Explicit values come first: fairseq calls this after it has parsed the command line.
         setattr(cfg, name, getattr(cfg, name, value))
 
 
@@ -64,6 +65,8 @@ def _preset_config(
     unknown = sorted(values.keys() - fields.keys())
     if unknown:
         raise ValueError(f"preset {name}: {base.__name__} has no field {', '.join(unknown)}.")
+    # A dataclass of its own, because hydra fills a config from the dataclass before it calls the
+    # function of the architecture.
     return dataclasses.make_dataclass(
         "".join(part.capitalize() for part in name.split("_")) + "Config",
         [

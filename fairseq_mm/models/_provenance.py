@@ -1,9 +1,7 @@
-"""Record of a checkpoint's training data, stored among its weights: dictionaries, subwords,
-extractor.
+"""Record of a checkpoint's training data, stored among its weights.
 
-fairseq reads ``task_state`` only when it loads a model for generation, and a resumed run uses the
-config of the command line. The state dict is read by every way of loading, so the record travels
-there, and a checkpoint needs no ``dict.txt``.
+The record has the dictionaries, the subwords and the extractor of the features, so that a
+checkpoint needs no ``dict.txt``.
 """
 
 import hashlib
@@ -25,27 +23,28 @@ STATE_KEY = f"{MODULE_NAME}._extra_state"
 
 
 def symbols_of(dictionary: Dictionary) -> list[str]:
-    """Symbols of a fairseq dictionary in the order of their indices, without the special ones."""
+    """Return the symbols of a fairseq dictionary without the special symbols, in index order."""
     return dictionary.symbols[dictionary.nspecial :]
 
 
 def fingerprint(words: list[str]) -> str:
-    """First twelve digits of the SHA-256 of the words in their order."""
+    """Return the first twelve digits of the SHA-256 of words in their order."""
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
 
 def encode_json(content: Any) -> Tensor:
-    """Bytes of a JSON object, 32 bits each: fairseq's averaging of checkpoints adds up tensors of
-    integers and divides them again."""
+    """Encode a JSON object as an int32 tensor with one number per byte."""
     # through numpy: a list of millions of numbers would take a second
+    # int32, because fairseq averages checkpoints by adding integers and dividing the sum; bytes
+    # would overflow.
     return torch.from_numpy(np.frombuffer(json.dumps(content).encode(), np.uint8).astype(np.int32))
 
 
 def decode_json(state: Tensor) -> Any:
-    """Inverse of :func:`encode_json`.
+    """Decode the result of :func:`encode_json`.
 
     Raises:
-        UserError: if there is no such tensor.
+        UserError: if the tensor contains no JSON.
     """
     # a tensor of another layout may be far larger than the file that it comes from
     if not isinstance(state, Tensor) or state.dim() != 1 or not state.is_contiguous():
@@ -97,12 +96,7 @@ class Provenance(nn.Module):
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
-        """Build the record of a task.
-
-        Args:
-            task: Task of fairseq or of this package.
-            has_source: True if the model reads a source text.
-        """
+        """Build the record of a task; ``has_source`` is True if the model reads a source text."""
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
             symbols_of(task.target_dictionary),
@@ -114,6 +108,8 @@ class Provenance(nn.Module):
             getattr(task, "max_frames", None) if feature_dim else None,
         )
 
+    # fairseq reads task_state only when it loads a model for generation, and a resumed run uses the
+    # config of the command line. Every way of loading reads the state dict, so the record is there.
     def get_extra_state(self) -> Tensor:
         content: dict[str, Any] = {
             "words": self.words,
@@ -128,7 +124,8 @@ class Provenance(nn.Module):
         return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """
+        """Compare a checkpoint's record with this record, and take over what is unknown here.
+
         Raises:
             UserError: if the weights come from another dictionary or extractor.
         """
@@ -138,6 +135,7 @@ class Provenance(nn.Module):
             ("words", self.words, "the target dictionary" if is_pair else "dict.txt"),
             ("source_words", self.source_words, "the source dictionary"),
         ):
+            # Words in another order would silently be read as other words.
             if name in saved and current is not None and saved[name] != current:
                 raise _dictionary_error(saved[name], current, file)
         if saved["feature_dim"] != self.feature_dim:
@@ -170,6 +168,7 @@ class Provenance(nn.Module):
                     f"the feature store has {self.extractor[key]!r}: extract with the checkpoint's "
                     "extractor."
                 )
+        # Resumed on an unlabelled store, the model still knows its extractor from the checkpoint.
         self.extractor = trained or self.extractor
 
 
@@ -194,7 +193,7 @@ def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserEr
 
 
 def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, Any]]) -> bool:
-    """Whether text becomes the same tokens, however the files of the two are laid out."""
+    """Return whether two subword models split text into the same tokens."""
     return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
 
 
@@ -203,17 +202,18 @@ def _subwords_fingerprint(content: dict[str, Any]) -> str:
 
 
 def _subwords_error(saved: dict[str, Any], current: dict[str, Any]) -> UserError:
-    def name_of(content: dict[str, Any]) -> str:
-        return f"{content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
-
+    theirs, ours = (
+        f"{content.get('kind')!r} (fingerprint {_subwords_fingerprint(content)})"
+        for content in (saved, current)
+    )
     return UserError(
-        f"the checkpoint was trained on subwords of kind {name_of(saved)}, but the data folder "
-        f"has {name_of(current)}: prepare it with the checkpoint's."
+        f"the checkpoint was trained on subwords of kind {theirs}, but the data folder has {ours}: "
+        "prepare it with the checkpoint's."
     )
 
 
 def _is_filler(word: str) -> bool:
-    """Whether fairseq added the word to fill a dictionary up to a multiple of 8."""
+    """Return whether fairseq added a word to fill a dictionary up to a multiple of 8."""
     return word.startswith("madeupword") and word[len("madeupword") :].isdigit()
 
 
@@ -232,6 +232,7 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
     content = decode_json(state)
     if not isinstance(content, dict):
         raise UserError("what a checkpoint carries of its data must be a JSON object.")
+    # A checkpoint may come from anywhere, so types are checked before values are used.
     for name, (is_one, expected) in _TYPES.items():
         value = content.get(name)
         if value is None and name in _NEEDED:

@@ -75,6 +75,7 @@ class FairseqAdamL2(FairseqAdam):
     def optimizer_config(self) -> dict[str, Any]:
         """Arguments of :class:`AdamL2`; they override the arguments recorded in a checkpoint."""
         lr = self.cfg.lr
+        # fairseq gives one rate per epoch; the scheduler sets the later ones.
         rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
         for rate in rates:
             check_rate("--lr", rate)
@@ -106,6 +107,7 @@ def _betas(value: Any) -> tuple[float, float]:
     betas = value
     if isinstance(value, str):
         try:
+            # fairseq evaluates this option as Python; a literal is enough and runs no code.
             betas = ast.literal_eval(value)
         except (SyntaxError, ValueError):
             betas = ()
@@ -121,11 +123,11 @@ def _betas(value: Any) -> tuple[float, float]:
 
 
 class AdamL2(torch.optim.Optimizer):
-    """``torch.optim.Adam`` for weights of any precision: moments are float32, and updates of
-    float16 and bfloat16 weights are computed in float32.
+    """``torch.optim.Adam`` for weights of any precision.
 
-    As in PyTorch, a weight without gradient (None) does not change, and a weight whose gradient is
-    zero decays. For weights that no batch uses, the gradient is None with one process in single
+    Moments are float32, and updates of float16 and bfloat16 weights are computed in float32. As in
+    PyTorch, a weight without gradient (None) does not change, and a weight whose gradient is zero
+    decays. For weights that no batch uses, the gradient is None with one process in single
     precision, and zero with ``--fp16``, ``--bf16`` or ``--ddp-backend legacy_ddp``.
 
     Args:
@@ -138,7 +140,8 @@ class AdamL2(torch.optim.Optimizer):
     """
 
     supports_memory_efficient_fp16 = True
-    supports_flat_params = True  # each element is updated by itself
+    # each element is updated by itself, so fairseq may join all parameters to one
+    supports_flat_params = True
 
     def __init__(
         self,
@@ -160,13 +163,8 @@ class AdamL2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Update the parameters once.
-
-        Args:
-            closure: Function that evaluates the model again and returns the loss, or None.
-
-        Returns:
-            Loss of the closure, or None.
+        """Update the parameters once; ``closure`` evaluates the model again and returns the
+        loss.
 
         Raises:
             RuntimeError: if a gradient is sparse.
@@ -188,6 +186,8 @@ class AdamL2(torch.optim.Optimizer):
         weight = param.float() if is_half else param
         grad = grad.to(weight.dtype)
         if group["weight_decay"]:
+            # Into the gradient and thus into the moments; subtracting from the weight would be
+            # AdamW.
             grad = grad.add(weight, alpha=group["weight_decay"])
         beta1, beta2 = group["betas"]
         state = self.state[param]
@@ -198,6 +198,7 @@ class AdamL2(torch.optim.Optimizer):
         second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         if group["amsgrad"]:
             largest = self._moment(state, "max_exp_avg_sq", weight)
+            # Before the bias correction, as in torch.optim.Adam.
             second = torch.max(largest, second, out=largest)
         # eps is added to the bias-corrected root, as in Algorithm 1. fairseq's Adam adds it to the
         # uncorrected root, which is so small at first that eps would outweigh the L2 penalty
@@ -208,8 +209,9 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
-        """Return a running average, initially zero; a checkpoint's may be on another device."""
+        """Return a running average, initially zero."""
         if name in state:
+            # A moment that was loaded from a checkpoint may be on another device.
             state[name] = state[name].to(weight)
         else:
             state[name] = torch.zeros_like(weight)

@@ -59,6 +59,7 @@ class AdamParameterGroups(FairseqAdam):
         lr = rates[0]
         for rate in rates:
             check_rate("--lr", rate)
+        # Added rates are multiples of the current --lr, which a rate of 0 would not allow.
         if lr == 0:
             raise UserError(f"--lr must be above 0 for two learning rates, but is {lr}.")
         self._added_lr = getattr(cfg, self.rate_field)
@@ -70,6 +71,7 @@ class AdamParameterGroups(FairseqAdam):
             {"params": [p for p in params if getattr(p, "param_group", None) != ADDED]},
             {"params": [p for p in params if getattr(p, "param_group", None) == ADDED]},
         ]
+        # Groups in this order: set_lr() and checkpoints rely on it.
         super().__init__(cfg, groups)
         pretrained, added = (sum(p.numel() for p in group["params"]) for group in groups)
         logger.info(
@@ -84,11 +86,8 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the learning rates.
-
-        Args:
-            lr: Learning rate of the pretrained parameters; the rate of the added ones is
-                proportional.
+        """Set the rate of the pretrained parameters; the rate of the added parameters is
+        proportional.
         """
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
@@ -107,6 +106,7 @@ class AdamParameterGroups(FairseqAdam):
             [len(group["params"]) for group in groups]
             for groups in (self.optimizer.param_groups, state_dict["param_groups"])
         )
+        # PyTorch compares sizes, too, but its message does not say what to do.
         if ours != theirs:
             raise UserError(
                 f"the checkpoint's optimizer has groups of {theirs} parameters, but the model's "

@@ -51,6 +51,7 @@ class EpochDecay(FairseqLRScheduler):
             raise UserError(f"--decay-epochs must be 1 or more, but is {cfg.decay_epochs}.")
         if cfg.warmup_updates < 0:
             raise UserError(f"--warmup-updates must be 0 or more, but is {cfg.warmup_updates}.")
+        # fairseq allows one rate per epoch; this schedule starts from the first.
         self.base_lr = cfg.lr[0] if isinstance(cfg.lr, Collection) else cfg.lr
         self.epoch = 1
         self.num_updates = 0
@@ -58,14 +59,11 @@ class EpochDecay(FairseqLRScheduler):
 
     def step_begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
+        # fairseq calls this at the beginning of an epoch, when warm-up may still be in progress.
         self.step_update(self.num_updates)
 
     def step_update(self, num_updates: int) -> float:
-        """Return the learning rate of the next update.
-
-        Args:
-            num_updates: Number of updates so far.
-        """
+        """Set and return the learning rate of the next update, after ``num_updates`` updates."""
         self.num_updates = num_updates
         lr = self.base_lr * self.cfg.decay_factor ** ((self.epoch - 1) // self.cfg.decay_epochs)
         if num_updates < self.cfg.warmup_updates:
@@ -74,5 +72,7 @@ class EpochDecay(FairseqLRScheduler):
         return lr
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Accept the state of any scheduler: the learning rate depends only on the epoch."""
+        """Accept the state of any scheduler."""
+        # Nothing else is needed, because the learning rate depends only on the epoch and the number
+        # of updates.
         self.best = state_dict.get("best")
