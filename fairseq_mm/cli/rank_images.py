@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
@@ -77,6 +78,7 @@ def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", k
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
     card = _build_card(args, checkpoint, task, device)
+    # another run in the folder would append to the same scores
     with only_writer(output):
         if kind == "vectors":
             retrievals = _rank_by_vectors(model, task, args, device)
@@ -148,6 +150,8 @@ def _rank_by_likelihood(
         mean_image=mean_image,
     )
     blocks = ranking.sentence_blocks(split.sentences, len(split))
+    # kept scores are reused only if all of this is equal; blocks, since it is by block that they
+    # are kept
     identity = {
         "checkpoint": str(file_hash(checkpoint).get("sha256"))[:12],
         **split.identity(),
@@ -381,8 +385,8 @@ def _report(
     """Print the table and write the files of the output folder."""
     from fairseq_mm.data.output_file import write_file
 
-    figures = {name: _to_json(task.summary) for name, task in retrievals.items()}
-    chance = {name: _to_json(task.chance) for name, task in retrievals.items()}
+    figures = {name: asdict(task.summary) for name, task in retrievals.items()}
+    chance = {name: asdict(task.chance) for name, task in retrievals.items()}
     # as in the code of VSE++: recalls of both directions; the shortlist is not a third one
     rsum = sum(
         value
@@ -393,18 +397,6 @@ def _report(
     if result.get("folds", 1) > 1:
         print(f"means over {result['folds']} folds of the images, in their order")
     whole = {"results": figures, "chance": chance, "rsum": rsum, **result, "card": card}
-    files = {
-        "ranks.json": json.dumps(whole, indent=2) + "\n",
-        "ranks.jsonl": "".join(_lines(retrievals)),
-    }
-    if "curves" in result:
-        files.update(_curve_files(retrievals, args))
-    for name, text in files.items():
-        write_file(os.path.join(output, name), text)
-    print(f"{output}: wrote {', '.join(files)}", file=sys.stderr)
-
-
-def _lines(retrievals: Mapping[str, Retrieval]) -> list[str]:
     lines = []
     for name, task in retrievals.items():
         for number, (query, rank) in enumerate(zip(task.ids, task.ranks)):
@@ -412,17 +404,12 @@ def _lines(retrievals: Mapping[str, Retrieval]) -> list[str]:
             if task.best is not None:
                 entry["top"] = task.best[number]
             lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
-    return lines
-
-
-def _to_json(summary: "RankSummary") -> dict[str, Any]:
-    return {
-        "recall_at": {str(k): value for k, value in summary.recall_at.items()},
-        "median_rank": summary.median_rank,
-        "mean_rank": summary.mean_rank,
-        "queries": summary.queries,
-        "candidates": summary.candidates,
-    }
+    files = {"ranks.json": json.dumps(whole, indent=2) + "\n", "ranks.jsonl": "".join(lines)}
+    if "curves" in result:
+        files.update(_curve_files(retrievals, args))
+    for name, text in files.items():
+        write_file(os.path.join(output, name), text)
+    print(f"{output}: wrote {', '.join(files)}", file=sys.stderr)
 
 
 def _print(
@@ -431,17 +418,13 @@ def _print(
     """Print one row per direction of retrieval, each followed by the row of a random order."""
     width = max(len(TITLES[name]) for name in figures)
     print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
-    rows = [
-        row
-        for name, entry in figures.items()
-        for row in ((TITLES[name], entry), ("  at chance", chance[name]))
-    ]
-    for title, entry in rows:
-        recall = " ".join(f"{value:6.1f}" for value in entry["recall_at"].values())
-        print(
-            f"{title:{width}} {recall} {entry['median_rank']:7.4g} "
-            f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.6g}"
-        )
+    for name in figures:
+        for title, entry in ((TITLES[name], figures[name]), ("  at chance", chance[name])):
+            recall = " ".join(f"{value:6.1f}" for value in entry["recall_at"].values())
+            print(
+                f"{title:{width}} {recall} {entry['median_rank']:7.4g} "
+                f"{entry['mean_rank']:7.1f} {entry['queries']:8} {entry['candidates']:11.6g}"
+            )
     print(f"rsum {rsum:.1f}")
 
 
@@ -462,6 +445,6 @@ def _curve_files(retrievals: Mapping[str, Retrieval], args: argparse.Namespace) 
     try:
         named = {TITLES[name]: curve for name, curve in curves.items()}
         files["recall_curve.svg"] = recall_chart(title, percentages, named)
-    except UserError as error:  # a missing drawing must not cost the results
+    except UserError as error:  # a missing drawing must not cost hours of scores
         print(f"no recall_curve.svg: {error}", file=sys.stderr)
     return files
