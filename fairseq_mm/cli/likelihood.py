@@ -139,6 +139,7 @@ class _Texts:
 
     Attributes:
         models: Loaded models.
+        device: Device of the models.
         likelihood: Computes the likelihood of texts under the models.
         texts: Words of each line.
         names: Prompt or album of each line; empty for language models.
@@ -154,6 +155,7 @@ class _Texts:
 
     def __init__(self, models: "LoadedModels", args: argparse.Namespace) -> None:
         self.models = models
+        self.device = models.device
         self.options = {
             "precision": args.precision,
             "batch_tokens": args.batch_tokens or (4000 if models.device.type == "cpu" else 32000),
@@ -357,30 +359,30 @@ def load_on_data(
 
 
 class DatasetTexts:
-    """Captions or summaries of a binarized split.
-
-    Has the attributes of :class:`_Texts`; it is its own ``models`` and ``likelihood``.
-    """
+    """Captions or summaries of a binarized split, with the attributes of :class:`_Texts`."""
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.inference.checkpoint import usable_device
 
         self.device = usable_device(args.device)
-        self.precision, self.batch_tokens = args.precision, args.batch_tokens or 4000
-        self.scoring, self.task = load_on_data(checkpoints, args)
-        for model in self.scoring:
-            model.to(self.device)
-        self.task.load_dataset(args.split, combine=False)
-        self.dataset = self.task.datasets[args.split]
-        self.dictionary = self.task.target_dictionary
+        models, task = load_on_data(checkpoints, args)
+        task.load_dataset(args.split, combine=False)
+        self.dataset = task.datasets[args.split]
+        self.likelihood: Any = DatasetLikelihood(
+            [model.to(self.device) for model in models],
+            self.dataset,
+            task.target_dictionary,
+            device=self.device,
+            precision=args.precision,
+            batch_tokens=args.batch_tokens or 4000,
+        )
         self.texts = range(len(self.dataset))
         self.names: list[str] = []
-        self.ends = [self.dictionary.eos()]
+        self.ends = [task.target_dictionary.eos()]
         self.files = {
             **_numbered("checkpoint", [checkpoint.path for checkpoint in checkpoints]),
             "visual_ids": str(Path(args.data) / f"{args.split}.visual_ids"),
         }
-        self.models = self.likelihood = self
 
     def tokens(self, line: int) -> list[int]:
         """Return the tokens of a text, with its end."""
@@ -390,18 +392,37 @@ class DatasetTexts:
         """Return the index of the dataset's example, which is the line."""
         return line
 
+
+class DatasetLikelihood:
+    """Likelihood of the texts of a dataset, as ``fairseq-generate --score-reference`` computes it.
+
+    Unlike :class:`.TextLikelihood`, it asks nothing of the models but what fairseq asks.
+    """
+
+    def __init__(
+        self,
+        models: list[Any],
+        dataset: Any,
+        dictionary: Any,
+        *,
+        device: Any,
+        precision: str,
+        batch_tokens: int,
+    ) -> None:
+        self.models, self.dataset, self.dictionary = models, dataset, dictionary
+        self.device, self.precision, self.batch_tokens = device, precision, batch_tokens
+
     def batches(
         self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """Compute log-probabilities as ``fairseq-generate --score-reference`` does, see
-        :meth:`.TextLikelihood.batches`."""
+        """Compute log-probabilities, see :meth:`.TextLikelihood.batches`."""
         import torch
         from fairseq import utils
         from fairseq.sequence_scorer import SequenceScorer
 
         scorer = SequenceScorer(self.dictionary)
-        number_of = {line: number for number, (line, _) in enumerate(pairs)}
-        # texts of similar length share a batch; the longest first, so that a lack of memory shows
+        number_of_line = {line: number for number, (line, _) in enumerate(pairs)}
+        # the longest text of a batch comes first, and the number of its texts follows from it
         order = sorted(range(len(pairs)), key=lambda number: -len(pairs[number][1]))
         while order:
             size = max(1, self.batch_tokens // len(pairs[order[0]][1]))
@@ -410,9 +431,9 @@ class DatasetTexts:
             sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
             bfloat16 = self.precision == "bfloat16"
             with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, bfloat16):
-                hypotheses = scorer.generate(self.scoring, sample)
+                hypotheses = scorer.generate(self.models, sample)
             # the collater sorts examples with a source text by its length
-            numbers = [number_of[line] for line in sample["id"].tolist()]
+            numbers = [number_of_line[line] for line in sample["id"].tolist()]
             yield numbers, [best[0]["positional_scores"].float().cpu() for best in hypotheses]
 
 

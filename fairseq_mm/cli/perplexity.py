@@ -144,17 +144,18 @@ def run(args: argparse.Namespace) -> None:
     result = _build_result(counts, texts, lines, args)
     if args.shuffled_images and isinstance(texts, AlbumTexts):
         images = shuffle_images(texts.visual_ids, texts.names, seed=args.seed, data=args.data)
+        # without sums: the temperature is found under the stories' own images
         other = _score(texts, lines, [images[line] for line in lines], None)
         result["shuffled"] = _perplexities(other, "of-another-album", texts, lines, args)
         result["ratio"] = (
             result["shuffled"]["all"]["perplexity"] / result["perplexities"]["all"]["perplexity"]
         )
     if sums is not None:
-        result["temperatures"] = _tuned(sums, result["perplexities"]["all"]["tokens"])
+        result["temperatures"] = _find_temperatures(sums, result["perplexities"]["all"]["tokens"])
     _print(result)
     if args.json:
         names = ("words", "stories", "counting", "shuffled_images")
-        result["card"] = likelihood.build_card(args, texts.files, names, texts.models.device)
+        result["card"] = likelihood.build_card(args, texts.files, names, texts.device)
         write_file(args.json, json.dumps(result, indent=2) + "\n")
 
 
@@ -308,7 +309,7 @@ def _perplexities(
     return rows
 
 
-def _tuned(sums: "TemperatureSums", tokens: int) -> dict[str, Any]:
+def _find_temperatures(sums: "TemperatureSums", tokens: int) -> dict[str, Any]:
     import numpy as np
 
     from fairseq_mm.metrics.temperature import GRID, best_temperature

@@ -90,7 +90,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
         }
         _print(report, kind)
         names = ("stories", "draws", "candidates", "words", "all_pairs")
-        report["card"] = build_card(args, texts.files, names, texts.models.device)
+        report["card"] = build_card(args, texts.files, names, texts.device)
         write_file(os.path.join(output, "ranking.json"), json.dumps(report, indent=2) + "\n")
         entries = _entries(texts, lines, scores, columns.true, distractors)
         text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
