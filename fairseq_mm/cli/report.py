@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     if args.result is not None:
         sections.append(figures_section(_read_result(args.result)))
     if args.training_log is not None:
-        sections.append(curves_section(read_training_log(args.training_log), heading="Training"))
+        sections.append(curves_section(read_training_log(args.training_log)))
     note = "Words that no reference has are marked."
     if len(items) < len(references):
         note = f"The first {len(items):,} of {len(references):,} items. {note}"

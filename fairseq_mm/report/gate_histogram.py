@@ -1,5 +1,7 @@
-"""Distribution of forget gates' scores as a histogram (Yu et al. 2021, Figure 3), with the videos
-whose transcripts are not available set apart (Table 6)."""
+"""Histogram and tables of forget gates' scores (Yu et al. 2021, Figure 3).
+
+Videos whose transcripts are not available are shown separately (Table 6).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,24 +11,21 @@ from fairseq_mm.report.figures import COLORS, Titles, draw
 from fairseq_mm.report.html_page import Section, section
 
 
-def histogram_section(
-    rest: Histogram, apart: Histogram, *, heading: str = "Forget gate scores"
-) -> Section:
+def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
     """Return stacked bars: videos with a transcript, then videos without.
 
     Args:
-        rest: Histogram of the videos with a transcript.
-        apart: Histogram of the videos without one, with the same edges.
-        heading: Plain text.
+        available: Histogram of the videos with a transcript.
+        unavailable: Histogram of the videos without a transcript, with the same edges.
     """
-    edges = rest.edges
+    edges = available.edges
 
     def plot(axes: Any) -> Titles:
         titles = {}
         width = edges[1] - edges[0]
         for name, counts, bottom, color in (
-            ("transcript available", rest.counts, [0] * len(rest.counts), COLORS["accent"]),
-            ("transcript not available", apart.counts, rest.counts, COLORS["second"]),
+            ("transcript available", available.counts, [0] * len(edges), COLORS["accent"]),
+            ("transcript not available", unavailable.counts, available.counts, COLORS["second"]),
         ):
             bins = [i for i, count in enumerate(counts) if count]
             bars = axes.bar(
@@ -36,50 +35,47 @@ def histogram_section(
                 [bottom[i] for i in bins],
                 align="edge",
                 color=color,
-                edgecolor=color,  # lets a single video be seen
-                label=name if bins else "",
+                edgecolor=color,  # a bar of one video among thousands is thinner than a pixel
+                label=name if bins else "",  # no entry in the legend
             )
             for i, bar in zip(bins, bars):
                 bar.set_gid(f"{color[1:]}-{i}")
-                titles[bar.get_gid()] = [_title(rest, apart, i)]
+                titles[bar.get_gid()] = [_title(available, unavailable, i)]
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xlabel("mean of the forget gate")
         axes.set_ylabel("videos")
         axes.yaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="y")
-        if any(apart.counts):
+        if any(unavailable.counts):
             axes.legend()
         return titles
 
+    heading = "Forget gate scores"
     return section(heading, "figures.html", figures=[draw(plot, 10.5, 4.4, heading)], note="")
 
 
-def _title(rest: Histogram, apart: Histogram, i: int) -> str:
-    count = rest.counts[i] + apart.counts[i]
-    title = f"{rest.edges[i]:g} to {rest.edges[i + 1]:g}: {count:,} video{'s' * (count != 1)}"
-    return title + (f", {apart.counts[i]} without a transcript" if apart.counts[i] else "")
+def _title(available: Histogram, unavailable: Histogram, i: int) -> str:
+    low, high = available.edges[i : i + 2]
+    count, without = available.counts[i] + unavailable.counts[i], unavailable.counts[i]
+    title = f"{low:g} to {high:g}: {count:,} video{'s' * (count != 1)}"
+    return title + (f", {without} without a transcript" if without else "")
 
 
 def statistics_section(
     groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
 ) -> Section:
-    """Return the table of :func:`fairseq_mm.metrics.gate_scores.gate_statistics`, one row per
-    group.
-    """
+    """Return a table of ``metrics.gate_scores.gate_statistics``, one row per group."""
     names = list(next(iter(groups.values())))
     return section(heading, "gate_statistics.html", names=names, groups=groups)
 
 
-def apart_section(
-    rows: Sequence[Mapping[str, Any]], total: int, *, heading: str = "Transcript not available"
-) -> Section:
+def apart_section(rows: Sequence[Mapping[str, Any]], total: int) -> Section:
     """Return the videos without a transcript, the highest score first.
 
     Args:
-        rows: One record per video: ``id``, ``score``, ``rank`` among all videos from the highest,
-            and ``hypothesis`` and ``reference`` if they exist.
-        total: Number of all videos.
-        heading: Plain text.
+        rows: One record per video: ``id``, ``score``, ``rank`` among all videos (1 is the highest
+            score), and ``hypothesis`` and ``reference`` if they exist.
+        total: Number of videos with and without a transcript.
     """
     ordered = sorted(rows, key=lambda row: -row["score"])
-    return section(heading, "gate_apart.html", rows=ordered, total=total)
+    return section("Transcript not available", "gate_apart.html", rows=ordered, total=total)

@@ -1,5 +1,5 @@
-"""Similarities of a non-local block, as a section of a page: arrows over each image from one
-position of its grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
+"""Similarities of a non-local block as arrows over each image, from one position of its grid to the
+most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
 
 Hovering over another cell shows its arrows; a click keeps them.
 """
@@ -15,11 +15,12 @@ from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.report.html_page import Section, plain_number, section
 from fairseq_mm.report.visual_story_sections import EmbeddedImage
 
-_WIDTH = 1000  # width of a drawing, in its own units
+# width of a drawing in units of its viewBox: large, because coordinates are rounded to integers
+_WIDTH = 1000
 
 
 class Box(NamedTuple):
-    """A part of an image, in shares of its width and height; beyond 0 and 1 it is padding."""
+    """Part of an image, in shares of its width and height; below 0 and above 1 is padding."""
 
     left: float
     top: float
@@ -36,7 +37,7 @@ class Drawing(NamedTuple):
     Attributes:
         place: Index of the image in the story, from 0.
         name: Plain text.
-        image: The image, or None if it is not shown.
+        image: Image under the arrows; None for no image.
         box: Part of the image that the grid covers.
         rows: Rows of the grid.
         columns: Columns of the grid.
@@ -56,7 +57,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """Return the note on the arrows from a position."""
+        """Return the caption for the arrows from a position."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
@@ -66,13 +67,12 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """Return the part of an image that an extractor reads.
+    """Return the part of an image, of ``width`` x ``height`` pixels, that an extractor reads.
 
     Args:
-        identity: Identity of the extractor; without a recorded preprocessing, the part is the whole
-            image.
-        width: Width of the image in pixels.
-        height: Height of the image in pixels.
+        identity: Identity of the extractor; if it has no preprocessing, the whole image is read.
+        width: Width of the image.
+        height: Height of the image.
     """
     try:
         preprocessing = Preprocessing.from_json(str(identity.get("preprocessing", "")))
@@ -83,33 +83,30 @@ def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
     if preprocessing.resize == "squash":
         width = height = preprocessing.resize_size
     elif preprocessing.resize == "short":
+        # int, not round: torchvision truncates the longer side
         short = min(width, height)
         width, height = (int(preprocessing.resize_size * side / short) for side in (width, height))
     shares = [preprocessing.size / side / 2 for side in (width, height)]
     return Box(0.5 - shares[0], 0.5 - shares[1], 0.5 + shares[0], 0.5 + shares[1])
 
 
-def arrows_section(drawings: Sequence[Drawing], *, heading: str = "") -> Section:
-    """Return a section with one figure per image.
-
-    Args:
-        drawings: Figures to draw.
-        heading: Plain text.
-    """
+def arrows_section(drawings: Sequence[Drawing]) -> Section:
+    """Return a section with one figure per drawing."""
     count = max(len(targets) for drawing in drawings for targets in drawing.targets)
-    shown = [(drawing, _Grid(drawing)) for drawing in drawings]
-    return section(heading, "arrows.html", "arrows.js", drawings=shown, count=count)
+    pairs = [(drawing, _Grid(drawing)) for drawing in drawings]
+    heading = "What the non-local block relates"
+    return section(heading, "arrows.html", "arrows.js", drawings=pairs, count=count)
 
 
 class _Grid:
-    """Where the positions lie in a drawing."""
+    """Coordinates of a drawing's grid, for its template."""
 
     width = _WIDTH
 
     def __init__(self, drawing: Drawing) -> None:
         self.rows, self.columns = drawing.rows, drawing.columns
         image, box = drawing.image, drawing.box
-        if image is None:
+        if image is None:  # square cells
             self.height, box = round(_WIDTH * self.rows / self.columns), WHOLE
         else:
             self.height = round(_WIDTH * image.height / image.width)
@@ -122,17 +119,16 @@ class _Grid:
 
     @property
     def outline(self) -> str:
-        """Path around the grid."""
+        """SVG path around the grid."""
         right = self.left + self.cell_width * self.columns
         bottom = self.top + self.cell_height * self.rows
         return f"M{self.left:.0f} {self.top:.0f}V{bottom:.0f}H{right:.0f}V{self.top:.0f}Z"
 
     def arrows(self, position: int, targets: Sequence[int]) -> list[str]:
-        """Return the paths of a position's arrows, the least similar first; the path to itself is
-        empty.
-        """
+        """Return the paths of a position's arrows; the path to the position itself is empty."""
         size = min(self.cell_width, self.cell_height)
         paths = []
+        # the least similar first: SVG draws later paths over earlier ones
         for rank in reversed(range(len(targets))):
             width = size * 0.13 * (1 - 0.6 * rank / max(len(targets) - 1, 1))
             ends = self.centers[position], self.centers[targets[rank]]
@@ -141,12 +137,14 @@ class _Grid:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -> str:
-    """Return the outline of an arrow with a shaft of the given width."""
+    """Return the outline of an arrow whose shaft has the given width."""
+    # an outline, not a line with a marker: its head keeps its proportions at every width
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     along = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
+        """Format the point at a distance along the arrow and aside of it."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

@@ -1,8 +1,7 @@
-"""The page itself: sections under one head, in one file that loads nothing.
+"""HTML pages: sections under one head, in one file that loads no other file.
 
-A section is made by one of this package's other files from a template of ``templates/`` and put in
-by ``render_page``; further kinds of results are further sections. Everything that a template is
-given is escaped.
+The other modules of this package make sections from the templates in ``templates/``, and
+``render_page`` puts them into a page. All values of a template are escaped.
 """
 
 import functools
@@ -34,8 +33,11 @@ class Section(NamedTuple):
 
 
 def plain_number(value: float) -> str:
-    """Return a number with three significant digits or all digits of its integer part, and without
-    an exponent: ``0.00001``, ``165``, ``23.4``."""
+    """Format a number with three significant digits, or all digits of its integer part.
+
+    There is no exponent: ``0.00001``, ``165``, ``23.4``.
+    """
+    # below 1e-9, zeros would fill a line: a number as small is shown with an exponent
     if not np.isfinite(value) or 0 < abs(value) < 1e-9:
         return f"{value:.3g}"
     digits = max(3, len(f"{abs(value):.0f}"))
@@ -43,16 +45,10 @@ def plain_number(value: float) -> str:
 
 
 def section(heading: str, template: str, *scripts: str, **values: Any) -> Section:
-    """Build a section from a template.
-
-    Args:
-        heading: Plain text; empty for none.
-        template: Name of a file in ``templates/``, or the absolute path of another template.
-        *scripts: See :class:`Section`.
-        **values: Values of the template.
+    """Build a section from a template, a file in ``templates/`` or an absolute path.
 
     Raises:
-        UserError: if jinja2 is missing.
+        UserError: If jinja2 is missing.
     """
     return Section(heading, render(template, **values), scripts)
 
@@ -61,37 +57,33 @@ def render(template: str, **values: Any) -> str:
     """Render a template, with all values escaped.
 
     Raises:
-        UserError: if jinja2 is missing.
+        UserError: If jinja2 is missing.
     """
     return _environment().get_template(template).render(**values)
 
 
 def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
-    """Render the whole document.
-
-    Args:
-        title: Plain text.
-        sections: Sections in the order of the page.
-        subtitle: Plain text under the title.
-    """
+    """Render the whole document; title and subtitle are plain text."""
     sections = list(sections)
+    # each script once, in the order of the sections: dict.fromkeys keeps it
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)
     return render("page.html", title=title, subtitle=subtitle, sections=sections, scripts=scripts)
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write ``page``, as a whole or not at all.
+    """Write a page as a whole or not at all.
 
     Raises:
-        UserError: if the file cannot be written.
+        UserError: If the file cannot be written.
     """
-    # a lone surrogate, as broken JSON may hold one, is no UTF-8
+    # a lone surrogate, which broken JSON may contain, cannot be encoded in UTF-8
     with output_file(path, errors="replace") as file:
         file.write(page)
 
 
 @functools.lru_cache(maxsize=1)
 def _environment() -> Any:
+    # StrictUndefined: a misspelt name in a template fails instead of showing nothing
     jinja2 = import_extra("jinja2", extra="report", purpose="an HTML page")
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_source), autoescape=True, undefined=jinja2.StrictUndefined
@@ -102,7 +94,8 @@ def _environment() -> Any:
 
 
 def _source(name: str) -> str:
-    """Read a template, without line breaks and indentation between its elements."""
+    """Read a template without line breaks and indentation between its elements."""
+    # browsers show white space between inline elements, and a page has thousands of them
     text = (_TEMPLATES / name).read_text(encoding="utf-8")
     if not name.endswith(".html"):
         return text

@@ -76,20 +76,17 @@ def make_visual_story_section(
     if story.image_weights is not None:
         mask = story.image_padding_mask.tolist()
         attention = _split_by_sentence(texts, story, story.image_weights)
-        heading = "Attention to the images"
-        parts.append(images_section(attention, images, image_padding_mask=mask, heading=heading))
+        parts.append(images_section(attention, images, image_padding_mask=mask))
     if story.slice_weights is not None:
         attention = _split_by_sentence(texts, story, story.slice_weights)
-        heading = "Attention to the slices of an image's vector"
-        parts.append(slices_section(attention, images, heading=heading))
+        parts.append(slices_section(attention, images))
     if positions is not None:
         drawings = [
             _drawing(place, similarities, names[place], images[place], positions, identity)
             for place, similarities in story.grids(positions)
         ]
         if drawings:  # none if all images that --image names are missing
-            heading = "What the non-local block relates"
-            parts.append(arrows_section(drawings, heading=heading))
+            parts.append(arrows_section(drawings))
     return story_section(title, images, parts)
 
 

@@ -1,4 +1,4 @@
-"""One story's words with gates, likelihood and attention, as sections of a page."""
+"""Gates, likelihood and attention at each word of a story, as sections of a page."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
@@ -9,15 +9,15 @@ from fairseq_mm.report.html_page import Section, section
 
 NEWLINE = "<newline>"
 _BAR_HEIGHT = 44
-_COLUMNS = 32  # words of a strip of the heat map
+_COLUMNS = 32  # number of words in a strip of the heat map
 
 
 class ShownWord(NamedTuple):
     """Word of a story, as it is drawn.
 
     Attributes:
-        text: The word.
-        is_known: False to underline the word as unknown.
+        text: Plain text.
+        is_known: False underlines the word as unknown.
         title: Text that is shown on hover.
         bars: Heights of the bars above the word in pixels.
         share: Darkness of the background, 0 to 1; None for no background.
@@ -35,9 +35,10 @@ def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndar
 
     Args:
         words: T words.
-        is_known: For each word, False to underline it as unknown.
+        is_known: [T] False underlines a word as unknown.
         gates: [2, T].
     """
+    # not from 0 to 1: means over channels differ little, and the bars would look alike
     low, high = float(gates.min()), float(gates.max())
     heights = 3 + (gates - low) / max(high - low, 1e-6) * _BAR_HEIGHT
     shown = [
@@ -59,10 +60,10 @@ def likelihood_section(
 
     Args:
         words: T words.
-        is_known: For each word, False to underline it as unknown.
+        is_known: [T] False underlines a word as unknown.
         log_probs: [T] natural logarithms.
     """
-    bits = np.abs(log_probs) / np.log(2)
+    bits = np.abs(log_probs) / np.log(2)  # abs: a probability of 1 would read as -0.0 bits
     strongest = max(float(bits.max()), 1e-6)
     shown = [
         ShownWord(word, known, f"{value:.1f} bits", share=value / strongest)
@@ -84,13 +85,7 @@ def _words(
 
 
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
-    """Draw heat maps of prompt words by story words.
-
-    Args:
-        words: T words of the story.
-        prompt: S words of the prompt.
-        weights: [T, S].
-    """
+    """Draw heat maps of S prompt words by T story words with ``weights`` [T, S]."""
     strongest = max(float(weights.max()), 1e-9)
     strips = [
         (words[i : i + _COLUMNS], (weights[i : i + _COLUMNS] / strongest).tolist())
@@ -106,10 +101,5 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
 
 def past_section(rows: Sequence[Mapping[str, Optional[float]]]) -> Section:
-    """Return the table of self-attention.
-
-    Args:
-        rows: Records with ``layer``, ``head``, ``stride``, ``zero`` and ``distance`` (None if a
-            head never leaves the zero slot).
-    """
+    """Return the table of ``Inspection.head_figures`` in :mod:`analysis.story_inspection`."""
     return section("Attention to the story so far", "story_past.html", rows=rows)

@@ -17,7 +17,7 @@ def read_listed(image: MediaFile) -> Image.Image:
     """Read an image.
 
     Raises:
-        UserError: if the file cannot be read as an image; the message names it.
+        UserError: If the file cannot be read as an image; the message names it.
     """
     try:
         return read_image(image)
@@ -34,12 +34,12 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
     """Return the data URI of a JPEG.
 
     Args:
-        pixels: The image.
+        pixels: RGB image.
         side: Maximum length of the longer side in pixels; None for no limit.
         quality: Quality of the JPEG.
     """
     if side is not None:
-        pixels = pixels.copy()
+        pixels = pixels.copy()  # thumbnail() changes the image itself
         pixels.thumbnail((side, side))
     stream = io.BytesIO()
     pixels.save(stream, "JPEG", quality=quality)
@@ -50,28 +50,24 @@ class Thumbnails:
     """Thumbnails of the images of a folder or archive, by id.
 
     Args:
-        inputs: Inputs of ``fairseq-mm extract``: folders, image files, archives.
+        inputs: Folders, image files and archives, as for ``fairseq-mm extract``.
         side: Maximum length of the longer side in pixels.
 
     Raises:
-        UserError: if an input has no images.
+        UserError: If an input has no images.
     """
 
     def __init__(self, inputs: list[str], side: int) -> None:
         self.side = side
+        # ids may be names, stems or paths: it depends on the options with which data was prepared
         self._by_key = by_any_key(list_images(inputs, ids="path"))
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
     def image(self, key: str) -> MediaFile:
-        """Return the file of an image."""
         return self._by_key[key]
 
     def data_uri(self, key: str) -> str:
-        """Return the data URI of an image's thumbnail.
-
-        Raises:
-            UserError: if the file cannot be read as an image; the message names it.
-        """
+        """Return the data URI of an image's thumbnail; see :func:`read_listed`."""
         return thumbnail_uri(self._by_key[key], self.side)

@@ -96,7 +96,7 @@ def _numbers(figures: dict) -> dict[str, float]:
 _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
-def curves_section(curves: Curves, *, heading: str) -> Section:
+def curves_section(curves: Curves) -> Section:
     """Return one chart per metric that changes in a subset."""
     charts = [
         _chart(name, subsets)
@@ -104,7 +104,7 @@ def curves_section(curves: Curves, *, heading: str) -> Section:
         if any(len(set(points.values())) > 1 for points in subsets.values())
     ]
     note = "" if charts else "One epoch only: no curves."
-    return section(heading, "figures.html", figures=charts, note=note)
+    return section("Training", "figures.html", figures=charts, note=note)
 
 
 def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:

@@ -1,5 +1,4 @@
-"""Attention of the words of a transcript or a summary to the frames of a video: heat maps with time
-across, as sections of a page."""
+"""Heat maps of the attention of a transcript's or summary's words to the frames of a video."""
 
 import base64
 import io
@@ -11,15 +10,15 @@ from PIL import Image
 
 from fairseq_mm.report.html_page import Section, section
 
-_COLOR = (10, 75, 179)  # of the strongest weight; on a dark page it is made brighter
-_MOST_LABELS = 10
+_COLOR = (10, 75, 179)  # of the greatest weight; the style sheet makes it brighter on a dark page
+_MAX_LABELS = 10
 
 
 class Times(NamedTuple):
     """Times of the frames of a video.
 
     Attributes:
-        step: Seconds between the beginnings of two frames; None if unknown.
+        step: Seconds from the start of one frame to the next; None if unknown.
         thumbnails: Data URIs of images, each for an equal part of the frames; may be empty.
     """
 
@@ -33,7 +32,6 @@ def frames_section(
     times: Times,
     *,
     is_known: Sequence[bool],
-    heading: str = "",
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
@@ -43,23 +41,23 @@ def frames_section(
         words: W words.
         weights: [W, M].
         times: Times of the M frames.
-        is_known: For each of the W words, False to underline it as unknown.
-        heading: Plain text.
+        is_known: [W] False underlines a word as unknown.
         sums_over_words: True if the weights of a frame sum to 1, not the weights of a word.
         video_shares: [W] share of the video, as against the transcript, for each word.
     """
     W, M = weights.shape
     mean = weights.mean(axis=0)
     data_least, data_strongest = 100 * float(weights.min()), 100 * float(weights.max())
-    alike = 100 / (W if sums_over_words else M)
-    least, strongest, shown_alike = _distinct(data_least, data_strongest, alike)
+    uniform = 100 / (W if sums_over_words else M)
+    least, strongest, alike = _format_distinct(data_least, data_strongest, uniform)
     return section(
-        heading,
+        "",
         "video_attention.html",
         "video_attention.js",
         least=least,
         strongest=strongest,
-        alike=shown_alike,
+        alike=alike,
+        # the script computes the weight under the pointer from the pixel's opacity
         data_least=data_least,
         data_strongest=data_strongest,
         words=words,
@@ -76,9 +74,11 @@ def frames_section(
 
 
 def heat_uri(weights: np.ndarray) -> str:
-    """Draw weights [W, M] as a PNG with one pixel per weight, and return its data URI: the smallest
-    weight is transparent, the greatest opaque.
+    """Draw weights [W, M] as a PNG with one pixel per weight, and return its data URI.
+
+    The smallest weight is transparent, the greatest opaque.
     """
+    # a PNG, not cells of HTML: a transcript of 600 words by 100 frames has 60,000 of them
     least, strongest = float(weights.min()), float(weights.max())
     shares = (weights - least) / max(strongest - least, 1e-12)
     opacity = np.rint(255 * shares).astype(np.uint8)
@@ -89,22 +89,23 @@ def heat_uri(weights: np.ndarray) -> str:
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
-def _distinct(least: float, strongest: float, other: float) -> list[str]:
+def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
     """Format the numbers with the fewest digits in which the first two differ."""
+    # nearly uniform attention would otherwise read as "from 1.00 to 1.00 %"
     for digits in range(3, 8):
-        shown = [f"{x:.{digits}g}" for x in (least, strongest, other)]
-        if shown[0] != shown[1]:
+        texts = [f"{x:.{digits}g}" for x in (least, strongest, other)]
+        if texts[0] != texts[1]:
             break
-    return shown
+    return texts
 
 
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:
-    """Return places in per cent and labels: round numbers of seconds, or of frames."""
+    """Return the places of labels in per cent, and the labels: seconds, or else frames."""
     length = num_frames * (step or 1.0)
     gap = 0.1 if step else 1.0
-    factors = [2.0, 2.5, 2.0]
-    while length / gap > _MOST_LABELS:
+    factors = [2.0, 2.5, 2.0]  # gaps of 1, 2, 5, 10, 20, 50, ...
+    while length / gap > _MAX_LABELS:
         gap *= factors[0]
         factors = [*factors[1:], factors[0]]
-    count = int(length / gap * (1 + 1e-9))
+    count = int(length / gap * (1 + 1e-9))  # the last label, in spite of rounding errors
     return [(100 * n * gap / length, n * gap) for n in range(count + 1)]

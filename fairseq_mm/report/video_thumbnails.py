@@ -1,4 +1,4 @@
-"""Times of the rows of a video's features, and small images of the video."""
+"""Times of a video's features, and small images of the video."""
 
 import math
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from fairseq_mm.extract.videos import VideoReader
 from fairseq_mm.report.thumbnails import jpeg_uri
 from fairseq_mm.report.video_attention import Times
 
-MOST_THUMBNAILS = 12
+MAX_THUMBNAILS = 12
 _SIDE, _QUALITY = 160, 75
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Return the seconds from one clip's start to the next; None if the store does not record them.
+    """Return the seconds from one clip's start to the next; None if they are unknown.
 
     Args:
         attributes: Attributes of the feature store: ``stride`` in frames, ``frame_rate``.
-        frame_rate: Frame rate of the video, for stores of unsampled frames.
+        frame_rate: Frame rate of the video, for stores that took every frame.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
@@ -29,45 +29,47 @@ def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None)
 def _number(value: Any) -> Optional[float]:
     try:
         number = float(value)
-    except (TypeError, ValueError):  # "native", or nothing
+    except (TypeError, ValueError):  # "native" of stores that took every frame, or no attribute
         return None
     return number if math.isfinite(number) and number > 0 else None
 
 
 def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
-    """Return the times of a video's rows, with thumbnails.
+    """Return the times of a video's ``num_rows`` features, with thumbnails.
 
     Args:
-        video: The video file.
-        num_rows: Number of rows of its features.
+        video: Video file.
+        num_rows: Number of features.
         attributes: Attributes of the feature store.
 
     Raises:
-        UserError: if the file is no video, or has no frame; the message names it.
+        UserError: If the file is no video, or has no frame; the message names it.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate"))
     if stride is None:
         return Times()
-    count = min(MOST_THUMBNAILS, num_rows)
-    # the middle of each thumbnail's part, in frames from the beginning
+    count = min(MAX_THUMBNAILS, num_rows)
+    # the middle of each thumbnail's part, in frames (of the store's frame rate) from the beginning
     middles = [stride * num_rows * (i + 0.5) / count for i in range(count)]
+    # a video whose end is damaged has features if extract was told to keep them
     reader = VideoReader(video, keep_damaged=True)
     thumbnails: list[str] = []
-    shown = None
+    last_frame = None
     try:
         for number, (_, end, frame) in enumerate(reader.frames()):
-            shown = frame
+            last_frame = frame
             while len(thumbnails) < count:
                 middle = middles[len(thumbnails)]
                 if (float(end) * rate if rate else number + 1) <= middle:
                     break
                 thumbnails.append(jpeg_uri(frame, side=_SIDE, quality=_QUALITY))
+            # without a rate, all frames are decoded: the reader knows the rate at the end
             if len(thumbnails) == count and rate:
                 break
     except UserError as error:
         raise UserError(f"{video.name}: {error}") from None
-    while shown is not None and len(thumbnails) < count:
+    while last_frame is not None and len(thumbnails) < count:
         # clips of a short video are filled up with its last frame
-        thumbnails.append(jpeg_uri(shown, side=_SIDE, quality=_QUALITY))
+        thumbnails.append(jpeg_uri(last_frame, side=_SIDE, quality=_QUALITY))
     return Times(clip_step(attributes, reader.frame_rate or None), thumbnails)

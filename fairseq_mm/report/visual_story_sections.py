@@ -76,9 +76,9 @@ class Strip(NamedTuple):
     note: str = ""
 
 
-def stories_section(strips: Sequence[Strip], *, heading: str = "") -> Section:
+def stories_section(strips: Sequence[Strip]) -> Section:
     """Return the strips, one below the other."""
-    return section(heading, "visual_stories.html", strips=strips)
+    return section("", "visual_stories.html", strips=strips)
 
 
 class SentenceAttention(NamedTuple):
@@ -104,7 +104,6 @@ def images_section(
     images: Sequence[Optional[EmbeddedImage]],
     *,
     image_padding_mask: Sequence[bool],
-    heading: str = "",
 ) -> Section:
     """Show how each sentence and each word divides its attention among the images.
 
@@ -112,34 +111,31 @@ def images_section(
         sentences: One per image, with weights of the N images.
         images: N images; None for an image that is not shown.
         image_padding_mask: [N] True for images that the model has not seen.
-        heading: Plain text.
     """
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
         "heads, last layer). A blue frame marks the image of the sentence, dotted "
         "underlines words that are not in the dictionary."
     )
+    heading = "Attention to the images"
     return _attention(heading, sentences, images, note, image_padding_mask=image_padding_mask)
 
 
 def slices_section(
-    sentences: Sequence[SentenceAttention],
-    images: Sequence[Optional[EmbeddedImage]],
-    *,
-    heading: str = "",
+    sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
 ) -> Section:
     """Show how each word divides its attention among the slices of the image's vector.
 
     Args:
         sentences: One per image, with weights of the slices.
         images: One per sentence; None for an image that is not shown.
-        heading: Plain text.
     """
     note = (
         "Per cent of a word's attention that a slice of its image's vector gets. The first word of "
         "a sentence attends to all alike; dotted underlines mark words that are not in the "
         "dictionary."
     )
+    heading = "Attention to the slices of an image's vector"
     return _attention(heading, sentences, images, note)
 
 

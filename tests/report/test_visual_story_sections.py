@@ -113,8 +113,8 @@ def test_long_sentences_are_broken_into_lines_that_miss_no_word():
 
 def test_a_image_stands_in_the_page_once_and_nothing_is_loaded():
     sentences = [looking(k, columns=5) for k in range(5)]
-    part = images_section(sentences, IMAGES, image_padding_mask=[0] * 5, heading="<Looks>")
-    section = story_section("Line 1", IMAGES, [part])
+    part = images_section(sentences, IMAGES, image_padding_mask=[0] * 5)
+    section = story_section("Line 1", IMAGES, [part._replace(heading="<Looks>")])
     page = render_page("title", [section])
     assert page.count(URI) == 4
     assert re.findall(r"--image(\d):url", page) == ["1", "3", "4", "5"]
