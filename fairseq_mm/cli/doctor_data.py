@@ -329,17 +329,17 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
         key: [letters_of(text) for text in texts]
         for key, texts in read_references(references_path).items()
     }
-    item_of = {letters: key for key, texts in references.items() for letters in texts}
+    item_by_letters = {letters: key for key, texts in references.items() for letters in texts}
     for key, (number, line) in zip(read_visual_ids(ids_path), read_lines(text_path)):
         # letters alone: references are as published, while the text was tokenized for the model,
         # may be truncated, and has separators
         words = [word for word in line.split() if word[0] + word[-1] != "<>"]
         letters = letters_of(" ".join(words))
         is_own = any(own.startswith(letters) for own in references.get(key, []))
-        if not is_own and letters in item_of:
+        if not is_own and letters in item_by_letters:
             raise UserError(
                 f"{references_path}: line {number} of {text_path} must be among the references of "
-                f"{key!r}, but is among those of {item_of[letters]!r}."
+                f"{key!r}, but is among those of {item_by_letters[letters]!r}."
             )
 
 

@@ -101,6 +101,7 @@ class FolderDigests:
         from fairseq_mm.data.feature_store import listed_stores
 
         read = [path for path, _ in listed_stores(self.folder)]
+        # stores of --features may be others than the folder's, or the same under another path
         for store in stores.stores:
             own = next((path for path in read if os.path.samefile(store.path, path)), None)
             if own is None:
@@ -135,13 +136,15 @@ class FolderDigests:
         if not self.accept:
             yield from self._problems(with_unrecorded=False)
         old = {} if self.record is None else self.record.files
-        kept = {name: x for name, x in old.items() if name not in self.changed or not self.accept}
+        remaining = {
+            name: x for name, x in old.items() if name not in self.changed or not self.accept
+        }
         new = {
             name: digest_file(os.path.join(self.folder, name))
             for name in self._prepared_files()
-            if name not in kept
+            if name not in remaining
         }
-        changes: dict[str, Any] = {"digests": by_split({**kept, **new})}
+        changes: dict[str, Any] = {"digests": by_split({**remaining, **new})}
         changes.update(self._records_of_stores())
         if not read_prepare_record(self.folder):
             changes["kind"] = self.kind  # a new prepare.json says which task reads the folder
@@ -155,16 +158,16 @@ class FolderDigests:
             text = f"{added}; not replaced, because the files still differ: {differing}"
             yield note("digests", text, "see the problems above")
             return
-        number = len(kept) + len(new)
+        number = len(remaining) + len(new)
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _records_of_stores(self) -> dict[str, Any]:
         """Return entries of ``prepare.json``; None stands for an entry to remove."""
         # a recorded store that differs stays recorded, unless the change is accepted
         old = {} if self.record is None else self.record.stores
-        kept = {x: old[x] for x in old if not self.accept or x not in self.changed}
+        remaining = {x: old[x] for x in old if not self.accept or x not in self.changed}
         new = {x: self.stores[x] for x in self.stores if self.accept or x not in self.changed}
-        stores = {**new, **kept}
+        stores = {**new, **remaining}
         return {"store": stores.pop(STORE, None), "stores": stores or None}
 
     def _problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:

@@ -43,7 +43,8 @@ from fairseq_mm.cli.inspect_output import write_inspection
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-# kind of input -> the options that it has and other kinds may not have
+# kind of input -> the options that it has and other kinds may not have; all are in one parser,
+# since the kind is in the checkpoint
 OPTIONS = {
     "prompts": ("side", "story", "words", "part", "layers"),
     "images": (
@@ -189,6 +190,7 @@ def run(args: argparse.Namespace) -> None:
     for name in ("output", "html", "json"):
         path = getattr(args, name)
         arguments.check_writable(f"--{name}", path)
+        # resolved: ./a.html and a.html are one file
         if path and files.setdefault(Path(path).resolve(), name) != name:
             raise UserError(f"{path}: --{files[Path(path).resolve()]} and --{name} must differ.")
     # os.path.isdir, not Path.is_dir: a prompt may be longer than a file's name is allowed to be

@@ -164,7 +164,7 @@ def _read_subjects(
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
     if args.data:
-        if args.weights:
+        if args.weights:  # features are read, so that no extractor runs
             raise UserError("--weights: no image is read where features are given; leave it out.")
         store = open_folder_features(args.data, args.features)
         return _read_folder(args), store, read_missing_images(args.data)
@@ -182,10 +182,9 @@ def _read_subjects(
         keys = [None if path == NO_IMAGE else path for path in args.source]
         return [Subject(0, "\t".join(args.source), "", keys, None)], None, frozenset()
     told_store = open_features(args.features.split(os.pathsep)) if args.features else None
-    path, needed = args.source[0], " of images, with `images` and `hypothesis`; images are given "
-    told = read_told_lines(
-        path, list(dict.fromkeys(args.lines or [0])), _parse_told, f"{needed}five at a time."
-    )
+    path, lines = args.source[0], list(dict.fromkeys(args.lines or [0]))
+    needed = " of images, with `images` and `hypothesis`; images are given five at a time."
+    told = read_told_lines(path, lines, _parse_told, needed)
     subjects = [subject._replace(index=i, title=f"Line {i} of {path}") for i, subject in told]
     return subjects, told_store, frozenset()
 
@@ -221,8 +220,8 @@ def _split_words(line: str) -> Sentences:
 
 def _tokenize(text: str, model: Any) -> Sentences:
     check_encodable(text, "story")
-    # stories of the data are lower-cased or not; the model's own words show which
     pieces = text.split(SEPARATOR) if SEPARATOR in text else text.strip().splitlines()
+    # no record says whether the training text was lower-cased, but the model's words show it
     words = model.dictionary.symbols[model.dictionary.nspecial :]
     keeps_case = any(word != word.lower() for word in words)
     return [*map(CaptionTokenizer(keep_case=keeps_case, keep_punctuation=True), pieces)]

@@ -65,6 +65,7 @@ def read_told_lines(
     for line in wanted:
         check_line(line, len(lines), path)
         number, text = lines[line]
+        # what a value of another shape raises: no JSON, no object, no such field, a wrong type
         try:
             value = parse(parse_json(text))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -83,6 +84,7 @@ def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
     # with another output, standard output is left to the description of --gates
     to_stdout = not (args.output or args.html or args.json)
     file: Any = sys.stdout
+    # a run that fails at a later part leaves no incomplete file
     with contextlib.ExitStack() as stack:
         if args.output:
             file = stack.enter_context(output_file(args.output))

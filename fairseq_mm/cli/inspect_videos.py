@@ -164,7 +164,7 @@ class _Videos:
         self.paths = paths
         self.attributes = attributes
         self.by_key: dict[str, Any] = {}
-        self.shown = 0
+        self.num_shown = 0
         if paths:
             from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
             from fairseq_mm.extract.videos import import_av
@@ -179,12 +179,12 @@ class _Videos:
 
         if key not in self.by_key:
             return Times(clip_step(self.attributes))
-        self.shown += 1
+        self.num_shown += 1
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
         """Raise a UserError if folders are given, but have none of the videos."""
-        if self.paths and not self.shown:
+        if self.paths and not self.num_shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
 
 

@@ -329,6 +329,7 @@ def _rank_by_vectors(
     split = embed_split_in_order(dataset, model, device)
     images, owner, names = split.images, split.image_of_sentence, split.image_names
     is_kept = owner < (args.max_images or len(images))
+    # images are in the order of their first lines, as --max-images counts them
     images, names = images[: args.max_images], names[: args.max_images]
     sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
     folds = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)

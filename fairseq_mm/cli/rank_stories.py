@@ -3,12 +3,13 @@ than under others?
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Callable, Union
 
 import numpy as np
 
@@ -68,6 +69,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", 
     identity = {**texts.identity(), "split": args.split, "precision": args.precision}
     output = args.output or name_output(texts.models.files, args.split)
     with only_writer(output):
+        # likelihoods of an earlier run with the same models and texts, to which this run adds
         file = PairScores(output, identity, condition="prompt" if kind == "prompts" else "images")
         pairs = condition_ranking.needed_pairs(columns.true, distractors)
         if args.all_pairs:  # the mean over all possible draws needs every score
@@ -181,23 +183,25 @@ def _print(report: Mapping[str, Any], kind: str) -> None:
         if name not in report:
             continue
         figure = report[name]
-
-        def shown(value: float) -> str:
-            return f"{factor * value:.{digits}f}"  # noqa: B023 (called at once)
-
-        line = f"{title:<13} {shown(figure['value']):>6}{unit}  {_interval(figure, '', shown)}  "
-        line += f"chance {shown(figure['chance'])}{unit}"
+        write = functools.partial(_write_number, factor, digits)
+        interval = _write_interval(figure["interval"], write)
+        line = f"{title:<13} {write(figure['value']):>6}{unit}  {interval}  "
+        line += f"chance {write(figure['chance'])}{unit}"
         if figure["all_draws"] is not None:
-            line += f"  over all draws {shown(figure['all_draws'])}{unit}"
+            line += f"  over all draws {write(figure['all_draws'])}{unit}"
         if figure["all_draws_interval"] is not None:
-            line += f" {_interval(figure, 'all_draws_', shown)}"
+            line += f" {_write_interval(figure['all_draws_interval'], write)}"
         print(line)
     print(f"{'ties':<13} {100 * report['ties']:6.1f} %")
     print(report["signature"])
 
 
-def _interval(figure: Mapping[str, Any], name: str, shown: Any) -> str:
-    return f"95% interval [{', '.join(map(shown, figure[f'{name}interval']))}]"
+def _write_number(factor: int, digits: int, value: float) -> str:
+    return f"{factor * value:.{digits}f}"
+
+
+def _write_interval(interval: Sequence[float], write: Callable[[float], str]) -> str:
+    return f"95% interval [{', '.join(map(write, interval))}]"
 
 
 def _entries(

@@ -130,6 +130,7 @@ def _run_prompts(args: argparse.Namespace) -> None:
     if not any(prompt.strip() for prompt in training):
         raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.")
     index = NearestPrompts(training)
+    # no bar for a single prompt of --prompt
     with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
         neighbours = index.search(
             prompts,
@@ -149,6 +150,7 @@ def _run_prompts(args: argparse.Namespace) -> None:
         entries = [
             {
                 "id": i,
+                # <newline> is a word of the data's text, so that split() keeps paragraphs
                 "hypothesis": " ".join(stories[near[k - 1].line].split()[: args.words or None]),
                 "score": round(near[k - 1].similarity, 6),
                 "prompt": prompts[i],

@@ -124,6 +124,7 @@ def run_nearest(args: argparse.Namespace) -> None:
     warn_of_index(args)
     if args.images and not args.html:
         raise UserError("--images: is for the page of --html, which is missing.")
+    # before the search, since it checks --html and --images
     page = None
     if args.html:
         from fairseq_mm.cli.retrieve_page import RetrievedPage
@@ -179,7 +180,7 @@ def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     store = FeatureStore(args.store)
     embedder = None
     if args.checkpoint is not None:
-        embedder = load_embedder_of(store, args)
+        embedder = load_store_embedder(store, args)
     elif not args.id or args.minus or args.plus:
         raise UserError("--checkpoint: is missing; the query and its words are embedded by it.")
     minus, plus = (
@@ -207,7 +208,7 @@ def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
     )
 
 
-def load_embedder_of(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
+def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
     """Load the model of ``--checkpoint``.
 
     Raises:

@@ -81,12 +81,13 @@ class RetrievedPage:
             images = {name: thumbnail_uri(MediaFile(name, args.image), _SIDE)}
         elif text is None:
             images = self._images(args.id)
+        # the minus sign, since a hyphen before a word looks like a dash
         words = [f"\u2212 {word}" for word in args.minus or []]
         words += [f"+ {word}" for word in args.plus or []]
         return Item(" ".join([name, *words]), text, (), {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
-        """Return the data URIs of an item's images: five, in a store of visual stories."""
+        """Return the data URIs of an item's images; a line of ``visual_ids`` may have several."""
         if self._thumbnails is None:
             return {}
         names = key.split("\t")

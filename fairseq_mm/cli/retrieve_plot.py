@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.retrieve_nearest import load_embedder_of, warn_of_index
+from fairseq_mm.cli.retrieve_nearest import load_store_embedder, warn_of_index
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
@@ -63,7 +63,7 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images", nargs="+", metavar="PATH", help="Folders or archives of the images to show."
     )
-    # load_embedder_of reads it, but no image is embedded here
+    # load_store_embedder reads it, but no image is embedded here
     parser.set_defaults(weights=None)
 
 
@@ -82,7 +82,7 @@ def run_plot(args: argparse.Namespace) -> None:
     if args.jsonl and os.path.realpath(args.jsonl) == os.path.realpath(args.output):
         raise UserError(f"--jsonl {args.jsonl}: is --output; give another file.")
     store = FeatureStore(args.store)
-    embedder = load_embedder_of(store, args)
+    embedder = load_store_embedder(store, args)
     warn_of_index(args)
     vectors_of_store = VectorStore(store)
     ids = list(args.id)
