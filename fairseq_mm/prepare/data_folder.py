@@ -88,7 +88,8 @@ def locked_output(output: Path) -> Iterator[None]:
 
     A folder that was created here is removed if it is empty at the end. Feature stores have a lock
     of their own, and can be written at the same time. Raise UserError if another process or thread
-    holds the lock, or the folder cannot be created."""
+    holds the lock, or the folder cannot be created.
+    """
     writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
     if writer in _writers:
         yield
@@ -155,7 +156,8 @@ def partial_folder(
     files stay. ``overwrite`` allows to replace prepared data of this kind. By ``arguments`` (as
     JSON), :func:`finish_killed_run` recognises the run. Raise UserError if another process writes
     to ``output``, it cannot be written, it has prepared data that may not be replaced, or its
-    partial folder holds foreign files."""
+    partial folder holds foreign files.
+    """
     output = Path(os.path.abspath(output))
     with locked_output(output):
         partial = output / _PARTIAL

@@ -2,7 +2,7 @@
 
 Each DIR is a folder of images with captions that fairseq-mm prepare made; all must have the same
 tokenizer. Their training splits are joined in the order given, and get a common dictionary; the
-valid and test splits are those of the first folder, or of --splits-of. Feature stores are not
+valid and test splits come from the first folder, or from --splits-of. Feature stores are not
 copied: features.json lists the features.h5 of each folder, which must be of one extractor. If an
 id occurs in two folders, every id is prefixed with the name of its folder, in the text and in
 features.json.

@@ -35,7 +35,7 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         keys: Form of image and video keys in the feature store: ``name`` or ``stem`` of the file,
             or ``path`` as in the line.
     """
-    files = [path for several in paths.values() for path in several]
+    files = [path for split_files in paths.values() for path in split_files]
     splits: dict[str, Any] = {}
     if table.streamed:
         for path in files:
@@ -57,10 +57,10 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     named = [str(path) for path in files]
     if not splits:
         raise UserError(f"{', '.join(named)}: no {table.nouns}.")
-    for own_split, own_files in paths.items():
-        if own_files and own_split is not None and own_split not in splits:
-            names = ", ".join(map(str, own_files))
-            raise UserError(f"{names}: no {table.nouns} of the {own_split} split.")
+    for file_split, split_files in paths.items():
+        if split_files and file_split is not None and file_split not in splits:
+            names = ", ".join(map(str, split_files))
+            raise UserError(f"{names}: no {table.nouns} of the {file_split} split.")
     return Corpus(table, "own", "as given", in_order(splits), named)
 
 
@@ -76,7 +76,7 @@ class _Reader:
     def __init__(self, table: FieldTable, keys: str) -> None:
         self.table = table
         self.keys = keys
-        self.first_with: dict[tuple[str, bool], str] = {}
+        self.first_with: dict[str, dict[bool, str]] = {}  # field -> is it there -> place
         self.path_by_key: dict[str, tuple[str, str]] = {}  # key -> path, and place of its line
         self.seen: dict[str, str] = {}
         self.number = 0
@@ -89,16 +89,20 @@ class _Reader:
                 if not line.strip():
                     continue
                 where = f"{path}:{number}"
-                plain = self.table.may_be_plain and path.suffix == ".txt"
-                entry: dict[str, Any] = (
-                    {self.table.texts[0].name: [line.strip()]}
-                    if plain
-                    else _parse(self.table, line, where)
-                )
-                # ids on some lines only would be mixed with numbers, splits on some lines only with
-                # train
+                if self.table.may_be_plain and path.suffix == ".txt":
+                    entry: dict[str, Any] = {self.table.texts[0].name: [line.strip()]}
+                else:
+                    entry = _parse(self.table, line, where)
+                # a line without id would get a number, a line without split would go to train
                 for name in (*self.table.uniform, *(["split"] if file_split is None else [])):
-                    self._check_uniform(name, entry.get(name) is not None, where)
+                    is_present = entry.get(name) is not None
+                    first_places = self.first_with.setdefault(name, {})
+                    first_places.setdefault(is_present, where)
+                    if len(first_places) == 2:
+                        raise UserError(
+                            f"{first_places[False]}: names no {name}, but {first_places[True]} "
+                            "does; give one to every line or to none."
+                        )
                 split = entry.get("split")
                 if file_split is not None and split not in (None, file_split):
                     raise UserError(
@@ -129,14 +133,6 @@ class _Reader:
         key = str(self.number) if key is None else key
         # without an album, stories of the same images are a group: images must be in one split only
         return Example(texts, where, key, visual, "\t".join(visual) if album is None else album)
-
-    def _check_uniform(self, name: str, is_present: bool, where: str) -> None:
-        self.first_with.setdefault((name, is_present), where)
-        if (name, not is_present) in self.first_with:
-            raise UserError(
-                f"{self.first_with[name, False]}: names no {name}, but "
-                f"{self.first_with[name, True]} does; give one to every line or to none."
-            )
 
     def _visual_key(self, path: str, where: str) -> str:
         key = check_id(

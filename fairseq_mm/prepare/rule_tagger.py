@@ -87,7 +87,6 @@ class RuleTagger:
         self.gerunds = {word for word in words if word.endswith("ing")}
 
     def tag(self, tokens: list[str]) -> list[str]:
-        """Return one universal tag for each token."""
         tags: list[str] = []
         has_verb = False
         for place, token in enumerate(tokens):

@@ -42,7 +42,8 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
     Each of its ``images`` has ``filename``, ``split`` and ``sentences`` (``raw`` and ``tokens``).
     ``name`` is the expected value of its field ``dataset``, ``published`` the expected number of
     images by split; file names become ids. Raise UserError naming the file and the image's number,
-    if it holds another data set or an image lacks a field."""
+    if it holds another data set or an image lacks a field.
+    """
     content: Any = read_json(path)
     entries = list(list_entries(content, path, "images"))
     # the two division files have one layout: the wrong one would be read without complaint
@@ -108,7 +109,8 @@ def select_splits(
 
     Exceptions are listed images without captions, images with captions that are in no list, and ids
     that are no image names. ``captions`` are the examples by id. Raise UserError if no image of a
-    list has captions, or an image is in two lists."""
+    list has captions, or an image is in two lists.
+    """
     listed = set()
     for split, ids in lists.items():
         examples = [captions[key] for key in ids if key in captions]

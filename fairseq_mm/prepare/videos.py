@@ -53,10 +53,9 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 
 
 class VideoWriter(FolderWriter):
-    """Writer of ``text/<split>.tran`` and ``.desc``.
+    """Writer of ``text/<split>.tran`` and ``.desc``, which have a common vocabulary.
 
-    ``tokenize`` turns text into the text that ``subwords`` encode; their number of indexed OOV
-    tokens is the dictionary's. Transcripts and summaries have a common vocabulary.
+    ``tokenize`` turns text into the text that ``subwords`` encode.
     """
 
     table = TABLE

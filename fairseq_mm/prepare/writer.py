@@ -3,8 +3,8 @@
 For each line of a split there are ``text/<split>.SIDE`` (tokens) and ``<split>.visual_ids`` (keys
 of the images or the video in the feature store), for each example ``<split>.references.jsonl``
 (texts before tokenization). A task's writer declares further files. ``fairseq-preprocess`` makes
-``dict*.txt``, ``<split>*.bin`` and ``<split>*.idx``. ``prepare.json`` describes what was read with
-which options, and has digests of all these files.
+``dict*.txt``, ``<split>*.bin`` and ``<split>*.idx``. ``prepare.json`` has the options, the
+counts and the digests of all these files.
 """
 
 import json
@@ -79,7 +79,6 @@ class Vocabulary:
             )
 
     def options(self) -> dict[str, object]:
-        """Return the options for ``prepare.json``."""
         is_given = self.dictionary is not None
         prefix = self.prefix.replace("-", "_")
         limit = {} if self.max_words is None else {f"{prefix}max_words": self.max_words}
@@ -177,7 +176,7 @@ class FolderWriter:
         return options
 
     def remarks(self, corpus: Corpus) -> dict[str, object]:
-        """Return further content of ``prepare.json``."""
+        """Return further entries of ``prepare.json``."""
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
@@ -227,7 +226,7 @@ class FolderWriter:
         text has no word or holds a control symbol, or a dictionary has no word.
 
         Args:
-            corpus: Examples by split. Without training examples dictionaries must be given.
+            corpus: Examples by split. If there is no train, dictionaries must be given.
             output: Data folder. Other files in it, such as ``features.h5``, stay.
             strict: Refuse splits and dictionaries without the published sizes.
             binarize: Run fairseq-preprocess.
@@ -368,7 +367,6 @@ class FolderWriter:
         return ""
 
     def dictionary_name(self, side: str) -> str:
-        """Return the file name of a side's dictionary."""
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:

@@ -65,7 +65,7 @@ def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
 
 
 def _file_name(line: str) -> str:
-    # lists have the name with or without its ending, and some of them a folder
+    # lists have the name with or without its ending, some with a folder
     name = line.rpartition("/")[2]
     return name if name.lower().endswith(".jpg") else f"{name}.jpg"
 

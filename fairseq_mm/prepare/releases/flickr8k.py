@@ -73,7 +73,8 @@ def read_numbered_captions(
 
     ``parse`` turns a line into image name, number and caption, or None if it has another form;
     ``form`` is that form, for messages. Raise UserError with ``path:line``, if a line has another
-    form or repeats a caption's number."""
+    form or repeats a caption's number.
+    """
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}
     for line_number, line in read_lines(path):

@@ -115,6 +115,12 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
         raise UserError(f"{folder}: name the sets of a split at least.")
     # counts of other sets cannot be compared with the paper
     whole = [split for split in videos if sets.get(split) == SETS[split]]
+    notes = []
+    for split in whole:
+        note = f"{split}: {len(videos[split]):,} videos read, {PAPER_VIDEOS[split]:,} in the paper"
+        if split in HOW2_VIDEOS:
+            note += f", {HOW2_VIDEOS[split]:,} in its authors' released references"
+        notes.append(note)
     corpus = Corpus(
         TABLE,
         "how2",
@@ -122,19 +128,12 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
         in_order(videos),
         files,
         published={split: number for split, number in HOW2_VIDEOS.items() if split in whole},
-        notes=[_compare_with_paper(split, len(videos[split])) for split in whole],
+        notes=notes,
     )
     for what, ids in exceptions.items():
         corpus.add_exception(what, ids)
     corpus.check_ids("; no two of the sets may have the same videos")
     return corpus
-
-
-def _compare_with_paper(split: str, number: int) -> str:
-    line = f"{split}: {number:,} videos read, {PAPER_VIDEOS[split]:,} in the paper"
-    if split in HOW2_VIDEOS:
-        line += f", {HOW2_VIDEOS[split]:,} in its authors' released references"
-    return line
 
 
 def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> Example:

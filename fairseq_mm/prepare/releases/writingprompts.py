@@ -105,7 +105,7 @@ def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) ->
 
     Args:
         options: ``story_words``, ``source_threshold``, ``target_threshold`` of the preparation; a
-            threshold is None if a dictionary was given.
+            threshold is None with a given dictionary.
         num_types: File name -> number of types, including fairseq's four control symbols.
     """
     lines = []
