@@ -212,7 +212,7 @@ def all_draws_credits(
 ) -> np.ndarray:
     """Compute the mean credit ``[stories]`` of each story over all possible draws.
 
-    Among the M other prompts, w score lower than the true one and t equally. A draw without higher
+    There are M other prompts: w score lower than the true one and t equally. A draw without higher
     ones and with j equal ones gives 1 / (1 + j). Summed over j by Vandermonde's identity, the mean
     is (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)) with K distractors. Without ties this
     is C(w, K) / C(M, K), the probability that no better prompt is sampled. ``scores`` must be
@@ -220,7 +220,7 @@ def all_draws_credits(
     """
     own = scores[np.arange(len(true)), true][:, None]
     lower = (scores < own).sum(axis=1)
-    # without the own condition
+    # the own condition equals itself
     equal = (scores == own).sum(axis=1) - 1
     # in Python's integers: binomials of a thousand prompts do not fit into 64 bits
     possible = comb(scores.shape[1] - 1, distractors)
@@ -248,7 +248,7 @@ def rank_prompts(
     # stories and draws are resampled independently, since both are random samples
     story_counts = generator.multinomial(stories, np.full(stories, 1 / stories), size=samples)
     draw_counts = generator.multinomial(draws, np.full(draws, 1 / draws), size=samples)
-    # all resampled means as one product of counts, since indexing 2,000 samples would take seconds
+    # all resampled means as one product of counts: no resampled matrix is copied
     totals = np.einsum("nd,ds,ns->n", draw_counts, credit, story_counts, optimize=True)
     all_draws, all_draws_interval = None, None
     if not np.isnan(scores).any():
@@ -273,7 +273,8 @@ def candidate_ranks(
 
     A rank is 1 + the number of others that are at least as likely; a log-likelihood that is lower
     by at most ``tie`` counts as equal. Raise ValueError naming the story and column, if a needed
-    score is NaN."""
+    score is NaN.
+    """
     own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)
 
@@ -289,7 +290,8 @@ def rank_albums(
     """Rank the albums of one system, with the arguments of :func:`rank_prompts`.
 
     Ties count against the system, and the intervals are over stories. Raise ValueError as
-    :func:`rank_prompts` does."""
+    :func:`rank_prompts` does.
+    """
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
     limits: tuple[Optional[float], Optional[float]] = (None, None)

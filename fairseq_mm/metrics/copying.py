@@ -45,7 +45,6 @@ class CopiedRun(NamedTuple):
     line: int
 
     def to_dict(self) -> dict[str, object]:
-        """Return the fields for an item's record."""
         return {
             "copied_words": self.length,
             "copied": " ".join(self.words),
@@ -79,8 +78,8 @@ class CopiedRuns:
             for word in words:
                 self._word_numbers.setdefault(word, len(self._word_numbers) + 1)
         self._keep = np.uint64((1 << 64) - (1 << (64 - hash_bits)))
-        # Random values of words; a sequence of words is hashed as a polynomial modulo 2**64, which
-        # needs no multiplication with a remainder: uint64 overflows by itself.
+        # random values of words; a sequence of words is hashed as a polynomial modulo 2**64, which
+        # needs no division: uint64 wraps around by itself
         generator = np.random.default_rng(0)
         values = generator.integers(1 << 64, size=len(self._word_numbers) + 1, dtype=np.uint64)
         self._values = values
@@ -128,7 +127,7 @@ class CopiedRuns:
             raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
 
     def results(self) -> list[CopiedRun]:
-        """Return a run for each story, in their order."""
+        """Return the longest run of each story, in their order."""
         runs = []
         for words, length, (start, file, line) in zip(self._stories, self._best, self._runs):
             run = tuple(words[start : start + length])

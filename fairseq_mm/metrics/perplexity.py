@@ -51,7 +51,8 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 
     Each sentence begins with a given token, which costs nothing, but is counted. The mean is taken
     within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``. Raise
-    ValueError if there is no sentence."""
+    ValueError if there is no sentence.
+    """
     losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
     if not losses:
         raise ValueError("`sentences` must have one sentence or more, but is empty.")

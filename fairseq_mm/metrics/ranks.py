@@ -34,7 +34,7 @@ class TrueRanks:
 
     @property
     def first(self) -> np.ndarray:
-        """``[Q]`` rank of the best true candidate of each query."""
+        """Return the rank ``[Q]`` of the best true candidate of each query."""
         starts = np.searchsorted(self.query, np.arange(len(self.num_candidates)))
         return self.rank[starts]
 
@@ -175,7 +175,6 @@ def median_rank(first: np.ndarray) -> int:
 
 
 def curve_percentages() -> np.ndarray:
-    """Return the percentages of a curve's points."""
     # integers: steps of .1 would add up their rounding. Closer on the left, which matters most.
     tenths = [np.arange(1, 10), np.arange(10, 90, 2), np.arange(90, 1001, 10)]
     return np.concatenate(tenths) / 10

@@ -55,7 +55,8 @@ def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> f
 def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
     """Compute ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
 
-    It is 0 if either text has fewer than n tokens. Raise ValueError if ``n`` is below 1."""
+    It is 0 if either text has fewer than n tokens. Raise ValueError if ``n`` is below 1.
+    """
     if n < 1:
         raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
     total = max(0, len(hypothesis) - n + 1) + max(0, len(reference) - n + 1)

@@ -122,7 +122,7 @@ class TokenizedItems:
         tokenization: Optional[str] = None,
         **properties: object,
     ) -> str:
-        # the order of properties is part of the format: signatures are compared as strings
+        # the order of properties is fixed, so that equal scores have equal strings
         tokenization = tokenization or self.tokenization
         return signature(
             metric,

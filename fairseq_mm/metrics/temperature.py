@@ -43,7 +43,7 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
     values, slopes, curvatures = sums[:, ::-1]
     best = int(values.argmax())
     highest, at = float(values[best]), float(inverse[best])
-    # the maximum lies next to the best grid point, since the log-likelihood is concave in 1 / T
+    # for one model the log-likelihood is concave in 1 / T: its maximum lies next to the best point
     for i in (best - 1, best):
         if not 0 <= i < len(inverse) - 1:
             continue

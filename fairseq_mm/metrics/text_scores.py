@@ -166,18 +166,13 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
         bags="sets",
         f1="mean",
     )
-    pairs = [
-        (tokens, reference)
-        for tokens, texts in zip(items.hypotheses, items.references)
-        for reference in texts
-    ]
+    hypotheses = [h for h, texts in zip(items.hypotheses, items.references) for _ in texts]
+    references = [reference for texts in items.references for reference in texts]
     try:
-        alignments = meteor_jar.align(
-            [tokens for tokens, _ in pairs], [reference for _, reference in pairs]
-        )
+        alignments = meteor_jar.align(hypotheses, references)
     except UserError as error:  # without Java, the other metrics are still computed
         return rows_without({"content_f1": sign}, str(error))
-    pair_scores = (content_f1(*pair, matches) for pair, matches in zip(pairs, alignments))
+    pair_scores = map(content_f1, hypotheses, references, alignments)
     scores = [max(next(pair_scores) for _ in texts) for texts in items.references]
     return [mean_row("content_f1", scores, sign)]
 
