@@ -27,7 +27,8 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
 
     A model without ``<unk>`` gets one with log probability -100 to base 10, as in KenLM. ``<UNK>``
     is accepted as another spelling. Raise UserError if the file cannot be read or is malformed;
-    the message has the line number."""
+    the message has the line number.
+    """
     path = os.fspath(path)
     try:
         with _open(path) as file:

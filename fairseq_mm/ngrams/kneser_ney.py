@@ -86,7 +86,8 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
     """Estimate a model from the words of each sentence, which are read once.
 
     A sentence without words counts as well. Raise UserError if there are no lines, a line has
-    ``<s>`` or ``</s>``, or the order is below 1."""
+    ``<s>`` or ``</s>``, or the order is below 1.
+    """
     if order < 1:
         raise UserError(f"`order` must be at least 1, but is {order} instead.")
     words, text = _number_words(lines)

@@ -27,7 +27,7 @@ class LanguageModel(Protocol):
 
 
 class KenlmModel:
-    """Language model that the module ``kenlm`` has loaded. Raises UserError if it cannot."""
+    """Language model loaded by the module ``kenlm``. Raises UserError if loading fails."""
 
     def __init__(self, path: Union[str, os.PathLike]) -> None:
         kenlm = import_extra("kenlm", extra="lm", purpose=f"{path}, a binary file of KenLM,")
