@@ -23,7 +23,8 @@ def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
 
     It is no copy if ``vectors`` is such an array already. ``what`` is the noun for a vector and
     ``names`` are the vectors' names, for messages. Raise UserError if ``vectors`` is empty or not a
-    matrix, or a vector is not finite or has a norm above 1e18."""
+    matrix, or a vector is not finite or has a norm above 1e18.
+    """
     # a tensor goes through float(), since numpy has no bfloat16
     if hasattr(vectors, "detach"):
         vectors = vectors.detach().float().cpu().numpy()

@@ -82,7 +82,8 @@ class VectorStore:
 
         ``queries`` are ``[Q, K]`` and are scaled to length 1. Items in ``exclude``, such as the
         query's own, are not returned. Raise UserError if the queries have another dimension, or a
-        vector is zero or not finite."""
+        vector is zero or not finite.
+        """
         rows = unit_vectors(queries, "query")
         check_same_dimension(rows.shape[1], "query", self.store.dim, f"{self.store.path}:")
         excluded = set(exclude)

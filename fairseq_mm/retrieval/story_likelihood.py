@@ -6,8 +6,8 @@
         ...
 
 Stories of similar length share a batch, so that little padding is computed. An image sequence is
-encoded once, however many stories are scored with it; of a prompt nothing can be shared between
-its pairs, for the hidden states depend on it from the first layer on.
+encoded once, however many stories are scored with it. The pairs of a prompt share nothing, since
+the hidden states depend on the prompt from the first layer on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +20,8 @@ from torch import Tensor
 from fairseq_mm.data.collate import pad_tokens, shift_right
 from fairseq_mm.data.feature_store import FeatureStores
 from fairseq_mm.errors import UserError
-from fairseq_mm.retrieval.likelihood import check_finite
+from fairseq_mm.retrieval.likelihood import PRECISIONS, check_finite
 from fairseq_mm.retrieval.word_likelihood import CHUNK_BYTES, mean_log_probs, word_log_probs
-
-PRECISIONS = ("float32", "bfloat16")
 
 # what the story is conditioned on, and the tokens of the story, its end included where it is scored
 Pair = tuple[Any, list[int]]
@@ -52,7 +50,9 @@ class TextLikelihood:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         if precision not in PRECISIONS:
-            raise ValueError(f"`precision` must be of {PRECISIONS}, but is {precision!r} instead.")
+            raise ValueError(
+                f"`precision` must be of {tuple(PRECISIONS)}, but is {precision!r} instead."
+            )
         self.models = models.models
         self.dictionary = models.dictionary
         self.device = models.device
@@ -77,7 +77,8 @@ class TextLikelihood:
         """Score pairs, batch by batch; ``log_probs_of`` replaces the mean probability of models.
 
         Yields the indices of some pairs, each pair once in all, and log P [tokens] of each pair's
-        tokens, float32 on the CPU. Raise UserError if a probability is not finite."""
+        tokens, float32 on the CPU. Raise UserError if a probability is not finite.
+        """
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
@@ -158,7 +159,7 @@ class StoryLikelihood(TextLikelihood):
 
     @property
     def max_story_words(self) -> int:
-        """Words, without the end, that all models have positions for."""
+        """Return for how many words, without the end token, all models have positions."""
         return self._max_positions(-1) - 1
 
     @property
@@ -228,10 +229,9 @@ class SequenceImages:
     def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Read the features of image sequences: B lines of visual_ids with N images each.
 
-        Returns features [B, N R, D], zero for missing images, and their padding mask [B, N R], True
-        for missing images.
+        Returns features [B, N R, D] and their padding mask [B, N R]. As in training, missing images
+        are zero and masked (True).
         """
-        # missing images stay zero and masked, as in training
         B, R = len(sequences), self.rows_per_image
         N = len(sequences[0].split("\t"))
         features = np.zeros((B, N, R, self.features.dim), dtype=self.features.dtype)
@@ -261,7 +261,6 @@ class VisualStoryLikelihood(TextLikelihood):
         self.sequences_at_once = sequences_at_once
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        # an image sequence is encoded once, however many stories are scored with it
         numbers_by_sequence: dict[str, list[int]] = {}
         for number, (sequence, _) in enumerate(pairs):
             numbers_by_sequence.setdefault(sequence, []).append(number)

@@ -41,7 +41,8 @@ def shifted_vector(
 
     ``query`` is the vector ``[K]`` of an image, or of anything else in the space, ``minus`` and
     ``plus`` are vectors ``[n, K]`` of words. The result is float32. Raise UserError if dimensions
-    differ, a vector is zero or not finite, or the vectors cancel out."""
+    differ, a vector is zero or not finite, or the vectors cancel out.
+    """
     unit_query = unit_vectors(query[None], "query")
     total = unit_query[0].astype(np.float64)
     for vectors, what, sign in ((minus, "negative word", -1), (plus, "positive word", 1)):

@@ -43,7 +43,6 @@ class VectorRanks:
     sentence_ranks: np.ndarray
 
     def summary(self) -> "RetrievalSummary":
-        """Return recall, median and mean ranks of both directions."""
         I, N = len(self.sentence_ranks), len(self.image_ranks)  # noqa: E741
         return RetrievalSummary(
             image_retrieval=summarize_ranks(
@@ -162,7 +161,8 @@ def rank_folds(
 
     Each of the ``folds`` parts has consecutive images and their sentences; for the other arguments
     see :func:`rank_vectors`. Raise UserError if the images cannot be divided equally, or
-    :func:`rank_vectors` refuses them."""
+    :func:`rank_vectors` refuses them.
+    """
     images = float32_rows(images, "image", names=image_names)
     sentences, true_image = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
     _check_images_of_sentences(true_image, len(images), len(sentences), image_names)

@@ -6,10 +6,10 @@ columns that fit in the cache.
 
 A temperature T divides the logits, of each model of an ensemble, as in generation. With top-k
 sampling, every token outside the k most probable has probability 0, so a real text has probability
-0 at any temperature. The likelihood of those of its tokens that are among the k most probable,
-given that they are, is defined; at its best temperature, sampling is as peaked as the text. For one
-model, the set of these tokens does not depend on T. For an ensemble it does, so an ensemble has no
-such temperature. Unknown words are no candidates, as in generation.
+0 at any temperature. Therefore only tokens among the k most probable are scored, by their
+probability among these k; at the best temperature of this likelihood, sampling is as peaked as the
+text. For one model, the set of scored tokens does not depend on T. For an ensemble it does, so an
+ensemble has no such temperature. Unknown words are no candidates, as in generation.
 """
 
 from collections.abc import Iterator, Sequence
