@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fairseq.data import Dictionary, data_utils
 
-from fairseq_mm.models.m_rnn import MRnnDecoder, MRnnEncoder, MRnnModel
+from fairseq_mm.models.m_rnn import MRnnConfig, MRnnDecoder, MRnnEncoder, MRnnModel
 from fairseq_mm.retrieval.likelihood import (
     PRECISIONS,
     DecoderLikelihood,
@@ -111,7 +111,8 @@ def main() -> None:
     else:
         sentences, dictionary = make_sentences(5000, 2536)
     torch.manual_seed(1)
-    model = MRnnModel(MRnnEncoder(0.0, "scale"), MRnnDecoder(dictionary, FEATURE_DIM)).eval()
+    decoder = MRnnDecoder(dictionary, FEATURE_DIM, MRnnConfig())
+    model = MRnnModel(MRnnEncoder(0.0, "scale"), decoder).eval()
     V, M = model.decoder.output_proj.weight.shape
     features = torch.randn(args.images, 1, FEATURE_DIM)
     padding_mask = torch.zeros(args.images, 1, dtype=torch.bool)

@@ -38,34 +38,18 @@ class FramePositions(nn.Module):
 
 
 class VideoLayers(nn.Module):
-    """Transformer encoder of frames, [B, M, D] -> [B, M, C].
+    """Transformer encoder of frames, [B, M, D] -> [B, M, C]."""
 
-    Args:
-        feature_dim: D, dimension of the features.
-        dim: C, dimension of the layers.
-        num_heads: Number of heads, a divisor of C.
-        dropout: Dropout in the layers and of their input.
-    """
-
-    def __init__(
-        self,
-        feature_dim: int,
-        *,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        inner_dim: int,
-        dropout: float,
-        num_positions: int,
-    ) -> None:
+    def __init__(self, feature_dim: int, cfg: Any) -> None:
         super().__init__()
-        self.proj = nn.Linear(feature_dim, dim)
-        self.positions = FramePositions(num_positions, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.proj = nn.Linear(feature_dim, cfg.embed_dim)
+        self.positions = FramePositions(cfg.video_positions, cfg.embed_dim)
+        self.dropout = nn.Dropout(cfg.dropout)
         self.layers: Any = nn.ModuleList(
-            PreNormEncoderLayer(dim, num_heads, inner_dim, dropout) for _ in range(num_layers)
+            PreNormEncoderLayer(cfg.embed_dim, cfg.attention_heads, cfg.ffn_dim, cfg.dropout)
+            for _ in range(cfg.video_encoder_layers)
         )
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(cfg.embed_dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
         x = self.dropout(self.positions(self.proj(features), padding_mask))

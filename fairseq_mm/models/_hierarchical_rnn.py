@@ -46,27 +46,13 @@ class HierarchicalRnnConfig(FairseqDataclass):
 
 
 class HierarchicalRnnEncoder(TwoSourceEncoder):
-    """Encoder of words, by a bidirectional GRU, and of frames.
+    """Encoder of words, by a bidirectional GRU, and of frames, which ``cross_fusion`` may fuse."""
 
-    Args:
-        hidden_dim: H of each direction.
-        cross_fusion: Module that fuses word states and frames; None for no fusion.
-    """
-
-    def __init__(
-        self,
-        dictionary: Any,
-        *,
-        embedding_dim: int,
-        hidden_dim: int,
-        num_layers: int,
-        dropout: float,
-        cross_fusion: Optional[CrossFusion],
-    ) -> None:
+    def __init__(self, dictionary: Any, cfg: Any, cross_fusion: Optional[CrossFusion]) -> None:
         super().__init__(dictionary)
-        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
-        self.gru = PackedGRU(embedding_dim, hidden_dim, num_layers)
-        self.dropout = nn.Dropout(dropout)
+        self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, dictionary.pad())
+        self.gru = PackedGRU(cfg.embedding_dim, cfg.encoder_hidden_dim, cfg.encoder_layers)
+        self.dropout = nn.Dropout(cfg.dropout)
         self.cross_fusion = cross_fusion
 
     def encode(
@@ -79,29 +65,21 @@ class HierarchicalRnnEncoder(TwoSourceEncoder):
 
 
 class HierarchicalRnnDecoder(TwoSourceDecoder):
-    """Conditional GRU that attends to words [B, S, text_dim] and frames [B, M, video_dim]."""
+    """Conditional GRU that attends to words [B, S, C] and frames [B, M, video_dim]."""
 
-    def __init__(
-        self,
-        dictionary: Any,
-        *,
-        embedding_dim: int,
-        hidden_dim: int,
-        text_dim: int,
-        video_dim: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, dictionary: Any, cfg: Any, video_dim: int) -> None:
         super().__init__(dictionary)
-        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        text_dim = 2 * cfg.encoder_hidden_dim
+        self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, dictionary.pad())
         nn.init.normal_(self.embedding.weight, std=0.1)
         with torch.no_grad():
             # normal_() has filled the row of padding, which nn.Embedding had zeroed.
             self.embedding.weight[dictionary.pad()].zero_()
-        self.first_state_proj = nn.Linear(text_dim, hidden_dim)
-        self.gru = ConditionalGRU(embedding_dim, hidden_dim, [text_dim, video_dim])
-        self.hidden_proj = nn.Linear(hidden_dim, embedding_dim)
-        self.dropout = nn.Dropout(dropout)
-        self.output_proj = nn.Linear(embedding_dim, len(dictionary))
+        self.first_state_proj = nn.Linear(text_dim, cfg.hidden_dim)
+        self.gru = ConditionalGRU(cfg.embedding_dim, cfg.hidden_dim, [text_dim, video_dim])
+        self.hidden_proj = nn.Linear(cfg.hidden_dim, cfg.embedding_dim)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.output_proj = nn.Linear(cfg.embedding_dim, len(dictionary))
         # Two-way tying, as in the released configuration.
         self.output_proj.weight = self.embedding.weight
         nn.init.zeros_(self.output_proj.bias)
@@ -156,23 +134,9 @@ def build_hierarchical_rnn(
         UserError: if an option is out of range.
     """
     check_sizes(HierarchicalRnnConfig, cfg)
-    text_dim, video_dim = 2 * cfg.encoder_hidden_dim, task.feature_dim
-    encoder = HierarchicalRnnEncoder(
-        task.source_dictionary,
-        embedding_dim=cfg.embedding_dim,
-        hidden_dim=cfg.encoder_hidden_dim,
-        num_layers=cfg.encoder_layers,
-        dropout=cfg.dropout,
-        cross_fusion=CrossFusion(text_dim, video_dim) if fuses else None,
-    )
-    decoder = HierarchicalRnnDecoder(
-        task.target_dictionary,
-        embedding_dim=cfg.embedding_dim,
-        hidden_dim=cfg.hidden_dim,
-        text_dim=text_dim,
-        video_dim=video_dim,
-        dropout=cfg.dropout,
-    )
+    fusion = CrossFusion(2 * cfg.encoder_hidden_dim, task.feature_dim) if fuses else None
+    encoder = HierarchicalRnnEncoder(task.source_dictionary, cfg, fusion)
+    decoder = HierarchicalRnnDecoder(task.target_dictionary, cfg, task.feature_dim)
     return encoder, decoder
 
 

@@ -46,35 +46,20 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     """Transformer over the words, and a transformer over the frames or cross fusion with them.
 
     Args:
-        dim: C.
-        num_layers: Number of layers over the words.
-        num_heads: Number of heads, a divisor of C.
-        dropout: Dropout in the layers and of their input.
         video: :class:`~fairseq_mm.models._frames.VideoLayers` or
             :class:`~fairseq_mm.models._frames.FusedVideo`.
     """
 
-    def __init__(
-        self,
-        dictionary: Any,
-        *,
-        dim: int,
-        num_layers: int,
-        num_heads: int,
-        inner_dim: int,
-        dropout: float,
-        num_positions: int,
-        video: nn.Module,
-    ) -> None:
+    def __init__(self, dictionary: Any, cfg: Any, video: nn.Module) -> None:
         super().__init__(dictionary)
-        self.embedding = PositionedEmbedding(
-            len(dictionary), dim, self.padding_idx, num_positions + self.padding_idx + 1
-        )
-        self.dropout = nn.Dropout(dropout)
+        rows = cfg.text_positions + self.padding_idx + 1
+        self.embedding = PositionedEmbedding(len(dictionary), cfg.embed_dim, self.padding_idx, rows)
+        self.dropout = nn.Dropout(cfg.dropout)
         self.layers: Any = nn.ModuleList(
-            PreNormEncoderLayer(dim, num_heads, inner_dim, dropout) for _ in range(num_layers)
+            PreNormEncoderLayer(cfg.embed_dim, cfg.attention_heads, cfg.ffn_dim, cfg.dropout)
+            for _ in range(cfg.encoder_layers)
         )
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(cfg.embed_dim)
         self.video = video
 
     def encode(
@@ -110,34 +95,25 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
     """Decoder whose layers attend to words, and in selected layers also to frames.
 
     Args:
-        source_dims: Dimensions of the encoded text and video.
-        dim: C.
+        video_dim: Dimension of the encoded frames.
         sees_video: For each layer, True if it attends to both.
-        num_heads: Number of heads, a divisor of C.
-        dropout: Dropout in the layers and of their input.
     """
 
     def __init__(
-        self,
-        dictionary: Any,
-        source_dims: Sequence[int],
-        *,
-        dim: int,
-        sees_video: Sequence[bool],
-        num_heads: int,
-        inner_dim: int,
-        dropout: float,
-        num_positions: int,
+        self, dictionary: Any, cfg: Any, video_dim: int, sees_video: Sequence[bool]
     ) -> None:
         super().__init__(dictionary)
-        padding_idx = dictionary.pad()
-        self.embedding = PositionedEmbedding(
-            len(dictionary), dim, padding_idx, num_positions + padding_idx + 1
-        )
-        self.dropout = dropout
+        dim, padding_idx = cfg.embed_dim, dictionary.pad()
+        rows = cfg.summary_positions + padding_idx + 1
+        self.embedding = PositionedEmbedding(len(dictionary), dim, padding_idx, rows)
+        self.dropout = cfg.dropout
         self.layers: Any = nn.ModuleList(
             PreNormDecoderLayer(
-                dim, num_heads, inner_dim, dropout, source_dims if sees else source_dims[:1]
+                dim,
+                cfg.attention_heads,
+                cfg.ffn_dim,
+                cfg.dropout,
+                [dim, video_dim] if sees else [dim],
             )
             for sees in sees_video
         )
@@ -212,26 +188,8 @@ def build_hierarchical_transformer(
         video_dim: Dimension of the encoded frames.
         sees_video: For each layer of the decoder, True if it attends to the video.
     """
-    options = {
-        "dim": cfg.embed_dim,
-        "num_heads": cfg.attention_heads,
-        "inner_dim": cfg.ffn_dim,
-        "dropout": cfg.dropout,
-    }
-    encoder = HierarchicalTransformerEncoder(
-        task.source_dictionary,
-        num_layers=cfg.encoder_layers,
-        num_positions=cfg.text_positions,
-        video=video,
-        **options,
-    )
-    decoder = HierarchicalTransformerDecoder(
-        task.target_dictionary,
-        [cfg.embed_dim, video_dim],
-        sees_video=sees_video,
-        num_positions=cfg.summary_positions,
-        **options,
-    )
+    encoder = HierarchicalTransformerEncoder(task.source_dictionary, cfg, video)
+    decoder = HierarchicalTransformerDecoder(task.target_dictionary, cfg, video_dim, sees_video)
     # As in Liu et al.'s transformer; positions of transcript and summary are not shared.
     decoder.embedding.tokens = encoder.embedding.tokens
     with torch.no_grad():

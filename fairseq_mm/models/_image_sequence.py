@@ -158,32 +158,19 @@ class GlocalEncoder(ImageEncoder):
     Concatenates each image's vector with the output of a bidirectional LSTM over all five images.
 
     Args:
-        images: Module from features to vectors of dimension E.
-        vector_dim: E.
-        hidden_dim: Hidden units of the LSTM, in each direction.
-        glocal_dim: Dimension of the glocal vectors.
-        output_dim: Dimension of their projection, which the decoder reads.
-        dropout: Dropout between the LSTM's layers, of the glocal vectors and of the projection.
+        images: Module from features to vectors of ``cfg.picture_dim``.
+        output_dim: Dimension of the result, a projection of the glocal vectors.
     """
 
-    def __init__(
-        self,
-        images: ImageVectors,
-        *,
-        vector_dim: int,
-        hidden_dim: int,
-        num_layers: int,
-        glocal_dim: int,
-        output_dim: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, images: ImageVectors, cfg: Any, output_dim: int) -> None:
         super().__init__()
         # The name is in the keys of every checkpoint, so it stays.
         self.pictures = images
-        self.lstm = SkippingLSTM(vector_dim, hidden_dim, num_layers, dropout)
-        self.glocal_proj = nn.Linear(vector_dim + 2 * hidden_dim, glocal_dim)
-        self.glocal_norm = MaskedBatchNorm(glocal_dim)
-        self.output_proj = nn.Linear(glocal_dim, output_dim)
+        hidden_dim, dropout = cfg.encoder_hidden_dim, cfg.encoder_dropout
+        self.lstm = SkippingLSTM(cfg.picture_dim, hidden_dim, cfg.encoder_layers, dropout)
+        self.glocal_proj = nn.Linear(cfg.picture_dim + 2 * hidden_dim, cfg.glocal_dim)
+        self.glocal_norm = MaskedBatchNorm(cfg.glocal_dim)
+        self.output_proj = nn.Linear(cfg.glocal_dim, output_dim)
         # N(0, 0.02) and zero biases, as in the released code.
         for layer in (self.glocal_proj, self.output_proj):
             nn.init.normal_(layer.weight, std=0.02)
@@ -208,19 +195,6 @@ class GlocalEncoder(ImageEncoder):
 def image_vectors(task: Any, output_dim: int, **options: bool) -> ImageVectors:
     """Build :class:`ImageVectors` for the features of a task."""
     return ImageVectors(task.feature_dim, output_dim, task.rows_per_image, **options)
-
-
-def build_glocal_encoder(cfg: Any, task: Any, output_dim: int, **options: bool) -> GlocalEncoder:
-    """Build GLAC's encoder from a config; ``options`` go to :class:`ImageVectors`."""
-    return GlocalEncoder(
-        image_vectors(task, cfg.picture_dim, **options),
-        vector_dim=cfg.picture_dim,
-        hidden_dim=cfg.encoder_hidden_dim,
-        num_layers=cfg.encoder_layers,
-        glocal_dim=cfg.glocal_dim,
-        output_dim=output_dim,
-        dropout=cfg.encoder_dropout,
-    )
 
 
 class StoryDecoder(FeatureDecoder):

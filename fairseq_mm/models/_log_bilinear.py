@@ -104,10 +104,6 @@ class LogBilinearDecoder(FeatureDecoder):
 
     Args:
         row_dim: Width of the word table, whose rows the output layer compares with.
-        embedding_dim: K, dimension of the context's word vectors.
-        context_length: n-1.
-        dropout: Dropout of the output layer's input.
-        embedding_dropout: Dropout of the context's vectors.
 
     Attributes:
         table: [V, row_dim], R or the transposed W^fv.
@@ -119,25 +115,16 @@ class LogBilinearDecoder(FeatureDecoder):
     folded: Optional[Tensor]
     state_key = "log_bilinear"
 
-    def __init__(
-        self,
-        dictionary: Any,
-        row_dim: int,
-        *,
-        embedding_dim: int,
-        context_length: int,
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, dictionary: Any, row_dim: int, cfg: LogBilinearConfig) -> None:
         super().__init__(dictionary)
         self.table = nn.Embedding(len(dictionary), row_dim, padding_idx=dictionary.pad())
         nn.init.normal_(self.table.weight, std=row_dim**-0.5)
         nn.init.zeros_(self.table.weight[dictionary.pad()])
         self.output_bias = nn.Parameter(torch.zeros(len(dictionary)))
-        self.context = ContextWindow(context_length, embedding_dim, embedding_dim)
-        self.context_length = context_length
-        self.dropout = nn.Dropout(dropout)
-        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        self.context = ContextWindow(cfg.context_length, cfg.embedding_dim, cfg.embedding_dim)
+        self.context_length = cfg.context_length
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.embedding_dropout = nn.Dropout(cfg.embedding_dropout)
         # non-persistent: follows .to() but is not saved
         self.register_buffer("folded", None, persistent=False)
 
@@ -234,13 +221,10 @@ class LogBilinearDecoder(FeatureDecoder):
 class AdditiveDecoder(LogBilinearDecoder):
     """Decoder ``logits = R (r + m) + b`` (equations 7 and 8); m is the condition, if there is
     one.
-
-    ``embedding_dim`` K is also the number of columns of R; ``options`` go to
-    :class:`LogBilinearDecoder`.
     """
 
-    def __init__(self, dictionary: Any, embedding_dim: int, **options: Any) -> None:
-        super().__init__(dictionary, embedding_dim, embedding_dim=embedding_dim, **options)
+    def __init__(self, dictionary: Any, cfg: LogBilinearConfig) -> None:
+        super().__init__(dictionary, cfg.embedding_dim, cfg)
 
     def read(self, rows: Tensor) -> Tensor:
         return rows
@@ -255,20 +239,13 @@ class AdditiveDecoder(LogBilinearDecoder):
 class FactoredDecoder(LogBilinearDecoder):
     """Decoder ``logits = (W^fv)' ((W^fk r) * g) + b`` (equations 9 and 10); g is the condition.
 
-    Args:
-        embedding_dim: K.
-        num_factors: F.
-        **options: Further arguments of :class:`LogBilinearDecoder`.
-
     Attributes:
         factor_weight: [F, K] W^fk.
     """
 
-    def __init__(
-        self, dictionary: Any, embedding_dim: int, *, num_factors: int, **options: Any
-    ) -> None:
-        super().__init__(dictionary, num_factors, embedding_dim=embedding_dim, **options)
-        self.factor_weight = nn.Parameter(torch.empty(num_factors, embedding_dim))
+    def __init__(self, dictionary: Any, cfg: Any) -> None:
+        super().__init__(dictionary, cfg.num_factors, cfg)
+        self.factor_weight = nn.Parameter(torch.empty(cfg.num_factors, cfg.embedding_dim))
         nn.init.xavier_uniform_(self.factor_weight)
 
     def read(self, rows: Tensor) -> Tensor:
@@ -308,13 +285,3 @@ def content_projection(cfg: Any, task: Any, output_dim: int) -> ContentProjectio
         scaling=str(cfg.feature_scaling),
         dropout=cfg.feature_dropout,
     )
-
-
-def decoder_options(cfg: Any) -> dict[str, Any]:
-    """Return the options of the config that all decoders of the family share."""
-    return {
-        "embedding_dim": cfg.embedding_dim,
-        "context_length": cfg.context_length,
-        "dropout": cfg.dropout,
-        "embedding_dropout": cfg.embedding_dropout,
-    }

@@ -153,53 +153,45 @@ class SentenceDecoder(StoryDecoder):
 
     Args:
         separator: Index of the token between sentences.
-        embedding_dim: D of words and image vectors.
-        num_heads: Number of heads, a divisor of D.
-        dropout: Dropout in the layers.
-        embedding_dropout: Dropout of the sum of word embeddings and position encodings.
+        cfg: Config of Transtory-decoder or Transtory-full.
         sees_all_images: True if words attend to all images, False if to their own sentence's image.
         encodes_sentence: True if the encoding of a word contains its sentence's index.
-        attention_dropout: Dropout of the attention weights; None for ``dropout``, as in PyTorch's
-            ``nn.TransformerDecoderLayer``.
     """
 
     def __init__(
         self,
         dictionary: Any,
         separator: int,
+        cfg: Any,
         *,
-        embedding_dim: int,
-        num_layers: int,
-        num_heads: int,
-        inner_dim: int,
-        dropout: float,
-        embedding_dropout: float,
         sees_all_images: bool,
         encodes_sentence: bool,
-        attention_dropout: Optional[float] = None,
     ) -> None:
         super().__init__(dictionary, separator)
         self.encodes_sentence = encodes_sentence
         self.reverses_frequencies = True
         if encodes_sentence:
             self.register_buffer("version", torch.tensor([REVERSED_FREQUENCIES]))
-        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
-        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        dim, num_heads, dropout = cfg.embedding_dim, cfg.decoder_attention_heads, cfg.dropout
+        self.embedding = nn.Embedding(len(dictionary), dim, dictionary.pad())
+        self.embedding_dropout = nn.Dropout(cfg.embedding_dropout)
+        # one rate for all by default, as in nn.TransformerDecoderLayer
+        attention_dropout = cfg.attention_dropout
         if attention_dropout is None:
             attention_dropout = dropout
         attention = AllImageAttention if sees_all_images else CurrentImageAttention
         self.layers: Any = nn.ModuleList(
             SentenceLayer(
-                embedding_dim,
+                dim,
                 num_heads,
-                inner_dim,
+                cfg.decoder_ffn_dim,
                 dropout,
                 attention_dropout,
-                attention(embedding_dim, num_heads, attention_dropout),
+                attention(dim, num_heads, attention_dropout),
             )
-            for _ in range(num_layers)
+            for _ in range(cfg.decoder_layers)
         )
-        self.output_proj = nn.Linear(embedding_dim, len(dictionary))
+        self.output_proj = nn.Linear(dim, len(dictionary))
         for layer in (self.embedding, self.output_proj):
             # U(-0.1, 0.1) for embedding and output, as in the released code.
             nn.init.uniform_(layer.weight, -0.1, 0.1)
@@ -309,22 +301,3 @@ class SentenceDecoder(StoryDecoder):
         saved["cache"].select(new_order)
         state = {k: x if k == "cache" else select_rows(x, new_order) for k, x in saved.items()}
         self.set_incremental_state(incremental_state, STATE, state)
-
-
-def build_sentence_decoder(
-    cfg: Any, task: Any, *, sees_all_images: bool, encodes_sentence: bool
-) -> SentenceDecoder:
-    """Build the decoder from the config of Transtory-decoder or Transtory-full."""
-    return SentenceDecoder(
-        task.target_dictionary,
-        task.separator_index,
-        embedding_dim=cfg.embedding_dim,
-        num_layers=cfg.decoder_layers,
-        num_heads=cfg.decoder_attention_heads,
-        inner_dim=cfg.decoder_ffn_dim,
-        dropout=cfg.dropout,
-        attention_dropout=cfg.attention_dropout,
-        embedding_dropout=cfg.embedding_dropout,
-        sees_all_images=sees_all_images,
-        encodes_sentence=encodes_sentence,
-    )

@@ -5,7 +5,6 @@ The residual stream of a float16 model is float32, because its values leave the 
 keeps products within the range, so that nothing has to be clamped.
 """
 
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -20,61 +19,40 @@ from fairseq_mm.modules.t5_layers import RelativeBias, RMSNorm, T5Attention, T5F
 STATE = "t5"
 
 
-@dataclass(frozen=True)
-class T5Sizes:
-    """Sizes and options that all layers share.
+def _attention(cfg: Any) -> T5Attention:
+    return T5Attention(cfg.model_dim, cfg.attention_heads, cfg.head_dim, cfg.dropout)
 
-    Attributes:
-        model_dim: D.
-        num_heads: H.
-        head_dim: A.
-        gated: See :class:`T5FeedForward`.
-        dropout: Dropout of embeddings, sub-layers, attention weights, inner layers and outputs.
-        epsilon: Epsilon of the norms.
-        num_buckets: See :class:`RelativeBias`.
-        max_distance: See :class:`RelativeBias`.
-    """
 
-    model_dim: int
-    num_heads: int
-    head_dim: int
-    inner_dim: int
-    gated: bool
-    dropout: float
-    epsilon: float
-    num_buckets: int
-    max_distance: int
+def _norm(cfg: Any) -> RMSNorm:
+    return RMSNorm(cfg.model_dim, cfg.norm_epsilon)
 
-    def attention(self) -> T5Attention:
-        return T5Attention(self.model_dim, self.num_heads, self.head_dim, self.dropout)
 
-    def norm(self) -> RMSNorm:
-        return RMSNorm(self.model_dim, self.epsilon)
+def _feed_forward(cfg: Any) -> T5FeedForward:
+    gated = str(cfg.feed_forward) == "gated_gelu"
+    return T5FeedForward(cfg.model_dim, cfg.ffn_dim, cfg.dropout, gated=gated)
 
-    def feed_forward(self) -> T5FeedForward:
-        return T5FeedForward(self.model_dim, self.inner_dim, self.dropout, gated=self.gated)
 
-    def bias(self, *, bidirectional: bool) -> RelativeBias:
-        bias = RelativeBias(
-            self.num_buckets,
-            self.num_heads,
-            max_distance=self.max_distance,
-            bidirectional=bidirectional,
-        )
-        nn.init.normal_(bias.weight, std=self.model_dim**-0.5)
-        return bias
+def _relative_bias(cfg: Any, *, bidirectional: bool) -> RelativeBias:
+    bias = RelativeBias(
+        cfg.relative_buckets,
+        cfg.attention_heads,
+        max_distance=cfg.max_distance,
+        bidirectional=bidirectional,
+    )
+    nn.init.normal_(bias.weight, std=cfg.model_dim**-0.5)
+    return bias
 
 
 class T5EncoderLayer(nn.Module):
     """Self-attention and feed-forward layer, a norm before each (Raffel et al. 2020, 2.1)."""
 
-    def __init__(self, sizes: T5Sizes) -> None:
+    def __init__(self, cfg: Any) -> None:
         super().__init__()
-        self.self_attention_norm = sizes.norm()
-        self.self_attention = sizes.attention()
-        self.feed_forward_norm = sizes.norm()
-        self.feed_forward = sizes.feed_forward()
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.self_attention_norm = _norm(cfg)
+        self.self_attention = _attention(cfg)
+        self.feed_forward_norm = _norm(cfg)
+        self.feed_forward = _feed_forward(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """Compute the layer: [B, S, D] -> [B, S, D].
@@ -91,15 +69,15 @@ class T5EncoderLayer(nn.Module):
 class T5DecoderLayer(nn.Module):
     """Self-attention, attention to the source and feed-forward layer, a norm before each."""
 
-    def __init__(self, sizes: T5Sizes) -> None:
+    def __init__(self, cfg: Any) -> None:
         super().__init__()
-        self.self_attention_norm = sizes.norm()
-        self.self_attention = sizes.attention()
-        self.source_attention_norm = sizes.norm()
-        self.source_attention = sizes.attention()
-        self.feed_forward_norm = sizes.norm()
-        self.feed_forward = sizes.feed_forward()
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.self_attention_norm = _norm(cfg)
+        self.self_attention = _attention(cfg)
+        self.source_attention_norm = _norm(cfg)
+        self.source_attention = _attention(cfg)
+        self.feed_forward_norm = _norm(cfg)
+        self.feed_forward = _feed_forward(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
 
     def attend_source(
         self, x: Tensor, source: tuple[Tensor, Tensor], source_bias: Optional[Tensor]
@@ -161,22 +139,14 @@ def _embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
 class T5Encoder(FairseqEncoder):
     """T5 encoder, whose word embedding is shared with the decoder."""
 
-    def __init__(
-        self,
-        dictionary: Any,
-        embedding: nn.Embedding,
-        sizes: T5Sizes,
-        *,
-        num_layers: int,
-        max_positions: int,
-    ) -> None:
+    def __init__(self, dictionary: Any, embedding: nn.Embedding, cfg: Any) -> None:
         super().__init__(dictionary)
         self.embedding = embedding
-        self.relative_bias = sizes.bias(bidirectional=True)
-        self.layers: Any = nn.ModuleList(T5EncoderLayer(sizes) for _ in range(num_layers))
-        self.final_norm = sizes.norm()
-        self.dropout = nn.Dropout(sizes.dropout)
-        self._max_positions = max_positions
+        self.relative_bias = _relative_bias(cfg, bidirectional=True)
+        self.layers: Any = nn.ModuleList(T5EncoderLayer(cfg) for _ in range(cfg.encoder_layers))
+        self.final_norm = _norm(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self._max_positions = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
         """Encode sources [B, S], padded on either side.
@@ -239,20 +209,17 @@ class T5Decoder(FairseqIncrementalDecoder):
         self,
         dictionary: Any,
         embedding: nn.Embedding,
-        sizes: T5Sizes,
-        *,
-        num_layers: int,
-        max_positions: int,
+        cfg: Any,
         output: Optional[nn.Linear] = None,
     ) -> None:
         super().__init__(dictionary)
         self.embedding = embedding
         self.output_proj = output
-        self.relative_bias = sizes.bias(bidirectional=False)
-        self.layers: Any = nn.ModuleList(T5DecoderLayer(sizes) for _ in range(num_layers))
-        self.final_norm = sizes.norm()
-        self.dropout = nn.Dropout(sizes.dropout)
-        self._max_positions = max_positions
+        self.relative_bias = _relative_bias(cfg, bidirectional=False)
+        self.layers: Any = nn.ModuleList(T5DecoderLayer(cfg) for _ in range(cfg.decoder_layers))
+        self.final_norm = _norm(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self._max_positions = cfg.max_target_positions
 
     def forward(
         self,

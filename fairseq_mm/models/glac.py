@@ -55,10 +55,11 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._image_sequence import (
+    GlocalEncoder,
     StoryDecoder,
     StoryModel,
-    build_glocal_encoder,
     encoder_output,
+    image_vectors,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -121,42 +122,27 @@ class GlacConfig(FairseqDataclass):
 class GlacDecoder(StoryDecoder):
     """Decoder that predicts words from the image of their sentence and all words before.
 
-    Args:
-        separator: Index of the token between sentences.
-        hidden_dim: H of the LSTM, and of a slice of an image's vector.
-        slices: S, number of slices of an image's vector; each word attends to several.
-        slice_temperature: Divisor of the scores of slices.
+    S is the number of slices of an image's vector, H their dimension and the state's. With several
+    slices, each word attends to them.
     """
 
     state_key = "glac"
 
-    def __init__(
-        self,
-        dictionary: Any,
-        separator: int,
-        *,
-        embedding_dim: int,
-        hidden_dim: int,
-        num_layers: int,
-        slices: int,
-        dropout: float,
-        embedding_dropout: float,
-        slice_temperature: float = 1.0,
-    ) -> None:
+    def __init__(self, dictionary: Any, separator: int, cfg: GlacConfig) -> None:
         super().__init__(dictionary, separator)
-        self.slices = slices
-        self.slice_temperature = slice_temperature
-        self.embedding = nn.Embedding(len(dictionary), embedding_dim, dictionary.pad())
+        self.slices = cfg.slices
+        self.slice_temperature = cfg.slice_temperature
+        self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, dictionary.pad())
         self.lstm = nn.LSTM(
-            hidden_dim + embedding_dim,
-            hidden_dim,
-            num_layers,
+            cfg.hidden_dim + cfg.embedding_dim,
+            cfg.hidden_dim,
+            cfg.decoder_layers,
             batch_first=True,
-            dropout=dropout if num_layers > 1 else 0.0,
+            dropout=cfg.dropout if cfg.decoder_layers > 1 else 0.0,
         )
-        self.output_proj = nn.Linear(hidden_dim, len(dictionary))
-        self.dropout = nn.Dropout(dropout)
-        self.embedding_dropout = nn.Dropout(embedding_dropout)
+        self.output_proj = nn.Linear(cfg.hidden_dim, len(dictionary))
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.embedding_dropout = nn.Dropout(cfg.embedding_dropout)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         nn.init.uniform_(self.output_proj.weight, -0.1, 0.1)
         nn.init.zeros_(self.output_proj.bias)
@@ -321,24 +307,11 @@ class GlacModel(StoryModel):
                 f"--slice-temperature {cfg.slice_temperature} does nothing with --slices 1: give "
                 "--slices, or --arch glac_decoder_attention."
             )
-        encoder = build_glocal_encoder(
-            cfg,
-            task,
-            cfg.slices * cfg.hidden_dim,
-            non_local=cfg.non_local,
-            non_local_norm=cfg.non_local_norm,
+        images = image_vectors(
+            task, cfg.picture_dim, non_local=cfg.non_local, non_local_norm=cfg.non_local_norm
         )
-        decoder = GlacDecoder(
-            task.target_dictionary,
-            task.separator_index,
-            embedding_dim=cfg.embedding_dim,
-            hidden_dim=cfg.hidden_dim,
-            num_layers=cfg.decoder_layers,
-            slices=cfg.slices,
-            dropout=cfg.dropout,
-            embedding_dropout=cfg.embedding_dropout,
-            slice_temperature=cfg.slice_temperature,
-        )
+        encoder = GlocalEncoder(images, cfg, cfg.slices * cfg.hidden_dim)
+        decoder = GlacDecoder(task.target_dictionary, task.separator_index, cfg)
         model = cls(encoder, decoder, task)
         if cfg.slices > 1 and str(cfg.slice_init) == "copies":
             model.slice_noise = cfg.slice_noise

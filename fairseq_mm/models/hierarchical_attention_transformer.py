@@ -55,19 +55,10 @@ class HierarchicalAttentionTransformerModel(VideoSummaryModel):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "HierarchicalAttentionTransformerModel":
         check_transformer(HierarchicalAttentionTransformerConfig, cfg, task)
-        video = VideoLayers(
-            task.feature_dim,
-            dim=cfg.embed_dim,
-            num_layers=cfg.video_encoder_layers,
-            num_heads=cfg.attention_heads,
-            inner_dim=cfg.ffn_dim,
-            dropout=cfg.dropout,
-            num_positions=cfg.video_positions,
-        )
         encoder, decoder = build_hierarchical_transformer(
             cfg,
             task,
-            video=video,
+            video=VideoLayers(task.feature_dim, cfg),
             video_dim=cfg.embed_dim,
             sees_video=[True] * cfg.decoder_layers,
         )

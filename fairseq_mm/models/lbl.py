@@ -28,7 +28,6 @@ from fairseq_mm.models._log_bilinear import (
     ConditionEncoder,
     LogBilinearConfig,
     LogBilinearModel,
-    decoder_options,
 )
 from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
@@ -55,7 +54,7 @@ class LblModel(LogBilinearModel):
     @classmethod
     def build_model(cls, cfg: LblConfig, task: Any) -> "LblModel":
         check_sizes(LblConfig, cfg)
-        decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
+        decoder = AdditiveDecoder(task.target_dictionary, cfg)
         return cls.from_parts(LblEncoder(), decoder, Provenance.of_task(task))
 
 

@@ -142,17 +142,8 @@ class MRnnDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image and the words before.
 
     Args:
-        feature_dim: D of the image's feature vector.
-        embedding_dim: Dimension of embedding layer I.
-        hidden_dim: H, dimension of embedding layer II and of the recurrent layer.
-        multimodal_dim: M, dimension of the multimodal layer.
-        one_layer_embedding: True for a single embedding layer, of ``hidden_dim``.
-        word_input: Embedding layer that the multimodal layer reads: ``second``, ``first`` or
-            ``none``.
-        image_input: ``multimodal``, ``recurrent``, ``both``, ``both_shared`` or ``none``.
-        recurrent_scale: Factor of the identity as the initial recurrent matrix.
-        recurrent_activation: ``relu``, ``scaled_tanh`` or ``sigmoid``.
-        recurrent_input: ``sum``, or ``concatenation`` with the recurrent state.
+        feature_dim: D of the image's feature vector; H and M are the dimensions of the recurrent
+            and of the multimodal layer.
 
     Attributes:
         word_table: [V, H + M], see :meth:`make_generation_fast_`; None before it is called.
@@ -161,35 +152,21 @@ class MRnnDecoder(FeatureDecoder):
     word_table: Optional[Tensor]
     state_key = "m_rnn"
 
-    def __init__(
-        self,
-        dictionary: Any,
-        feature_dim: int,
-        *,
-        embedding_dim: int = 128,
-        hidden_dim: int = 256,
-        multimodal_dim: int = 512,
-        one_layer_embedding: bool = False,
-        word_input: str = "second",
-        image_input: str = "multimodal",
-        dropout: float = 0.0,
-        embedding_dropout: float = 0.0,
-        recurrent_dropout: float = 0.0,
-        recurrent_scale: float = 0.5,
-        recurrent_activation: str = "relu",
-        recurrent_input: str = "sum",
-    ) -> None:
+    def __init__(self, dictionary: Any, feature_dim: int, cfg: MRnnConfig) -> None:
         super().__init__(dictionary)
-        first_dim = hidden_dim if one_layer_embedding else embedding_dim
+        hidden_dim, multimodal_dim = cfg.hidden_dim, cfg.multimodal_dim
+        word_input, image_input = str(cfg.word_input), str(cfg.image_input)
+        has_one_layer = cfg.one_layer_embedding
+        first_dim = hidden_dim if has_one_layer else cfg.embedding_dim
         self.embedding = nn.Embedding(len(dictionary), first_dim, padding_idx=dictionary.pad())
-        self.word_proj = None if one_layer_embedding else nn.Linear(first_dim, hidden_dim)
+        self.word_proj = None if has_one_layer else nn.Linear(first_dim, hidden_dim)
         # A recurrence of ReLUs explodes easily, hence a multiple of the identity; the paper gives
         # no initial values.
-        self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * recurrent_scale)
-        self.recurrent_activation = recurrent_activation
+        self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * cfg.recurrent_scale)
+        self.recurrent_activation = str(cfg.recurrent_activation)
         # the columns of U that multiply the word; recurrent_weight has the columns of the state
         self.word_to_recurrent = None
-        if recurrent_input == "concatenation":
+        if str(cfg.recurrent_input) == "concatenation":
             self.word_to_recurrent = nn.Linear(hidden_dim, hidden_dim, bias=False)
         self.word_input = word_input
         self.word_to_multimodal = None
@@ -206,9 +183,9 @@ class MRnnDecoder(FeatureDecoder):
         # V_I^(1) has 256 rows and V_I^(2) 512, so shared weights can only be part of them.
         self.shares_image_weight = image_input == "both_shared"
         self.output_proj = nn.Linear(multimodal_dim, len(dictionary))
-        self.dropout = nn.Dropout(dropout)
-        self.embedding_dropout = nn.Dropout(embedding_dropout)
-        self.recurrent_dropout = nn.Dropout(recurrent_dropout)
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.embedding_dropout = nn.Dropout(cfg.embedding_dropout)
+        self.recurrent_dropout = nn.Dropout(cfg.recurrent_dropout)
         self.hidden_dim = hidden_dim
         # non-persistent: follows .to() but is not saved
         self.register_buffer("word_table", None, persistent=False)
@@ -342,22 +319,7 @@ class MRnnModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, cfg: MRnnConfig, task: Any) -> "MRnnModel":
         encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling))
-        decoder = MRnnDecoder(
-            task.target_dictionary,
-            task.feature_dim,
-            embedding_dim=cfg.embedding_dim,
-            hidden_dim=cfg.hidden_dim,
-            multimodal_dim=cfg.multimodal_dim,
-            one_layer_embedding=cfg.one_layer_embedding,
-            word_input=str(cfg.word_input),
-            image_input=str(cfg.image_input),
-            dropout=cfg.dropout,
-            embedding_dropout=cfg.embedding_dropout,
-            recurrent_dropout=cfg.recurrent_dropout,
-            recurrent_scale=cfg.recurrent_scale,
-            recurrent_activation=str(cfg.recurrent_activation),
-            recurrent_input=str(cfg.recurrent_input),
-        )
+        decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)
         model = cls(encoder, decoder)
         model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model

@@ -33,7 +33,6 @@ from fairseq_mm.models._log_bilinear import (
     ContentEncoder,
     LogBilinearModel,
     content_projection,
-    decoder_options,
 )
 from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
@@ -55,7 +54,7 @@ class MlblBModel(LogBilinearModel):
         content = content_projection(cfg, task, cfg.embedding_dim)
         nn.init.zeros_(content.weight)  # start as lbl, because a larger term would hide r
         encoder = ContentEncoder(content)
-        decoder = AdditiveDecoder(task.target_dictionary, **decoder_options(cfg))
+        decoder = AdditiveDecoder(task.target_dictionary, cfg)
         return cls.from_parts(encoder, decoder, Provenance.of_task(task))
 
 

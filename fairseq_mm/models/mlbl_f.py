@@ -39,7 +39,6 @@ from fairseq_mm.models._log_bilinear import (
     FactoredDecoder,
     LogBilinearModel,
     content_projection,
-    decoder_options,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -61,9 +60,7 @@ class MlblFModel(LogBilinearModel):
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":
         check_sizes(MlblFConfig, cfg)
         encoder = ContentEncoder(content_projection(cfg, task, cfg.num_factors))
-        decoder = FactoredDecoder(
-            task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)
-        )
+        decoder = FactoredDecoder(task.target_dictionary, cfg)
         return cls.from_parts(encoder, decoder, Provenance.of_task(task))
 
 

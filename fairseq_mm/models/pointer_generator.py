@@ -141,37 +141,26 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
 class PointerGeneratorDecoder(FeatureDecoder):
     """Decoder that generates words from the vocabulary or copies words of the source.
 
-    Args:
-        embedding: Word embedding, shared with the encoder.
-        hidden_dim: H; the source's states are twice as wide.
-        attention_dim: Dimension of the attention's hidden layer.
-        dropout: Dropout of embeddings and of the output layers' input.
-        has_coverage: True if the attention depends on its past weights.
+    The word embedding is shared with the encoder.
     """
 
     state_key = "pointer_generator"
 
     def __init__(
-        self,
-        dictionary: Any,
-        embedding: WordEmbedding,
-        hidden_dim: int,
-        *,
-        attention_dim: int,
-        dropout: float = 0.0,
-        has_coverage: bool = False,
+        self, dictionary: Any, embedding: WordEmbedding, cfg: PointerGeneratorConfig
     ) -> None:
         super().__init__(dictionary)
+        hidden_dim = cfg.hidden_dim
         embedding_dim = embedding.table.embedding_dim
         self.embedding = embedding
         self.lstm = nn.LSTM(embedding_dim, hidden_dim, batch_first=True)
         self.attention = CoverageAttention(
-            hidden_dim, 2 * hidden_dim, attention_dim, has_coverage=has_coverage
+            hidden_dim, 2 * hidden_dim, cfg.attention_dim, has_coverage=cfg.coverage
         )
         self.write_proj = nn.Linear(2 * hidden_dim + hidden_dim + embedding_dim, 1)
         self.hidden_proj = nn.Linear(3 * hidden_dim, hidden_dim)
         self.output_proj = nn.Linear(hidden_dim, len(dictionary))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(cfg.dropout)
         indices = torch.tensor(find_indexed_oov(dictionary), dtype=torch.long)
         self.register_buffer("indexed_oov", indices, persistent=False)
 
@@ -263,14 +252,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         check_sizes(PointerGeneratorConfig, cfg)
         embedding = WordEmbedding(dictionary, cfg.embedding_dim)
         encoder = PointerGeneratorEncoder(dictionary, embedding, cfg.hidden_dim, cfg.dropout)
-        decoder = PointerGeneratorDecoder(
-            dictionary,
-            embedding,
-            cfg.hidden_dim,
-            attention_dim=cfg.attention_dim,
-            dropout=cfg.dropout,
-            has_coverage=cfg.coverage,
-        )
+        decoder = PointerGeneratorDecoder(dictionary, embedding, cfg)
         model = cls(encoder, decoder)
         words = symbols_of(dictionary)
         subwords = getattr(task, "subwords_state", None)

@@ -44,7 +44,6 @@ from fairseq_mm.models._log_bilinear import (
     FactoredDecoder,
     LogBilinearModel,
     content_projection,
-    decoder_options,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -69,10 +68,6 @@ class ScNlmEncoder(ConditionEncoder):
     Args:
         tags: fairseq dictionary of the tags.
         content: T^(u), projection of the content vector to G.
-        embedding_dim: K, dimension of the tag vectors.
-        attribute_dim: G.
-        num_factors: F.
-        structure_length: k.
 
     Attributes:
         folded: [(k + 1) * tags, G], see :meth:`make_generation_fast_`; None before it is called.
@@ -80,26 +75,18 @@ class ScNlmEncoder(ConditionEncoder):
 
     folded: Optional[Tensor]
 
-    def __init__(
-        self,
-        tags: Any,
-        content: ContentProjection,
-        *,
-        embedding_dim: int,
-        attribute_dim: int,
-        num_factors: int,
-        structure_length: int,
-    ) -> None:
+    def __init__(self, tags: Any, content: ContentProjection, cfg: ScNlmConfig) -> None:
         super().__init__()
         self.content = content
         self.pad = tags.pad()
         self.stop = tags.eos()
-        self.structure_length = structure_length
-        self.tag_embedding = nn.Embedding(len(tags), embedding_dim)
-        nn.init.normal_(self.tag_embedding.weight, std=embedding_dim**-0.5)
-        self.structure = ContextWindow(structure_length + 1, embedding_dim, attribute_dim)
-        self.structure_bias = nn.Parameter(torch.zeros(attribute_dim))
-        self.factor_proj = nn.Linear(attribute_dim, num_factors, bias=False)
+        self.structure_length = k = cfg.structure_length
+        K, G = cfg.embedding_dim, cfg.attribute_dim
+        self.tag_embedding = nn.Embedding(len(tags), K)
+        nn.init.normal_(self.tag_embedding.weight, std=K**-0.5)
+        self.structure = ContextWindow(k + 1, K, G)
+        self.structure_bias = nn.Parameter(torch.zeros(G))
+        self.factor_proj = nn.Linear(G, cfg.num_factors, bias=False)
         nn.init.xavier_uniform_(self.factor_proj.weight)
         # non-persistent: follows .to() but is not saved
         self.register_buffer("folded", None, persistent=False)
@@ -176,17 +163,8 @@ class ScNlmModel(LogBilinearModel):
             raise UserError(
                 "sc_nlm reads structures, but the data has none: tag it with scripts/tag_pos.py."
             )
-        encoder = ScNlmEncoder(
-            tags,
-            content_projection(cfg, task, cfg.attribute_dim),
-            embedding_dim=cfg.embedding_dim,
-            attribute_dim=cfg.attribute_dim,
-            num_factors=cfg.num_factors,
-            structure_length=cfg.structure_length,
-        )
-        decoder = FactoredDecoder(
-            task.target_dictionary, num_factors=cfg.num_factors, **decoder_options(cfg)
-        )
+        encoder = ScNlmEncoder(tags, content_projection(cfg, task, cfg.attribute_dim), cfg)
+        decoder = FactoredDecoder(task.target_dictionary, cfg)
         provenance = Provenance(
             symbols_of(task.target_dictionary),
             task.feature_attributes,

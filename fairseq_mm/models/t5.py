@@ -32,7 +32,7 @@ from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import Provenance, symbols_of
-from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder, T5Sizes
+from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder
 
 FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
 
@@ -94,17 +94,6 @@ def build_t5_parts(
     :class:`T5Decoder`.
     """
     dictionary = task.target_dictionary
-    sizes = T5Sizes(
-        model_dim=cfg.model_dim,
-        num_heads=cfg.attention_heads,
-        head_dim=cfg.head_dim,
-        inner_dim=cfg.ffn_dim,
-        gated=str(cfg.feed_forward) == "gated_gelu",
-        dropout=cfg.dropout,
-        epsilon=cfg.norm_epsilon,
-        num_buckets=cfg.relative_buckets,
-        max_distance=cfg.max_distance,
-    )
     # no padding_idx: the padding token is the start token, whose embedding must learn
     embedding = nn.Embedding(len(dictionary), cfg.model_dim)
     nn.init.normal_(embedding.weight)
@@ -113,21 +102,8 @@ def build_t5_parts(
         output = nn.Linear(cfg.model_dim, len(dictionary), bias=False)
         nn.init.normal_(output.weight, std=cfg.model_dim**-0.5)
     return (
-        encoder(
-            task.source_dictionary,
-            embedding,
-            sizes,
-            num_layers=cfg.encoder_layers,
-            max_positions=cfg.max_source_positions,
-        ),
-        decoder(
-            dictionary,
-            embedding,
-            sizes,
-            num_layers=cfg.decoder_layers,
-            max_positions=cfg.max_target_positions,
-            output=output,
-        ),
+        encoder(task.source_dictionary, embedding, cfg),
+        decoder(dictionary, embedding, cfg, output=output),
     )
 
 

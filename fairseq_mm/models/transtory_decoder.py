@@ -22,10 +22,10 @@ from fairseq.models import (
     register_model,
 )
 
-from fairseq_mm.models._image_sequence import StoryModel, build_glocal_encoder
+from fairseq_mm.models._image_sequence import GlocalEncoder, StoryModel, image_vectors
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._sentence_decoder import build_sentence_decoder
+from fairseq_mm.models._sentence_decoder import SentenceDecoder
 
 
 @dataclass
@@ -59,8 +59,14 @@ class TranstoryDecoderModel(StoryModel):
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
         check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
-        encoder = build_glocal_encoder(cfg, task, cfg.embedding_dim)
-        decoder = build_sentence_decoder(cfg, task, sees_all_images=False, encodes_sentence=False)
+        encoder = GlocalEncoder(image_vectors(task, cfg.picture_dim), cfg, cfg.embedding_dim)
+        decoder = SentenceDecoder(
+            task.target_dictionary,
+            task.separator_index,
+            cfg,
+            sees_all_images=False,
+            encodes_sentence=False,
+        )
         return cls(encoder, decoder, task)
 
 

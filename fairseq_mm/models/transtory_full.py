@@ -42,7 +42,7 @@ from fairseq_mm.models._image_sequence import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._sentence_decoder import build_sentence_decoder
+from fairseq_mm.models._sentence_decoder import SentenceDecoder
 from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
@@ -82,33 +82,28 @@ class TranstoryFullEncoder(ImageEncoder):
     """Transformer over the five images.
 
     Args:
-        images: Module from features to vectors of dimension E.
-        vector_dim: E.
-        num_heads: Number of heads, a divisor of E.
-        output_dim: Dimension of the memory.
+        images: Module from features to vectors of ``cfg.picture_dim``.
     """
 
-    def __init__(
-        self,
-        images: ImageVectors,
-        *,
-        vector_dim: int,
-        num_layers: int,
-        num_heads: int,
-        inner_dim: int,
-        output_dim: int,
-        dropout: float,
-        attention_dropout: Optional[float] = None,
-    ) -> None:
+    def __init__(self, images: ImageVectors, cfg: TranstoryFullConfig) -> None:
         super().__init__()
         self.pictures = images
+        attention_dropout = cfg.attention_dropout
         if attention_dropout is None:
-            attention_dropout = dropout
+            attention_dropout = cfg.dropout
+        # 0 is the default of the variant: one layer in section 4.3, three in the released code
+        default_layers = RELEASED_LAYERS if str(cfg.compat) == "released" else PAPER_LAYERS
         self.layers: Any = nn.ModuleList(
-            TransformerEncoderLayer(vector_dim, num_heads, inner_dim, dropout, attention_dropout)
-            for _ in range(num_layers)
+            TransformerEncoderLayer(
+                cfg.picture_dim,
+                cfg.encoder_attention_heads,
+                cfg.encoder_ffn_dim,
+                cfg.dropout,
+                attention_dropout,
+            )
+            for _ in range(cfg.encoder_layers or default_layers)
         )
-        self.output_proj = nn.Linear(vector_dim, output_dim)
+        self.output_proj = nn.Linear(cfg.picture_dim, cfg.embedding_dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
@@ -140,24 +135,13 @@ class TranstoryFullModel(StoryModel):
                 "decoder_attention_heads": "embedding_dim",
             },
         )
+        encoder = TranstoryFullEncoder(image_vectors(task, cfg.picture_dim), cfg)
+        # The released decoder sees only the image of its sentence, which tells sentences apart.
         is_released = str(cfg.compat) == "released"
-        encoder = TranstoryFullEncoder(
-            image_vectors(task, cfg.picture_dim),
-            vector_dim=cfg.picture_dim,
-            # 0 stands for the default of the chosen variant: section 4.3 has one layer, the
-            # released code three.
-            num_layers=cfg.encoder_layers or (RELEASED_LAYERS if is_released else PAPER_LAYERS),
-            num_heads=cfg.encoder_attention_heads,
-            inner_dim=cfg.encoder_ffn_dim,
-            output_dim=cfg.embedding_dim,
-            dropout=cfg.dropout,
-            attention_dropout=cfg.attention_dropout,
-        )
-        decoder = build_sentence_decoder(
-            # The released decoder sees the image of its sentence, which tells the sentences apart
-            # already.
+        decoder = SentenceDecoder(
+            task.target_dictionary,
+            task.separator_index,
             cfg,
-            task,
             sees_all_images=not is_released,
             encodes_sentence=not is_released,
         )

@@ -86,31 +86,13 @@ class VseConfig(FairseqDataclass):
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder from words to one vector, not yet of unit length.
+    """Encoder from words to one vector, not yet of unit length."""
 
-    Args:
-        kind: ``lstm``, ``gru`` or ``bow``.
-        word_dim: Dimension of the word vectors.
-        embed_dim: K.
-        diagonal_peepholes: True if the LSTM has diagonal peephole matrices.
-        signs: Special tokens that are read with the words: ``none``, ``end`` or ``both``.
-    """
-
-    def __init__(
-        self,
-        dictionary: Any,
-        *,
-        kind: str = "lstm",
-        word_dim: int = 300,
-        embed_dim: int = 300,
-        diagonal_peepholes: bool = False,
-        signs: str = "none",
-        word_dropout: float = 0.0,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, dictionary: Any, cfg: VseConfig) -> None:
         super().__init__()
-        self.kind = kind
-        self.signs = signs
+        self.kind = kind = str(cfg.sentence_encoder)
+        self.signs = str(cfg.sentence_signs)
+        word_dim, embed_dim = cfg.word_dim, cfg.embed_dim
         self.pad, self.end, self.begin = dictionary.pad(), dictionary.eos(), dictionary.bos()
         self.embedding = nn.Embedding(len(dictionary), word_dim, padding_idx=self.pad)
         nn.init.uniform_(self.embedding.weight, -_INITIAL_WORDS, _INITIAL_WORDS)
@@ -119,15 +101,15 @@ class SentenceEncoder(nn.Module):
         self.recurrence: Optional[nn.Module] = None
         self.sum_proj: Optional[nn.Module] = None
         if kind == "lstm":
-            self.recurrence = PeepholeLSTM(word_dim, embed_dim, diagonal=diagonal_peepholes)
+            self.recurrence = PeepholeLSTM(word_dim, embed_dim, diagonal=cfg.diagonal_peepholes)
         elif kind == "gru":
             self.recurrence = nn.GRU(word_dim, embed_dim, batch_first=True)
             _reset_gru(self.recurrence)
         elif word_dim != embed_dim:
             self.sum_proj = nn.Linear(word_dim, embed_dim, bias=False)
             nn.init.xavier_uniform_(self.sum_proj.weight)
-        self.word_dropout = nn.Dropout(word_dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.word_dropout = nn.Dropout(cfg.word_dropout)
+        self.dropout = nn.Dropout(cfg.dropout)
 
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Add the special tokens that the encoder reads to words [B, T], right-padded.
@@ -190,35 +172,20 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     """Model that embeds images and sentences in one space.
 
     Args:
-        sentence_encoder: Module from tokens [B, T] to vectors [B, embed_dim].
+        sentence_encoder: Module from tokens [B, T] to vectors [B, K].
         feature_dim: D, dimension of the image's feature vector.
-        embed_dim: K.
-        image_norm: When image vectors are scaled to unit length: ``always``, in ``evaluation`` or
-            ``never``.
-        feature_scaling: Scaling of the image's feature vector, see
-            :func:`fairseq_mm.models._pooled_features.scale_vectors`.
-        feature_dropout: Dropout of the scaled vector.
     """
 
-    def __init__(
-        self,
-        sentence_encoder: SentenceEncoder,
-        feature_dim: int,
-        embed_dim: int,
-        *,
-        image_norm: str = "always",
-        feature_scaling: str = "scale",
-        feature_dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, sentence_encoder: SentenceEncoder, feature_dim: int, cfg: VseConfig) -> None:
         super().__init__()
         self.sentence_encoder = sentence_encoder
-        self.image_proj = nn.Linear(feature_dim, embed_dim)
+        self.image_proj = nn.Linear(feature_dim, cfg.embed_dim)
         nn.init.xavier_uniform_(self.image_proj.weight)
         nn.init.zeros_(self.image_proj.bias)
-        self.embed_dim = embed_dim
-        self.image_norm = image_norm
-        self.feature_scaling = feature_scaling
-        self.feature_dropout = nn.Dropout(feature_dropout)
+        self.embed_dim = cfg.embed_dim
+        self.image_norm = str(cfg.image_norm)
+        self.feature_scaling = str(cfg.feature_scaling)
+        self.feature_dropout = nn.Dropout(cfg.feature_dropout)
 
     @classmethod
     def build_model(cls, cfg: VseConfig, task: Any) -> "VseModel":
@@ -228,29 +195,13 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
             UserError: if an option is out of range, or the word vectors do not fit.
         """
         check_sizes(VseConfig, cfg)
-        encoder = SentenceEncoder(
-            task.target_dictionary,
-            kind=str(cfg.sentence_encoder),
-            word_dim=cfg.word_dim,
-            embed_dim=cfg.embed_dim,
-            diagonal_peepholes=cfg.diagonal_peepholes,
-            signs=str(cfg.sentence_signs),
-            word_dropout=cfg.word_dropout,
-            dropout=cfg.dropout,
-        )
+        encoder = SentenceEncoder(task.target_dictionary, cfg)
         if cfg.word_vectors:
             fill_word_vectors(
                 encoder.embedding, *task.read_word_vectors(cfg.word_vectors, cfg.word_dim)
             )
         encoder.embedding.weight.requires_grad_(not cfg.fixed_words)
-        model = cls(
-            encoder,
-            task.feature_dim,
-            cfg.embed_dim,
-            image_norm=str(cfg.image_norm),
-            feature_scaling=str(cfg.feature_scaling),
-            feature_dropout=cfg.feature_dropout,
-        )
+        model = cls(encoder, task.feature_dim, cfg)
         model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model
 
