@@ -145,7 +145,7 @@ def _convert_pretrained(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
     layout = LAYOUTS[kind]
-    # by name, so that BART does not import T5's code and the libraries of its tokenizer
+    # imported by name, so that each conversion imports its own module alone
     module = importlib.import_module(f"fairseq_mm.conversion.{layout.module}")
     options: dict[str, Any] = {name: getattr(args, name) for name in layout.options}
     if state is not None:
@@ -174,7 +174,7 @@ def _convert_released(
     from fairseq_mm.conversion.released_vse import read_released_vse
     from fairseq_mm.conversion.released_vsepp import read_released_vsepp
 
-    # before the source is read, which may take minutes
+    # an output that cannot be written fails here, not after minutes of conversion
     check_output_folder(args.output, overwrite=args.overwrite, reads=args.source)
     if state is None:
         released = read_released_vse(args.source)
@@ -210,7 +210,7 @@ def _released_usage(result: Any, *, is_story: bool) -> list[str]:
         use = f"generate: fairseq-mm tell IMAGE IMAGE IMAGE IMAGE IMAGE --checkpoint {folder} "
         use += "--preset paper"
     else:
-        # the network was trained on text of this tokenizer: other words are unknown to it
+        # the model was trained on text of this tokenizer: other tokens are unknown to it
         data, more, task = "captions", f" {released.tokenizer}", "multimodal_captioning"
         criterion = f"pairwise_ranking {' '.join(format_flags(released.criterion))}"
         use = f"rank: fairseq-mm rank DATA --checkpoint {folder}"

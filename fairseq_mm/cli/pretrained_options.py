@@ -3,9 +3,10 @@
   fairseq-mm pretrained-options bart-base/model.pt
   fairseq-mm pretrained-options bart-base --hydra
 
---finetune-from-model takes weights from a checkpoint, but no options: fairseq's bart_base has no
-dropout of attention weights and activations, with which facebook/bart-base was published. The
-recipes pass the printed options to fairseq-train, before the options of their caller:
+--finetune-from-model takes weights from a checkpoint, but no options.
+facebook/bart-base was published with dropout of attention weights and
+activations, which fairseq's bart_base does not have. The recipes pass the
+printed options to fairseq-train, before the options of their caller:
 
     --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1
 
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    # first: the modules below import fairseq, which logs on import
     register_quietly()
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path
     from fairseq_mm.conversion.pretrained_dropouts import pretrained_dropouts

@@ -1,4 +1,4 @@
-"""Records, output files and progress of the subcommands that generate texts.
+"""Records, output files and progress bars of the subcommands that generate texts.
 
 A record has ``id``, ``hypothesis`` and ``score``, then the fields of its task, then its provenance:
 ``options``, ``checkpoint`` (SHA-256) and ``extractor``.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Optional, TextIO
 
 from fairseq_mm.data.output_file import output_file
 
+# for annotations alone: these modules import torch, which takes seconds
 if TYPE_CHECKING:
     from fairseq_mm.generation.config import GenerationConfig
     from fairseq_mm.inference.generator import Generator
@@ -34,15 +35,16 @@ def open_output(path: Optional[str]) -> Iterator[TextIO]:
 
 
 def progress_bar(total: int, unit: str, *, many: int = 50) -> Any:
-    """Return a progress bar on stderr; it is disabled if stderr is no terminal.
+    """Return a progress bar on stderr, disabled for fewer than ``many`` inputs.
 
     Args:
         total: Number of inputs.
         unit: Plural noun for the inputs, such as ``images``.
-        many: Number of inputs below which the bar is disabled.
+        many: Number of inputs from which a bar is shown.
     """
     from tqdm import tqdm
 
+    # disable=None, unlike False, disables the bar if stderr is no terminal
     return tqdm(total=total, unit=f" {unit}", file=sys.stderr, disable=total < many or None)
 
 
@@ -60,9 +62,10 @@ def json_line(
         name: Id of the input.
         hypotheses: Hypotheses, best first; if there are several, all of them are in the record.
         others: Further fields of the record.
-        as_line: Write the tokens of a hypothesis instead of its detokenized text.
+        as_line: True for the tokens of a hypothesis instead of its detokenized text.
         each: Further fields of each hypothesis (default: none).
     """
+    # the best hypothesis is always a field of its own, where `score` looks for it
     entries = [
         {"hypothesis": best.line if as_line else best.text, "score": round(best.score, 4)}
         for best in hypotheses
@@ -73,7 +76,7 @@ def json_line(
 
 
 def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the fields of ``--best-of`` for each hypothesis; none without the option."""
+    """Return the fields of ``--best-of`` for each hypothesis; empty without the option."""
     if args.best_of is None:
         return []
     return [
@@ -83,7 +86,7 @@ def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dic
 
 
 def rank_paths(args: argparse.Namespace) -> list[str]:
-    """Return the paths that ``--output`` names: with ``{k}``, one for each rank of ``--nbest``."""
+    """Return the paths that ``--output`` names: with ``{k}``, one path per rank of ``--nbest``."""
     ranks = range(1, (args.nbest or 1) + 1) if RANK in args.output else [1]
     return [args.output.replace(RANK, str(rank)) for rank in ranks]
 

@@ -22,15 +22,16 @@ def run_script(
     """Parse the command line, run a program and return its exit status.
 
     Args:
-        description: Docstring of the program.
-        add_arguments: Functions that add the program's arguments to the parser.
+        description: Docstring of the program, for its help.
+        add_arguments: Functions that add arguments to the parser.
         run: Function from parsed arguments to the exit status.
     """
     parser = Parser(description=description)
     for add in add_arguments:
         add(parser)
     args = parser.parse_args()
-    logging.getLogger().setLevel(logging.WARNING)  # fairseq, imported by now, asked for all
+    # importing fairseq sets the root logger to INFO, and every library would report its work
+    logging.getLogger().setLevel(logging.WARNING)
     try:
         return run(args)
     except UserError as error:
@@ -38,4 +39,4 @@ def run_script(
         return EXIT_STATUS
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
-        return 130
+        return 130  # as a shell reports SIGINT

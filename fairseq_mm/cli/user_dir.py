@@ -1,8 +1,6 @@
-"""Print the folder that fairseq's commands get as --user-dir.
+"""Prints the folder of this package, for --user-dir of fairseq's commands.
 
-  fairseq-train --user-dir "$(fairseq-mm user-dir)"
-
-It is the package's own, wherever that is installed.
+fairseq-train --user-dir "$(fairseq-mm user-dir)"
 """
 
 import argparse
@@ -10,7 +8,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
+    """Add no arguments; every subcommand has this function."""
 
 
 def run(args: argparse.Namespace) -> None:

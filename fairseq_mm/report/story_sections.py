@@ -101,5 +101,5 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
 
 def past_section(rows: Sequence[Mapping[str, Optional[float]]]) -> Section:
-    """Return the table of ``Inspection.head_figures`` in :mod:`analysis.story_inspection`."""
+    """Return the table of ``Inspection.head_figures`` in ``analysis.story_inspection``."""
     return section("Attention to the story so far", "story_past.html", rows=rows)
