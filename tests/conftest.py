@@ -3,11 +3,12 @@
 import gc
 import logging
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 
@@ -61,6 +62,35 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture
+def run_script(monkeypatch, capsys) -> Callable[..., tuple[Any, str, str]]:
+    """Runs a file of ``scripts/`` in this process: exit status, stdout, stderr."""
+
+    def run(name: str, *arguments: Any) -> tuple[Any, str, str]:
+        path = str(Path(__file__).parents[1] / "scripts" / name)
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            runpy.run_path(path, run_name="__main__")
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def run_command(capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``fairseq-mm`` in this process: exit status, stdout, stderr."""
+    from fairseq_mm.cli.main import main
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        capsys.readouterr()  # what was printed before is not the command's
+        status = main([*map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -33,25 +33,6 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def examine(capsys, monkeypatch):
-    """Runs the command without its checks of the environment: exit status, lines, problems."""
-    for name in ("check_torchvision_fits", "check_fairseq"):
-        monkeypatch.setattr(environment, name, list)
-
-    def run(*arguments):
-        capsys.readouterr()
-        status = main(["doctor", *map(str, arguments)])
-        lines = capsys.readouterr().out.splitlines()
-        problems = [line for line in lines if line.startswith("PROBLEM")]
-        assert all(" -> " in line for line in problems)
-        assert status == (2 if problems else 0)
-        assert lines[-1].startswith(str(len(problems)) if problems else "no problem found")
-        return status, lines, problems
-
-    return run
-
-
 def test_a_whole_installation_has_no_problem(capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -11,9 +11,7 @@ from toy_data import make_captions_folder, run_fairseq
 from toy_story_models import make_story_folder, train_stories
 from toy_text_models import save_text_model
 
-from fairseq_mm.cli import doctor_environment as environment
 from fairseq_mm.cli.doctor_data import KINDS, LANGUAGE_MODELS, find_data_folder
-from fairseq_mm.cli.main import main
 from fairseq_mm.models._provenance import fingerprint
 from fairseq_mm.prepare import prompts
 
@@ -24,25 +22,6 @@ LSTM = "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 6"
 @pytest.fixture
 def data(tmp_path):
     return make_story_folder(tmp_path / "data")
-
-
-@pytest.fixture
-def examine(capsys, monkeypatch):
-    """Runs the command without its checks of the environment: lines, problems."""
-    for name in ("check_torchvision_fits", "check_fairseq"):
-        monkeypatch.setattr(environment, name, list)
-
-    def run(*arguments):
-        capsys.readouterr()
-        status = main(["doctor", *map(str, arguments)])
-        lines = capsys.readouterr().out.splitlines()
-        problems = [line for line in lines if line.startswith("PROBLEM")]
-        found = [line for line in lines if line.startswith(("PROBLEM", "note"))]
-        assert all(" -> " in line for line in found)
-        assert status == (2 if problems else 0)
-        return lines, problems
-
-    return run
 
 
 def matches(pattern, lines):
@@ -67,7 +46,7 @@ def test_the_layout_is_that_of_prepare():
 
 @pytest.mark.parametrize("part", ["", "prompts", "stories"])
 def test_a_whole_folder_of_stories_has_no_problem(examine, data, part):
-    lines, problems = examine("--data", data / part)
+    _, lines, problems = examine("--data", data / part)
     assert problems == []
     assert matches(r"^ok +\S+dict\.wp_source\.txt: 13 words$", lines)
     assert matches(r"^ok +\S+dict\.wp_target\.txt: \d+ words$", lines)
@@ -116,7 +95,7 @@ def test_broken_dictionaries_of_stories_are_found(examine, data, name, content, 
     (data / name).unlink()
     if content is not None:
         (data / name).write_text(content)
-    _, problems = examine("--data", data)
+    *_, problems = examine("--data", data)
     assert matches(message, problems)
 
 
@@ -125,7 +104,7 @@ def test_a_language_models_dictionary_must_be_that_of_the_pairs(examine, data):
     first, second, *rest = path.read_text().splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]))
     (data / "prompts" / "dict.txt").open("a").write("more 1\n")
-    _, problems = examine("--data", data)
+    *_, problems = examine("--data", data)
     assert len(problems) == 2
     for part, side in (("prompts", "source"), ("stories", "target")):
         text = rf"{part}/dict\.txt: is not the dictionary of the pairs, dict\.wp_{side}\.txt -> "
@@ -135,7 +114,7 @@ def test_a_language_models_dictionary_must_be_that_of_the_pairs(examine, data):
 def test_language_models_folders_are_optional(examine, data):
     shutil.rmtree(data / "prompts")
     (data / "prepare.json").write_text('{"kind": "prompts", "options": {}}')
-    lines, problems = examine("--data", data)
+    _, lines, problems = examine("--data", data)
     assert problems == []
     assert matches(r"^note .*prompts: is missing; it is for language models only -> prep", lines)
 
@@ -143,7 +122,7 @@ def test_language_models_folders_are_optional(examine, data):
 def test_folders_of_fairseq_preprocess_need_no_language_models_folders(examine, data):
     for part in ("prompts", "stories"):
         shutil.rmtree(data / part)
-    lines, problems = examine("--data", data)
+    _, lines, problems = examine("--data", data)
     assert problems == []
     assert not any("is missing" in line or "fairseq-mm prepare" in line for line in lines)
 
@@ -154,7 +133,7 @@ def test_halves_of_pairs_that_do_not_agree_are_found(examine, data):
         write_text(base, target, ["I opened the door"] * 7)
     text = data / "text" / "valid.wp_source"
     text.write_text("".join(text.read_text().splitlines(keepends=True)[:-2]))
-    _, problems = examine("--data", data)
+    *_, problems = examine("--data", data)
     assert len(problems) == 2
     assert matches(r"train: \S+wp_source\.idx has 8 lines, but \S+wp_target\.idx has 7:", problems)
     assert matches(r"valid: .* has 13 lines, but \S+text/valid\.wp_source has 11: .* ->", problems)
@@ -164,20 +143,20 @@ def test_empty_damaged_and_foreign_binaries_are_found(examine, data):
     (data / "stories" / "valid.idx").unlink()
     shutil.copy(data / "stories" / "train.bin", data / "prompts" / "train.bin")
     shutil.copy(data / "stories" / "train.idx", data / "prompts" / "train.idx")
-    _, problems = examine("--data", data)
+    *_, problems = examine("--data", data)
     assert matches(r"train: \S+prompts/train\.bin has the word number \d+, but the dict", problems)
     assert matches(r"valid: \S+stories/valid\.idx: no such file", problems)
     source = Dictionary.load(str(data / "dict.wp_source.txt"))
     lines = (data / "text" / "train.wp_source").read_text().splitlines()
     write_text(data / f"train.{PAIR}.wp_source", source, [lines[0], "", *lines[2:]])
     (data / f"valid.{PAIR}.wp_target.bin").write_bytes(b"")
-    _, problems = examine("--data", data)
+    *_, problems = examine("--data", data)
     assert matches(r"train: \S+wp_source\.idx: line 2 is empty \(1 empty in all\)", problems)
     assert matches(r"valid: \S+wp_target\.bin and \.idx cannot be read", problems)
     for side in ("source", "target"):
         for end in ("bin", "idx"):
             (data / f"train.{PAIR}.wp_{side}.{end}").unlink()
-    _, problems = examine("--data", data)
+    *_, problems = examine("--data", data)
     assert matches(r"train: \S+wp_source\.idx: no such file", problems)
 
 
@@ -186,7 +165,7 @@ def test_language_models_have_the_pairs_text(examine, data):
     lines = (data / "text" / "valid.wp_source").read_text().splitlines()
     longer = [*lines[:4], f"{lines[4]} door", *lines[5:]]
     write_text(data / "prompts" / "valid", source, longer)
-    _, (problem,) = examine("--data", data)
+    *_, (problem,) = examine("--data", data)
     assert re.search(
         r"valid: \S+prompts/valid\.idx must be of the same text as the pairs, but is not "
         r"\(line 5 differs\) -> prepare",
@@ -201,7 +180,7 @@ def test_texts_longer_than_the_default_positions_are_noted(examine, data):
     for base in (data / f"train.{PAIR}.wp_target", data / "stories" / "train"):
         write_text(base, target, longer)
     (data / "text" / "train.wp_target").write_text("".join(f"{line}\n" for line in longer))
-    found, problems = examine("--data", data)
+    _, found, problems = examine("--data", data)
     assert problems == []
     (line,) = matches(r"^note +train: ", found)
     assert re.search(
@@ -216,7 +195,7 @@ def test_a_folder_without_splits_is_found(examine, data):
     for path in [*data.glob("*.bin"), *data.glob("*.idx"), *data.glob("*/*.idx")]:
         path.unlink()
     shutil.rmtree(data / "text")
-    _, (problem,) = examine("--data", data)
+    *_, (problem,) = examine("--data", data)
     assert re.search(r"has none of the splits train, valid, test -> run fairseq-mm prep", problem)
 
 
@@ -229,7 +208,7 @@ def test_checkpoints_of_stories_and_their_data_have_no_problem(examine, data, wo
     pair = {"words": words["target"], "source_words": words["source"]}
     story = save_text_model(tmp_path / "story.pt", **pair)
     for options in ((), ("--data", data), ("--data", data / "prompts")):
-        lines, problems = examine("--checkpoint", story, *options)
+        _, lines, problems = examine("--checkpoint", story, *options)
         assert problems == []
         assert matches(r"story\.pt: --arch conv_story_tiny, --task translation, ", lines)
         for side in ("source", "target"):
@@ -241,14 +220,14 @@ def test_language_models_are_of_either_half(examine, data, words, tmp_path):
     for side, part in (("source", "prompts"), ("target", "stories")):
         model = save_text_model(tmp_path / f"{part}.pt", "gcnn_lm_tiny", words=words[side])
         for folder in (data, data / part):
-            lines, problems = examine("--checkpoint", model, "--data", folder)
+            _, lines, problems = examine("--checkpoint", model, "--data", folder)
             assert problems == []
             count, found = len(words[side]), fingerprint(words[side])
             assert f"ok       checkpoint: dictionary of {count} words, {found}" in lines
-    _, (problem,) = examine("--checkpoint", model, "--data", data / "prompts")
+    *_, (problem,) = examine("--checkpoint", model, "--data", data / "prompts")
     assert f"(fingerprint {found}), but dict.txt of the data folder has 13" in problem
     model = save_text_model(tmp_path / "other.pt", "gcnn_lm_tiny", words=["some", "other"])
-    _, (problem,) = examine("--checkpoint", model, "--data", data)
+    *_, (problem,) = examine("--checkpoint", model, "--data", data)
     known = fingerprint(["some", "other"])
     assert problem.count(f"trained with a dictionary of 2 words (fingerprint {known})") == 2
     assert "-> use the folder that it was trained on" in problem
@@ -261,7 +240,7 @@ def test_both_dictionaries_of_a_story_model_are_compared(examine, data, words, t
         ("target", {"words": words["target"][1:], "source_words": words["source"]}),
     ):
         story = save_text_model(tmp_path / "story.pt", **pair)
-        _, (problem,) = examine("--checkpoint", story, "--data", data)
+        *_, (problem,) = examine("--checkpoint", story, "--data", data)
         ours = turned if side == "source" else words["target"][1:]
         assert f"a dictionary of {len(ours)} words (fingerprint {fingerprint(ours)}), but the " in (
             problem
@@ -273,7 +252,7 @@ def test_both_dictionaries_of_a_story_model_are_compared(examine, data, words, t
 def test_models_and_folders_of_two_kinds_are_found(examine, data, tmp_path):
     captions = make_captions_folder(tmp_path / "captions")
     story = save_text_model(tmp_path / "story.pt")
-    _, (problem,) = examine("--checkpoint", story, "--data", captions)
+    *_, (problem,) = examine("--checkpoint", story, "--data", captions)
     assert re.search(
         r"a model of prompts \(--task translation\), but \S+ has captions -> name", problem
     )
@@ -284,7 +263,7 @@ def test_models_and_folders_of_two_kinds_are_found(examine, data, tmp_path):
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_fairseq(monkeypatch, "train", *command.split())
-    _, (problem,) = examine("--checkpoint", tmp_path / "checkpoint_last.pt", "--data", data)
+    *_, (problem,) = examine("--checkpoint", tmp_path / "checkpoint_last.pt", "--data", data)
     assert re.search(
         r"a model of images \(--task multim\w+\), but \S+ has prompts -> name", problem
     )
@@ -298,31 +277,31 @@ def test_broken_checkpoints_of_stories_are_found(examine, tmp_path):
 
     name = "decoder.output_proj.bias"
     path = change_checkpoint(story, tmp_path / "inf.pt", weights={name: spoil})
-    _, (problem,) = examine("--checkpoint", path)
+    *_, (problem,) = examine("--checkpoint", path)
     assert re.search(r"decoder\.output_proj\.bias has NaN or infinite values -> name a", problem)
     path = change_checkpoint(story, tmp_path / "words.pt", provenance={"words": ["one"]})
-    _, (problem,) = examine("--checkpoint", path)
+    *_, (problem,) = examine("--checkpoint", path)
     assert re.search(r"words\.pt: its weights do not fit --arch conv_story_tiny: ", problem)
     path = change_checkpoint(story, tmp_path / "images.pt", provenance={"feature_dim": 7})
-    _, (problem,) = examine("--checkpoint", path)
+    *_, (problem,) = examine("--checkpoint", path)
     assert re.search(r"images\.pt: --arch conv_story_tiny reads images or videos, but was", problem)
 
 
 def test_fairseqs_own_models_take_a_folders_dictionaries(examine, data, tmp_path):
     options = f"{LSTM} --task hierarchical_story --max-epoch 1"
     lstm = train_stories(data, tmp_path / "lstm", "lstm", options)
-    lines, problems = examine("--checkpoint", lstm)
+    _, lines, problems = examine("--checkpoint", lstm)
     assert problems == []
     assert matches(
         r"^note +checkpoint: carries no dictionary, as none of fairseq's own models does \(--arch "
         r"lstm\) -> name its data folder too: --data$",
         lines,
     )
-    lines, problems = examine("--checkpoint", lstm, "--data", data)
+    _, lines, problems = examine("--checkpoint", lstm, "--data", data)
     assert problems == []
     assert matches(r"^ok +checkpoint: carries no dictionary \(fairseq's --arch lstm\); it", lines)
     other = make_story_folder(tmp_path / "other")
     for path in (other / "dict.wp_source.txt", other / "prompts" / "dict.txt"):
         path.open("a").write("more 1\n")
-    _, (problem,) = examine("--checkpoint", lstm, "--data", other)
+    *_, (problem,) = examine("--checkpoint", lstm, "--data", other)
     assert re.search(r"its weights do not fit --arch lstm: .* ->", problem)

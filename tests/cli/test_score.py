@@ -40,16 +40,6 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write_file(name, text):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return str(path)
-
-    return write_file
-
-
-@pytest.fixture
 def score(data, tmp_path, capsys):
     """Runs the command; returns exit status, figures by name, stdout, stderr."""
 

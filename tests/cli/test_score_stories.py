@@ -21,16 +21,6 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write_file(name, text):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return str(path)
-
-    return write_file
-
-
-@pytest.fixture
 def score(tmp_path, capsys):
     def run(*arguments):
         out = tmp_path / "out.json"

@@ -1,5 +1,6 @@
 """``fairseq-mm tell``: what is printed, refusals before any work, the exit status."""
 
+import functools
 import hashlib
 import io
 import json
@@ -10,7 +11,6 @@ from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, save_text_model
 
 import fairseq_mm
-from fairseq_mm.cli.main import main
 from fairseq_mm.inference.generator import generate_prompts
 
 LENGTH = ["--min-len", "3", "--max-len-b", "8"]
@@ -28,16 +28,9 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture
-def tell(capsys):
+def tell(run_command):
     """Runs the command: exit status, stdout, stderr."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        status = main(["tell", "--device", "cpu", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return functools.partial(run_command, "tell", "--device", "cpu")
 
 
 @pytest.fixture

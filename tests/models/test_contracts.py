@@ -15,6 +15,7 @@ import pytest
 import torch
 from numerics import assert_close
 from omegaconf import OmegaConf
+from toy_bart import TINY_BART
 from toy_data import (
     build_model,
     make_dictionary,
@@ -245,15 +246,6 @@ class Language:
         pass
 
 
-TINY_BART = {
-    "encoder_embed_dim": 8,
-    "encoder_ffn_embed_dim": 12,
-    "encoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_ffn_embed_dim": 10,
-    "decoder_layers": 2,
-    "decoder_attention_heads": 2,
-}
 SYSTEMS = {
     "m_rnn": Captions(),
     "m_rnn_base": Captions(),

@@ -44,12 +44,9 @@ def folders(tmp_path):
 
 
 @pytest.fixture
-def join(tmp_path, capsys):
+def join(run_command, tmp_path):
     def call(*arguments):
-        capsys.readouterr()
-        status = main(["prepare", "join", *map(str, arguments), "--output", str(tmp_path / "out")])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
+        return run_command("prepare", "join", *arguments, "--output", tmp_path / "out")
 
     return call
 

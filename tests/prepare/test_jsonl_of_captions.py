@@ -9,17 +9,6 @@ from fairseq_mm.prepare.captions import TABLE
 from fairseq_mm.prepare.jsonl import read_jsonl
 
 
-@pytest.fixture
-def jsonl(tmp_path):
-    def write(*entries, name="data.jsonl"):
-        path = tmp_path / name
-        lines = [entry if isinstance(entry, str) else json.dumps(entry) for entry in entries]
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        return path
-
-    return write
-
-
 def read(paths, **options):
     return read_jsonl(TABLE, paths, **options)
 

@@ -10,17 +10,6 @@ from fairseq_mm.prepare.jsonl import read_jsonl
 from fairseq_mm.prepare.visual_stories import TABLE
 
 
-@pytest.fixture
-def jsonl(tmp_path):
-    def write(*entries, name="data.jsonl"):
-        path = tmp_path / name
-        lines = [entry if isinstance(entry, str) else json.dumps(entry) for entry in entries]
-        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        return path
-
-    return write
-
-
 def entry(number, **more):
     return {
         "images": [f"a{number}/{k}.jpg" for k in "pqrst"],

@@ -19,14 +19,11 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def prepare(data, tmp_path, capsys):
+def prepare(run_command, data, tmp_path):
     """Runs the command on ``data``; returns exit status, stdout, stderr."""
 
     def call(*options, files=(data,)):
-        arguments = [*files, "--output", tmp_path / "out", *options]
-        status = main(["prepare", "captions", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
+        return run_command("prepare", "captions", *files, "--output", tmp_path / "out", *options)
 
     return call
 

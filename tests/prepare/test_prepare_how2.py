@@ -1,9 +1,6 @@
 """``scripts/prepare_how2.py``: the release becomes a data folder with features."""
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +9,12 @@ import toy_subwords
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.subwords import Subwords
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_how2.py"
-
 
 @pytest.fixture
-def run_script(tmp_path, monkeypatch, capsys):
+def prepare(run_script, tmp_path):
     def call(*options):
-        argv = [SCRIPT, *options, "--output", tmp_path / "out", "--workers", 1]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
-        with pytest.raises(SystemExit) as exit_:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
+        out = tmp_path / "out"
+        return run_script("prepare_how2.py", *options, "--output", out, "--workers", 1)
 
     return call
 
@@ -43,16 +34,16 @@ def release(tmp_path):
     return tmp_path
 
 
-def test_text_and_features_become_a_data_folder(run_script, release):
+def test_text_and_features_become_a_data_folder(prepare, release):
     options = [release / "text", "--features", release / "actions"]
-    status, out, err = run_script(*options)
+    status, out, err = prepare(*options)
     assert (status, out) == (2, "")
     assert err == (
         f"fairseq-mm prepare: {release}/text/sum_train/tran.tok.txt:2: video b is missing "
         f"({release}/actions has no b.npy); of 3 train videos 1 lack features. --missing drop "
         "leaves them out.\n"
     )
-    status, out, err = run_script(*options, "--missing", "drop")
+    status, out, err = prepare(*options, "--missing", "drop")
     assert status == 0
     assert err.splitlines() == [
         "train: 3 videos read, 73,993 in the paper",
@@ -72,7 +63,7 @@ def test_text_and_features_become_a_data_folder(run_script, release):
     assert (folder / "text" / "train.tran").read_text() == "tran of the video\n" * 2
     store = FeatureStore(folder / "features.h5")
     assert list(store.ids) == ["a", "c", "d", "e"]
-    status, out, _ = run_script(*options, "--missing", "drop", "--overwrite")
+    status, out, _ = prepare(*options, "--missing", "drop", "--overwrite")
     assert status == 0
     assert out.splitlines()[-1] == (
         f"{folder}/features.h5 has the features of all 4 videos already and stays; delete it to "
@@ -80,8 +71,8 @@ def test_text_and_features_become_a_data_folder(run_script, release):
     )
 
 
-def test_text_alone_of_some_splits_is_enough(run_script, release):
-    status, _, _ = run_script(release / "text", "--valid", "--test", "sum_cv")
+def test_text_alone_of_some_splits_is_enough(prepare, release):
+    status, _, _ = prepare(release / "text", "--valid", "--test", "sum_cv")
     assert status == 0
     files = {path.name for path in (release / "out").glob("*.visual_ids")}
     assert files == {"train.visual_ids", "test.visual_ids"}
@@ -93,9 +84,9 @@ SETS = (
 )
 
 
-def test_the_twelve_real_videos_are_prepared(run_script, shared_data, tmp_path):
+def test_the_twelve_real_videos_are_prepared(prepare, shared_data, tmp_path):
     clips = shared_data("how2/clips")
-    status, out, err = run_script(
+    status, out, err = prepare(
         clips / "text", *SETS.split(), "--features", clips / "video_action_features"
     )
     assert (status, err) == (0, "")
@@ -125,11 +116,11 @@ def test_the_twelve_real_videos_are_prepared(run_script, shared_data, tmp_path):
     assert first["references"][0].startswith("learn tips on how to design your garden around a col")
 
 
-def test_the_twelve_real_videos_are_prepared_in_pieces(run_script, shared_data, tmp_path):
+def test_the_twelve_real_videos_are_prepared_in_pieces(prepare, shared_data, tmp_path):
     text = shared_data("how2/clips") / "text"
     sentences = (text / "sum_train" / "tr_tran_text.txt").read_text().split(" . ")
     model = toy_subwords.write_sentencepiece(tmp_path / "m", sentences=sentences, size=200)
-    status, _, err = run_script(
+    status, _, err = prepare(
         text, *SETS.split(), "--subwords", "sentencepiece", "--sentencepiece-model", model
     )
     assert (status, err) == (0, "")

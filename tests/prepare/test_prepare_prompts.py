@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from fairseq_mm.cli.main import main
-
 
 @pytest.fixture
 def data(tmp_path):
@@ -18,14 +16,12 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def prepare(data, tmp_path, capsys):
+def prepare(run_command, data, tmp_path):
     """Runs the command on ``data``; returns exit status, stdout, stderr."""
 
     def call(*options):
-        arguments = [data, "--output", tmp_path / "out", "--workers", 1, *options]
-        status = main(["prepare", "prompts", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
+        options = ("--output", tmp_path / "out", "--workers", 1, *options)
+        return run_command("prepare", "prompts", data, *options)
 
     return call
 

@@ -1,8 +1,6 @@
 """``scripts/prepare_*.py``: each reads its release and writes a data folder."""
 
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,17 +12,12 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 @pytest.fixture
-def run_script(tmp_path, monkeypatch, capsys):
+def prepare(run_script, tmp_path):
     """Runs a script with ``--output`` and ``--threshold 1``; returns status, stdout, stderr."""
 
     def call(name, *arguments):
-        options = ["--output", tmp_path / "out", "--threshold", 1]
-        argv = [SCRIPTS / f"{name}.py", *arguments, *options]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
-        with pytest.raises(SystemExit) as exit_:
-            runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
+        options = ("--output", tmp_path / "out", "--threshold", 1)
+        return run_script(f"{name}.py", *arguments, *options)
 
     return call
 
@@ -77,8 +70,8 @@ def images_of(report):
     return {split: counts["images"] for split, counts in report["counts"].items()}
 
 
-def test_flickr8k(run_script, flickr8k, report):
-    status, out, err = run_script("prepare_flickr8k", flickr8k)
+def test_flickr8k(prepare, flickr8k, report):
+    status, out, err = prepare("prepare_flickr8k", flickr8k)
     assert status == 0
     assert "exception, captions without a split: 1 (9_x.jpg; all in prepare.json)" in out
     assert "train: 1 images found, 6,000 expected (flickr8k, split official)" in err
@@ -89,8 +82,8 @@ def test_flickr8k(run_script, flickr8k, report):
     assert len(report()["deviations"]) == 2
 
 
-def test_strict_turns_a_deviation_into_an_error(run_script, flickr8k, tmp_path):
-    status, _, err = run_script("prepare_flickr8k", flickr8k, "--strict")
+def test_strict_turns_a_deviation_into_an_error(prepare, flickr8k, tmp_path):
+    status, _, err = prepare("prepare_flickr8k", flickr8k, "--strict")
     assert status == 2
     assert err.splitlines()[-1] == (
         "fairseq-mm prepare: --strict: train: 1 images found, 6,000 expected (flickr8k, split "
@@ -99,18 +92,18 @@ def test_strict_turns_a_deviation_into_an_error(run_script, flickr8k, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_flickr30k(run_script, karpathy, tmp_path, report):
-    assert run_script("prepare_flickr30k", karpathy("flickr30k"))[0] == 0
+def test_flickr30k(prepare, karpathy, tmp_path, report):
+    assert prepare("prepare_flickr30k", karpathy("flickr30k"))[0] == 0
     assert images_of(report()) == {"train": 1, "valid": 1, "test": 1}
     assert (tmp_path / "out" / "text" / "valid.txt").read_text() == "dog 1\n"
     table = tmp_path / "results.csv"
     table.write_text("".join(f"{n}.jpg| 0| Cat {n} .\n" for n in range(3)))
     arguments = [karpathy("flickr30k"), "--captions", table, "--overwrite"]
-    assert run_script("prepare_flickr30k", *arguments)[0] == 0
+    assert prepare("prepare_flickr30k", *arguments)[0] == 0
     assert (tmp_path / "out" / "text" / "valid.txt").read_text() == "cat 1\n"
 
 
-def test_coco_in_each_division(run_script, karpathy, annotations, tmp_path, report):
+def test_coco_in_each_division(prepare, karpathy, annotations, tmp_path, report):
     (tmp_path / "v.txt").write_text("7\n")
     (tmp_path / "t.txt").write_text("6\n")
     ids = ["--split-ids", f"valid={tmp_path / 'v.txt'}", f"test={tmp_path / 't.txt'}"]
@@ -120,18 +113,18 @@ def test_coco_in_each_division(run_script, karpathy, annotations, tmp_path, repo
         ("m_rnn", [*annotations, *ids], {"train": 2, "valid": 1, "test": 1}),
     ):
         arguments = [*arguments, "--split", division, "--overwrite"]
-        assert run_script("prepare_coco", *arguments)[0] == 0
+        assert prepare("prepare_coco", *arguments)[0] == 0
         assert report()["split"] == division
         assert images_of(report()) == images
 
 
-def test_coco_needs_its_division_named(run_script, karpathy):
-    status, _, err = run_script("prepare_coco", karpathy("coco"))
+def test_coco_needs_its_division_named(prepare, karpathy):
+    status, _, err = prepare("prepare_coco", karpathy("coco"))
     assert status == 2
     assert "the following arguments are required: --split" in err
 
 
-def test_iapr_tc12(run_script, tmp_path, report):
+def test_iapr_tc12(prepare, tmp_path, report):
     for number in range(4):
         path = tmp_path / "eng" / "00" / f"{number}.eng"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +136,7 @@ def test_iapr_tc12(run_script, tmp_path, report):
     (tmp_path / "test.txt").write_text("00/3\n")
     ids = ["--split-ids", f"train={tmp_path / 'train.txt'}", f"test={tmp_path / 'test.txt'}"]
     arguments = [tmp_path / "eng", *ids, "--valid-size", 1]
-    assert run_script("prepare_iapr_tc12", *arguments)[0] == 0
+    assert prepare("prepare_iapr_tc12", *arguments)[0] == 0
     assert images_of(report()) == {"train": 2, "valid": 1, "test": 1}
     assert report()["counts"]["test"]["captions"] == 2
     assert report()["split"] == "guillaumin, 1 valid images drawn with seed 1"
@@ -160,8 +153,8 @@ def test_iapr_tc12(run_script, tmp_path, report):
         (["test=a.txt", "test=b.txt"], "--split-ids gives test twice."),
     ],
 )
-def test_a_bad_list_of_splits_is_one_line(run_script, tmp_path, pairs, message):
-    status, _, err = run_script("prepare_iapr_tc12", tmp_path, "--split-ids", *pairs)
+def test_a_bad_list_of_splits_is_one_line(prepare, tmp_path, pairs, message):
+    status, _, err = prepare("prepare_iapr_tc12", tmp_path, "--split-ids", *pairs)
     assert status == 2
     assert err.startswith(f"fairseq-mm prepare: {message}")
 

@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 
 
@@ -41,14 +40,11 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def prepare(data, tmp_path, capsys):
+def prepare(run_command, data, tmp_path):
     """Runs the command on ``data``; returns exit status, stdout, stderr."""
 
     def call(*options):
-        arguments = [data, "--output", tmp_path / "out", *options]
-        status = main(["prepare", "stories", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
+        return run_command("prepare", "stories", data, "--output", tmp_path / "out", *options)
 
     return call
 

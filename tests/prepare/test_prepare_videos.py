@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import toy_subwords
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 
 
@@ -23,14 +22,12 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def prepare(data, tmp_path, capsys):
+def prepare(run_command, data, tmp_path):
     """Runs the command on ``data``; returns exit status, stdout, stderr."""
 
     def call(*options):
-        arguments = [data, "--output", tmp_path / "out", "--workers", 1, *options]
-        status = main(["prepare", "videos", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
+        options = ("--output", tmp_path / "out", "--workers", 1, *options)
+        return run_command("prepare", "videos", data, *options)
 
     return call
 

@@ -1,9 +1,6 @@
 """``scripts/prepare_vist.py``: the official release becomes a data folder."""
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +9,11 @@ from PIL import Image
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.data.split_files import read_missing_images
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_vist.py"
-
 
 @pytest.fixture
-def run_script(release, tmp_path, monkeypatch, capsys):
+def prepare(run_script, release, tmp_path):
     def call(*options):
-        argv = [SCRIPT, release, "--output", tmp_path / "out", *options]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
-        with pytest.raises(SystemExit) as exit_:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
+        return run_script("prepare_vist.py", release, "--output", tmp_path / "out", *options)
 
     return call
 
@@ -69,8 +59,8 @@ def lines(path):
     return path.read_text().splitlines()
 
 
-def test_the_release_becomes_a_data_folder(run_script, tmp_path):
-    status, out, err = run_script("--threshold", 3)
+def test_the_release_becomes_a_data_folder(prepare, tmp_path):
+    status, out, err = prepare("--threshold", 3)
     assert status == 0
     assert err.splitlines() == [
         "train: 3 stories found, 40,155 expected (vist, split official)",
@@ -96,15 +86,15 @@ def test_the_release_becomes_a_data_folder(run_script, tmp_path):
     )
 
 
-def test_the_original_text_can_be_taken(run_script, tmp_path):
-    status, _, _ = run_script("--threshold", 1, "--text", "original_text", "--tokenizer", "words")
+def test_the_original_text_can_be_taken(prepare, tmp_path):
+    status, _, _ = prepare("--threshold", 1, "--text", "original_text", "--tokenizer", "words")
     assert status == 0
     text = lines(tmp_path / "out" / "text" / "valid.txt")[0]
     assert text.startswith("joe was at 0 . <sent> joe was at 1 . <sent>")
 
 
-def test_a_part_of_the_release_is_refused_when_strict(run_script, tmp_path):
-    status, out, err = run_script("--strict")
+def test_a_part_of_the_release_is_refused_when_strict(prepare, tmp_path):
+    status, out, err = prepare("--strict")
     assert (status, out) == (2, "")
     assert err.startswith(
         "fairseq-mm prepare: --strict: train: 3 stories found, 40,155 expected (vi"
@@ -123,8 +113,8 @@ def images(tmp_path):
     return folder
 
 
-def test_stories_of_images_that_are_gone_are_dropped(run_script, images, tmp_path):
-    status, out, _ = run_script("--threshold", 1, "--images", images)
+def test_stories_of_images_that_are_gone_are_dropped(prepare, images, tmp_path):
+    status, out, _ = prepare("--threshold", 1, "--images", images)
     assert status == 0
     assert "exception, train images missing: 1 (23; all in prepare.json)" in out
     assert "exception, train stories left out, images missing: 1 (c; all in" in out
@@ -137,9 +127,9 @@ def test_stories_of_images_that_are_gone_are_dropped(run_script, images, tmp_pat
     )
 
 
-def test_stories_of_images_that_cannot_be_read_are_kept(run_script, images, tmp_path):
+def test_stories_of_images_that_cannot_be_read_are_kept(prepare, images, tmp_path):
     options = ["--threshold", 1, "--images", images, "--verify", "--missing", "keep"]
-    status, out, _ = run_script(*options)
+    status, out, _ = prepare(*options)
     assert status == 0
     assert read_missing_images(tmp_path / "out") == {"23", "34"}
     assert "exception, valid stories kept with images masked: 1 (v; all in" in out
@@ -156,8 +146,8 @@ def store(tmp_path):
     return path
 
 
-def test_the_stores_own_keys_are_taken(run_script, store, tmp_path):
-    status, out, _ = run_script("--threshold", 1, "--features", store)
+def test_the_stores_own_keys_are_taken(prepare, store, tmp_path):
+    status, out, _ = prepare("--threshold", 1, "--features", store)
     assert status == 0
     assert "exception, train images missing: 5 (20, 21, 22, ...; all in" in out
     ids = "\t".join(f"{n}.jpg" for n in range(10, 15))
@@ -166,17 +156,17 @@ def test_the_stores_own_keys_are_taken(run_script, store, tmp_path):
         assert json.loads(file.readline())["id"] == ids
 
 
-def test_missing_images_can_be_refused(run_script, store, release):
-    status, _, err = run_script("--threshold", 1, "--features", store, "--missing", "refuse")
+def test_missing_images_can_be_refused(prepare, store, release):
+    status, _, err = prepare("--threshold", 1, "--features", store, "--missing", "refuse")
     assert status == 2
     where = release / "train.story-in-sequence.json"
     assert f"{where}: image 20 of story c is missing (not in the feature store); of 3 t" in err
 
 
-def test_a_sentence_with_the_separator_is_named_by_file_and_story(run_script, release, tmp_path):
+def test_a_sentence_with_the_separator_is_named_by_file_and_story(prepare, release, tmp_path):
     path = release / "val.story-in-sequence.json"
     path.write_text(path.read_text().replace("was at 2", "was <SENT> 2"))
-    status, _, err = run_script("--threshold", 1)
+    status, _, err = prepare("--threshold", 1)
     assert status == 2
     assert err.splitlines()[-1] == (
         f"fairseq-mm prepare: {path}: sentence 3 of story v holds the separator of sentences "
@@ -185,16 +175,16 @@ def test_a_sentence_with_the_separator_is_named_by_file_and_story(run_script, re
     assert not (tmp_path / "out").exists()
 
 
-def test_descriptions_in_sequence_have_the_layout_of_stories(run_script, tmp_path):
-    status, out, err = run_script("--threshold", 1, "--tier", "description-in-sequence")
+def test_descriptions_in_sequence_have_the_layout_of_stories(prepare, tmp_path):
+    status, out, err = prepare("--threshold", 1, "--tier", "description-in-sequence")
     assert (status, err) == (0, "")
     assert out.startswith("train: 3 stories, 3 albums, 2 image sequences")
     assert (tmp_path / "out" / "train.stories.jsonl").exists()
 
 
-def test_descriptions_in_isolation_are_captions(run_script, images, tmp_path):
+def test_descriptions_in_isolation_are_captions(prepare, images, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2]
-    status, out, err = run_script(*options, "--images", images)
+    status, out, err = prepare(*options, "--images", images)
     assert (status, err) == (0, "")
     assert out.startswith("train: 9 images, 14 captions, 70 words")
     assert "exception, train images missing: 5 (23, 40, 41, ...; all in prep" in out
@@ -204,9 +194,9 @@ def test_descriptions_in_isolation_are_captions(run_script, images, tmp_path):
     assert lines(folder / "train.visual_ids")[:3] == ["14", "14", "10"]
 
 
-def test_descriptions_take_the_stores_keys_too(run_script, store, tmp_path):
+def test_descriptions_take_the_stores_keys_too(prepare, store, tmp_path):
     options = ["--tier", "description-in-isolation", "--threshold", 2, "--features", store]
-    assert run_script(*options)[0] == 0
+    assert prepare(*options)[0] == 0
     assert set(lines(tmp_path / "out" / "valid.visual_ids")) == {f"{n}.jpg" for n in range(30, 35)}
 
 
@@ -219,38 +209,34 @@ def test_descriptions_take_the_stores_keys_too(run_script, store, tmp_path):
         (["--images", "nowhere"], "nowhere: no such file or folder."),
     ],
 )
-def test_a_mistake_is_one_line(run_script, tmp_path, options, message):
-    status, out, err = run_script(*options)
+def test_a_mistake_is_one_line(prepare, tmp_path, options, message):
+    status, out, err = prepare(*options)
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].startswith(f"fairseq-mm prepare: {message}")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("tier", ["story-in-sequence", "description-in-isolation"])
-def test_without_training_data_a_dictionary_is_needed(run_script, release, tmp_path, tier):
+def test_without_training_data_a_dictionary_is_needed(prepare, release, tmp_path, tier):
     (release / f"train.{tier}.json").unlink()
-    status, _, err = run_script("--tier", tier)
+    status, _, err = prepare("--tier", tier)
     assert status == 2
     assert "without them --dictionary must give the words." in err
     (tmp_path / "dict.txt").write_text("was 9\n<sent> 4\n")
-    assert run_script("--tier", tier, "--dictionary", tmp_path / "dict.txt")[0] == 0
+    assert prepare("--tier", tier, "--dictionary", tmp_path / "dict.txt")[0] == 0
 
 
-def test_a_description_of_a_missing_image_can_be_refused(run_script, store, release):
+def test_a_description_of_a_missing_image_can_be_refused(prepare, store, release):
     options = ["--tier", "description-in-isolation", "--features", store, "--missing", "refuse"]
-    status, _, err = run_script(*options)
+    status, _, err = prepare(*options)
     assert status == 2
     path = release / "train.description-in-isolation.json"
     assert f"{path}: annotations[10]: image 24 is missing (not in the feature store); of" in err
 
 
-def test_the_small_release_becomes_a_data_folder(run_script, shared_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [])
-    release = shared_data("vist_mini")
-    argv = [SCRIPT, release, "--output", tmp_path / "out", "--threshold", 3, "--no-binarize"]
-    monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
-    with pytest.raises(SystemExit, match="0"):
-        runpy.run_path(str(SCRIPT), run_name="__main__")
+def test_the_small_release_becomes_a_data_folder(run_script, shared_data, tmp_path):
+    release, options = shared_data("vist_mini"), ("--threshold", 3, "--no-binarize")
+    assert run_script("prepare_vist.py", release, "--output", tmp_path / "out", *options)[0] == 0
     counts = json.loads((tmp_path / "out" / "prepare.json").read_text())["counts"]
     assert counts["train"]["stories"] == len(lines(tmp_path / "out" / "text" / "train.txt")) == 2802
     assert counts["valid"]["image_sequences"] == 100

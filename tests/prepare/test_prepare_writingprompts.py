@@ -1,23 +1,15 @@
 """``scripts/prepare_writingprompts.py``: the official release becomes a data folder."""
 
-import runpy
-import sys
-from pathlib import Path
-
 import pytest
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "prepare_writingprompts.py"
 
 
 @pytest.fixture
-def run_script(tmp_path, monkeypatch, capsys):
+def prepare(run_script, tmp_path):
     def call(*options):
-        argv = [SCRIPT, tmp_path, "--output", tmp_path / "out", "--workers", 1, *options]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in argv])
-        with pytest.raises(SystemExit) as exit_:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
+        out = tmp_path / "out"
+        return run_script(
+            "prepare_writingprompts.py", tmp_path, "--output", out, "--workers", 1, *options
+        )
 
     return call
 
@@ -34,8 +26,8 @@ def release(tmp_path):
 THRESHOLDS = ["--source-threshold", 2, "--target-threshold", 4]
 
 
-def test_the_release_is_taken_as_it_is_split(run_script, release):
-    status, out, err = run_script(*THRESHOLDS)
+def test_the_release_is_taken_as_it_is_split(prepare, release):
+    status, out, err = prepare(*THRESHOLDS)
     assert status == 0
     assert out.splitlines()[:2] == [
         "train: 4 pairs, 2 prompts, 24 prompt words (0.00% unknown), 16 story words (0.00% "
@@ -52,42 +44,40 @@ def test_the_release_is_taken_as_it_is_split(run_script, release):
     )
 
 
-def test_mean_lengths_are_of_whole_stories(run_script, release):
-    status, out, _ = run_script(
-        "--source-threshold", 1, "--target-threshold", 1, "--story-words", 3
-    )
+def test_mean_lengths_are_of_whole_stories(prepare, release):
+    status, out, _ = prepare("--source-threshold", 1, "--target-threshold", 1, "--story-words", 3)
     assert status == 0
     # four stories of 4 words, one of which is cut from each
     assert "12 story words (0.00% unknown), 4 stories cut, 4 words cut" in out
     assert "on average 6.0 words a prompt, 4.0 a story before the cut (16 words)" in out
 
 
-def test_a_part_of_the_release_is_refused_when_strict(run_script, release):
-    status, out, err = run_script(*THRESHOLDS, "--strict")
+def test_a_part_of_the_release_is_refused_when_strict(prepare, release):
+    status, out, err = prepare(*THRESHOLDS, "--strict")
     assert (status, out) == (2, "")
     assert err.startswith("fairseq-mm prepare: --strict: train: 4 pairs found, 272,600 expe")
     assert not (release / "out").exists()
 
 
-def test_unpaired_lines_are_refused_or_left_out_and_counted(run_script, release):
+def test_unpaired_lines_are_refused_or_left_out_and_counted(prepare, release):
     with open(release / "valid.wp_target", "a") as file:
         file.write("one more\n")
-    status, _, err = run_script(*THRESHOLDS)
+    status, _, err = prepare(*THRESHOLDS)
     assert status == 2
     assert "valid.wp_source has 2 lines and" in err
-    status, out, _ = run_script(*THRESHOLDS, "--drop-unpaired")
+    status, out, _ = prepare(*THRESHOLDS, "--drop-unpaired")
     assert status == 0
     assert "1 unpaired lines" in out
 
 
-def test_an_interruption_is_one_line(run_script, release, monkeypatch):
+def test_an_interruption_is_one_line(prepare, release, monkeypatch):
     from fairseq_mm.prepare import writer
 
     def interrupt(arguments):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(writer, "run_preprocess", interrupt)
-    status, out, err = run_script(*THRESHOLDS)
+    status, out, err = prepare(*THRESHOLDS)
     assert (status, out) == (130, "")
     assert err.endswith("fairseq-mm prepare: interrupted\n")
     assert not (release / "out").exists()

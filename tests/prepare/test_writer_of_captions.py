@@ -258,24 +258,20 @@ def test_an_empty_caption_is_refused_by_line_or_left_out_and_counted(tmp_path):
     assert (tmp_path / "out" / "valid.visual_ids").read_text() == "valid2.jpg\n"
 
 
-def test_an_image_without_captions_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data.jsonl:2: image train2.jpg has no caption"):
-        write(corpus(train=[["a cat"], []]), tmp_path / "out")
+SKIP = {"skip_empty": True}
 
 
-def test_a_control_symbol_in_a_caption_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data.jsonl:1: caption 1 .*control symbol </s>"):
-        write(corpus(train=[["a </s> cat"]]), tmp_path / "out")
-
-
-def test_a_threshold_that_leaves_no_word_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no word occurs 9 times or more in the training captions"):
-        write(example(), tmp_path / "out", threshold=9)
-
-
-def test_no_training_caption_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data.jsonl: no images are left for train"):
-        write(corpus(train=[[""]], valid=[["a cat"]]), tmp_path / "out", skip_empty=True)
-    with pytest.raises(UserError, match=r"data.jsonl: no images are left for valid"):
-        write(corpus(train=[["a cat"]], valid=[[""]]), tmp_path / "out", skip_empty=True)
+@pytest.mark.parametrize(
+    ("splits", "options", "message"),
+    [
+        ({"train": [["a cat"], []]}, {}, r"data.jsonl:2: image train2.jpg has no caption"),
+        ({"train": [["a </s> cat"]]}, {}, r"data.jsonl:1: caption 1 .*control symbol </s>"),
+        ({"train": [["a cat"]]}, {"threshold": 9}, "no word occurs 9 times or more in the train"),
+        ({"train": [[""]], "valid": [["a cat"]]}, SKIP, "data.jsonl: no images are left for train"),
+        ({"train": [["a cat"]], "valid": [[""]]}, SKIP, "data.jsonl: no images are left for valid"),
+    ],
+)
+def test_captions_that_cannot_be_prepared_are_refused(tmp_path, splits, options, message):
+    with pytest.raises(UserError, match=message):
+        write(corpus(**splits), tmp_path / "out", **options)
     assert list(tmp_path.iterdir()) == []

@@ -1,28 +1,17 @@
 """``scripts/estimate_ngrams.py``: an ARPA file of text files."""
 
+import functools
 import os
-import runpy
-import sys
-from pathlib import Path
 
 import pytest
 
 from fairseq_mm.ngrams.arpa import read_arpa
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "estimate_ngrams.py"
-
 
 @pytest.fixture
-def run_script(monkeypatch, capsys):
-    def call(*options):
-        monkeypatch.setattr(sys, "argv", [str(x) for x in (SCRIPT, *options)])
-        with pytest.raises(SystemExit) as exit_:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
+def estimate(run_script):
+    return functools.partial(run_script, "estimate_ngrams.py")
 
 
 @pytest.mark.parametrize(
@@ -32,31 +21,31 @@ def run_script(monkeypatch, capsys):
         (["--order", 2], 2, "7 1-grams, 7 2-grams"),
     ],
 )
-def test_model_of_all_files_is_written(run_script, tmp_path, options, order, sizes):
+def test_model_of_all_files_is_written(estimate, tmp_path, options, order, sizes):
     (tmp_path / "a.txt").write_text("a dog runs\na dog\n")
     (tmp_path / "b.txt").write_text("a cat runs\n")
     output = tmp_path / "model.arpa"
     texts = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    status, out, err = run_script(*texts, "--output", output, *options)
+    status, out, err = estimate(*texts, "--output", output, *options)
     assert (status, out, err) == (0, f"{output}: {sizes}\n", "")
     sentences = [["a", "dog", "runs"], ["a", "dog"], ["a", "cat", "runs"]]
     expected = estimate_kneser_ney(sentences, order=order).log_probs(sentences)
     assert read_arpa(output).log_probs(sentences).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_mistakes_are_one_line_each_and_write_nothing(run_script, tmp_path):
+def test_mistakes_are_one_line_each_and_write_nothing(estimate, tmp_path):
     text, output = tmp_path / "a.txt", tmp_path / "model.arpa"
     text.write_text("a dog\na </s> b\n")
-    status, out, err = run_script(text, "--output", output)
+    status, out, err = estimate(text, "--output", output)
     assert (status, out) == (2, "")
     assert err == f"estimate_ngrams.py: {text}:2: must be words, but has </s>.\n"
-    status, _, err = run_script(text, "--output", output, "--order", 0)
+    status, _, err = estimate(text, "--output", output, "--order", 0)
     assert (status, err) == (
         2,
         "estimate_ngrams.py: `order` must be at least 1, but is 0 instead.\n",
     )
     text.write_text("a dog\n")
-    status, _, err = run_script(text, "--output", tmp_path / "." / "a.txt")
+    status, _, err = estimate(text, "--output", tmp_path / "." / "a.txt")
     assert (status, err.count("\n")) == (2, 1)
     assert "a.txt: is the text to read" in err
     assert text.read_text() == "a dog\n"

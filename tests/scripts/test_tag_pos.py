@@ -1,31 +1,20 @@
 """``scripts/tag_pos.py``: tags of a prepared folder."""
 
-import runpy
-import sys
-from pathlib import Path
+import functools
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "tag_pos.py"
-
 
 @pytest.fixture
-def run_script(monkeypatch, capsys):
-    def call(*options):
-        monkeypatch.setattr(sys, "argv", [str(x) for x in (SCRIPT, *options)])
-        with pytest.raises(SystemExit) as exit_:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
+def tag(run_script):
+    return functools.partial(run_script, "tag_pos.py")
 
 
-def test_each_split_gets_as_many_tags_as_tokens(run_script, tmp_path):
+def test_each_split_gets_as_many_tags_as_tokens(tag, tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.txt").write_text("a dog is jumping\ntwo men\n")
     (tmp_path / "text" / "valid.txt").write_text("a dog jumps\n")
-    status, out, err = run_script(tmp_path, "--tagger", "rules")
+    status, out, err = tag(tmp_path, "--tagger", "rules")
     assert (status, err) == (0, "")
     assert out == (
         f"{tmp_path}/train.tags: 2 lines, 4 kinds of tags by rules (NOUN 33%, VERB 33%, DET 17%, "
@@ -37,19 +26,19 @@ def test_each_split_gets_as_many_tags_as_tokens(run_script, tmp_path):
     assert (tmp_path / "valid.tags").read_text() == "DET NOUN VERB\n"
 
 
-def test_only_a_line_feed_ends_a_line(run_script, tmp_path):
+def test_only_a_line_feed_ends_a_line(tag, tmp_path):
     (tmp_path / "text").mkdir()
     text = "a dog \u2028 jumps\ntwo \x85 \x0b men\n\na cat"
     (tmp_path / "text" / "train.txt").write_text(text, encoding="utf-8")
-    status, _, err = run_script(tmp_path, "--tagger", "rules")
+    status, _, err = tag(tmp_path, "--tagger", "rules")
     assert (status, err) == (0, "")
     lines = (tmp_path / "train.tags").read_text(encoding="utf-8").split("\n")
     # white space that ends no line parts words, as it does where the text is binarised
     assert [len(line.split()) for line in lines] == [3, 2, 0, 2, 0]
 
 
-def test_mistakes_are_one_line_each(run_script, tmp_path):
-    status, _, err = run_script(tmp_path, "--tagger", "rules")
+def test_mistakes_are_one_line_each(tag, tmp_path):
+    status, _, err = tag(tmp_path, "--tagger", "rules")
     assert status == 2
     assert err == (
         f"tag_pos.py: {tmp_path}/text: no .txt file; is {tmp_path} a folder made by "
@@ -57,8 +46,8 @@ def test_mistakes_are_one_line_each(run_script, tmp_path):
     )
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "train.txt").write_bytes(b"a d\xf6g\n")
-    status, _, err = run_script(tmp_path, "--tagger", "rules")
+    status, _, err = tag(tmp_path, "--tagger", "rules")
     assert status == 2
     assert "train.txt:1: must be UTF-8 text" in err
-    status, _, err = run_script(tmp_path, "--tagger", "rules", "--model", "x")
+    status, _, err = tag(tmp_path, "--tagger", "rules", "--model", "x")
     assert (status, err) == (2, "tag_pos.py: --model: is of spaCy, but the tagger is rules.\n")

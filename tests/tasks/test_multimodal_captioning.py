@@ -180,18 +180,17 @@ def test_validation_scores_equal_those_of_generated_text(monkeypatch, capsys, tm
     assert validation_of(checkpoint)[0] == pytest.approx(bleu[0], abs=5e-4)
 
 
-def test_metric_that_grows_must_be_maximized(monkeypatch, tmp_path, data):
-    options = ("--eval-gen", "--best-checkpoint-metric", "cider")
-    with pytest.raises(UserError, match="without --maximize-best-checkpoint-metric the worst"):
-        train(monkeypatch, data, tmp_path / "ck", *options)
-    options = ("--best-checkpoint-metric", "cider", "--maximize-best-checkpoint-metric")
-    with pytest.raises(UserError, match="cider needs --eval-gen"):
-        train(monkeypatch, data, tmp_path / "ck", *options)
-
-
-def test_generation_options_that_are_no_json_are_refused(monkeypatch, tmp_path, data):
-    with pytest.raises(UserError, match=r"--eval-gen-args: not JSON .*Give a JSON object"):
-        train(monkeypatch, data, tmp_path / "ck", "--eval-gen", "--eval-gen-args", "beam=3")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--eval-gen --best-checkpoint-metric cider", "without --maximize-best-checkpoint-metric"),
+        ("--maximize-best-checkpoint-metric --best-checkpoint-metric cider", "needs --eval-gen"),
+        ("--eval-gen --eval-gen-args beam=3", "--eval-gen-args: not JSON .*Give a JSON object"),
+    ],
+)
+def test_wrong_options_of_validation_are_refused(monkeypatch, tmp_path, data, options, message):
+    with pytest.raises(UserError, match=message):
+        train(monkeypatch, data, tmp_path / "ck", *options.split())
 
 
 def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data):
@@ -253,31 +252,25 @@ def test_fairseq_validate_runs(monkeypatch, tmp_path, data):
     assert float(logged[-1]["loss"]) == pytest.approx(loss, abs=2e-3)
 
 
-def test_counts_that_differ_name_both_files(monkeypatch, tmp_path, data):
-    path = data / "train.visual_ids"
-    path.write_text(path.read_text() + "train1.jpg\n")
-    with pytest.raises(UserError, match=r"train\.idx has 36 lines, but \S+visual_ids has 37"):
-        train(monkeypatch, data, tmp_path / "ck")
-
-
-def test_id_that_the_store_lacks_is_named(monkeypatch, tmp_path, data):
-    path = data / "train.visual_ids"
-    path.write_text(path.read_text().replace("train3.jpg", "other3.jpg"))
-    with pytest.raises(UserError, match=r"features\.h5: no features for 'other3\.jpg'"):
-        train(monkeypatch, data, tmp_path / "ck")
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("train.visual_ids", r"\Z", "train1.jpg\n", r"train\.idx has 36 lines, but \S+ids has 37"),
+        ("train.visual_ids", "train3", "other3", r"features\.h5: no features for 'other3\.jpg'"),
+        ("valid.references.jsonl", r".*\n\Z", "", r"no references for 'valid6\.jpg' of .*:19"),
+    ],
+)
+def test_file_that_does_not_fit_is_named(monkeypatch, tmp_path, data, name, old, new, message):
+    path = data / name
+    path.write_text(re.sub(old, new, path.read_text()))
+    with pytest.raises(UserError, match=message):
+        train(monkeypatch, data, tmp_path / "ck", "--eval-gen")
 
 
 def test_empty_caption_is_named(monkeypatch, tmp_path, data):
     write_split(data, "train", [("train0.jpg", "a dog"), ("train1.jpg", "")], make_dictionary())
     with pytest.raises(UserError, match=r"train\.idx: line 2 is empty \(1 empty in all\)"):
         train(monkeypatch, data, tmp_path / "ck")
-
-
-def test_item_without_references_is_named(monkeypatch, tmp_path, data):
-    path = data / "valid.references.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match=r"has no references for 'valid6\.jpg' of .*:19"):
-        train(monkeypatch, data, tmp_path / "ck", "--eval-gen")
 
 
 @pytest.mark.parametrize("name", ["dict.txt", "features.h5", "train.visual_ids", "train.idx"])
