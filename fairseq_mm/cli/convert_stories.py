@@ -15,8 +15,8 @@ ARGUMENTS: Rows = {
     "--source-dictionary": ("Dictionary of the prompts, instead of the one of --data.", _FILE),
     "--target-dictionary": ("Dictionary of the stories, instead of the one of --data.", _FILE),
     "--pretrained-checkpoint": (
-        "fairseq's checkpoint on which a fusion model was trained; its dropout and heads are not "
-        "in the fusion checkpoint.",
+        "Checkpoint of fairseq's on which a fusion model was trained, for its dropout and heads, "
+        "which the fusion checkpoint lacks.",
         _FILE,
     ),
     "--compat": (

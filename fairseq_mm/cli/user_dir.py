@@ -1,6 +1,8 @@
 """Prints the folder of this package, for --user-dir of fairseq's commands.
 
-fairseq-train --user-dir "$(fairseq-mm user-dir)"
+  fairseq-train --user-dir "$(fairseq-mm user-dir)"
+
+The folder depends on where the package is installed.
 """
 
 import argparse
