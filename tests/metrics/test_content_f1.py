@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.content_f1 import STOP_WORDS, content_f1
 from fairseq_mm.metrics.meteor import Match, align
+from fairseq_mm.metrics.text_scores import STOP_WORDS, content_f1
 
 HYPOTHESIS = ["learn", "to", "mix", "a", "cake", "cake", "in", "the", "kitchen"]
 REFERENCE = ["how", "to", "blend", "cake", "batter", "in", "a", "free", "kitchen", "kitchen"]
