@@ -99,7 +99,7 @@ def from_pretrained(
 ) -> "Union[Generator, Embedder, StructuredCaptioner]":
     """Load the generator of a checkpoint, or of an ensemble of several checkpoints.
 
-        model = fairseq_mm.from_pretrained("checkpoints/m_rnn", weights="mobilenet_v2.pt")
+        model = fairseq_mm.from_pretrained("m_rnn", weights="mobilenet_v2.pt")
         model.generate("dog.jpg", beam=3)[0].text
 
     Args:
