@@ -24,6 +24,9 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.pretrained import from_checkpoints
+from fairseq_mm.report.inspection import make_visual_story_section
+from fairseq_mm.report.thumbnails import Thumbnails
+from fairseq_mm.report.visual_story_sections import embed_image
 
 NO_IMAGE = "-"  # stands in the place of a missing image
 SIDE = 480  # pixels of an image on the page
@@ -116,8 +119,6 @@ def _build_part(
     }
 
     def draw() -> list[Any]:
-        from fairseq_mm.report.inspection import make_visual_story_section
-
         return [
             make_visual_story_section(
                 inspected,
@@ -251,8 +252,6 @@ class _StoryImages:
     """
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
-        from fairseq_mm.report.thumbnails import Thumbnails
-
         self.folders = folders
         self.thumbnails = Thumbnails(folders, SIDE) if folders else None
         self.is_stored = is_stored
@@ -260,8 +259,6 @@ class _StoryImages:
 
     def get(self, key: str) -> Any:
         """Return an image as the page embeds it; None if no folder has it."""
-        from fairseq_mm.report.visual_story_sections import embed_image
-
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:

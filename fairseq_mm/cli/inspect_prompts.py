@@ -11,6 +11,7 @@ from fairseq_mm.data.split_text import TARGET, read_side, read_story_split, side
 from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models
+from fairseq_mm.report.inspection import make_story_sections
 
 # words of a prompt (None without one) and of a story
 Text = tuple[Optional[list[str]], list[str]]
@@ -34,18 +35,14 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     part = args.part or "trained"
     inspected = inspect_story(models, prompt, story, num_words=args.words, part=part)
 
-    def draw() -> list[Any]:
-        # the page needs Pillow, which the records do not
-        from fairseq_mm.report.inspection import make_story_sections
-
-        return make_story_sections(inspected)
-
     of_part = "" if inspected.gates is None else f", attention of its {part} part"
     number = len(inspected.words)
     subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {number} words"
     # without the </s> of the prompt; a language model's text has no prompt
     title = " ".join(inspected.prompt[:-1]) or " ".join(inspected.words[:12])
-    return Inspection(title, subtitle, iter([Part(inspected.records(layers=args.layers), draw)]))
+    records = inspected.records(layers=args.layers)
+    part_of_page = Part(records, lambda: make_story_sections(inspected))
+    return Inspection(title, subtitle, iter([part_of_page]))
 
 
 def _read_text(args: argparse.Namespace, models: LoadedModels) -> Text:

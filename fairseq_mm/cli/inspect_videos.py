@@ -17,6 +17,8 @@ from fairseq_mm.cli.score_inputs import oov_words_by_video, read_sources, restor
 from fairseq_mm.data.split_files import read_references
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
+from fairseq_mm.extract.videos import import_av
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics.gate_scores import (
     bin_edges,
@@ -25,6 +27,9 @@ from fairseq_mm.metrics.gate_scores import (
     gate_statistics,
 )
 from fairseq_mm.metrics.hypotheses import read_hypotheses
+from fairseq_mm.report.inspection import gate_sections, make_video_section
+from fairseq_mm.report.video_attention import Times
+from fairseq_mm.report.video_thumbnails import clip_step, video_times
 
 ALL, AVAILABLE, APART = "all", "transcript available", "transcript not available"
 
@@ -143,8 +148,6 @@ def _inspect_attention(
 
         # defaults bind the values of this round, should the part be drawn after the next one
         def draw(line: Any = attention, fields: Any = fields, times: Any = times) -> list[Any]:
-            from fairseq_mm.report.inspection import make_video_section
-
             return [make_video_section(line, inspection.transcript(line.line), fields, times)]
 
         yield Part([record], draw)
@@ -166,17 +169,11 @@ class _Videos:
         self.by_key: dict[str, Any] = {}
         self.num_shown = 0
         if paths:
-            from fairseq_mm.extract.media_list import VIDEOS, by_any_key, list_images
-            from fairseq_mm.extract.videos import import_av
-
             import_av()  # names the missing package before attention is computed
             self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
 
     def get_times(self, key: str, num_frames: int) -> Any:
         """Return the times of a video's frames, with thumbnails if the video is shown."""
-        from fairseq_mm.report.video_attention import Times
-        from fairseq_mm.report.video_thumbnails import clip_step, video_times
-
         if key not in self.by_key:
             return Times(clip_step(self.attributes))
         self.num_shown += 1
@@ -198,16 +195,11 @@ def _inspect_gates(
     records = [{**record, **more} for record, more in zip(scores.records(), fields)]
     result = _summarize_gates(scores, records)
 
-    def draw() -> list[Any]:
-        from fairseq_mm.report.inspection import gate_sections
-
-        return gate_sections(result)
-
     subtitle = (
         f"{about}. Each video's score is the mean of the gate over the text's tokens and the "
         "feature dimension: 0 nothing of what is read in the video gets through, 1 all of it."
     )
-    parts = iter([Part(records, draw)])
+    parts = iter([Part(records, lambda: gate_sections(result))])
     return Inspection("Forget gates", subtitle, parts, result, tuple(_describe(result)))
 
 

@@ -9,21 +9,39 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import torch
+from tqdm import tqdm
 
 from fairseq_mm.cli.likelihood import build_card, load_on_data
 from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.data.output_file import write_file
+from fairseq_mm.data.split_files import read_published_captions
 from fairseq_mm.errors import UserError
-
-if TYPE_CHECKING:
-    import torch
-
-    from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.metrics.ranks import RankSummary
-    from fairseq_mm.retrieval.score_file import ScoreFile
-    from fairseq_mm.retrieval.split_to_rank import SplitToRank
+from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
+from fairseq_mm.metrics.ranks import (
+    RankSummary,
+    chance_summary,
+    curve_percentages,
+    recall_curve,
+    summarize_ranks,
+)
+from fairseq_mm.metrics.result_card import file_hash
+from fairseq_mm.models._provenance import fingerprint, symbols_of
+from fairseq_mm.report.figures import recall_chart
+from fairseq_mm.retrieval import ranking
+from fairseq_mm.retrieval.likelihood import build_likelihood
+from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
+from fairseq_mm.retrieval.score_file import ScoreFile
+from fairseq_mm.retrieval.split_to_rank import (
+    SplitToRank,
+    mean_training_image,
+    sample_training_images,
+)
+from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
+from fairseq_mm.tasks._ranking_validation import embed_split
 
 # name in ranks.json -> title in the table
 TITLES = {
@@ -45,15 +63,15 @@ class Retrieval(NamedTuple):
         curve: Recall at the percentages of the recall curve; None if no curve is drawn.
     """
 
-    summary: "RankSummary"
-    chance: "RankSummary"
+    summary: RankSummary
+    chance: RankSummary
     ids: Sequence[Any]
     ranks: list[int]
     best: Optional[list[list[dict[str, Any]]]] = None
     curve: Optional[np.ndarray] = None
 
 
-def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
+def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
     """Rank images for sentences and sentences for images; print and write the results.
 
     ``kind`` is the kind of the checkpoint, ``captions`` or ``vectors``.
@@ -61,9 +79,6 @@ def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", k
     Raises:
         UserError: if there are several checkpoints, or checkpoint and data do not fit together.
     """
-    from fairseq_mm.inference.checkpoint import usable_device
-    from fairseq_mm.metrics.ranks import curve_percentages
-
     started = time.time()
     if len(checkpoints) > 1:
         raise UserError(f"{args.checkpoint}: images are ranked by one checkpoint, not an ensemble.")
@@ -95,12 +110,8 @@ def rank_images(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", k
 
 
 def _build_card(
-    args: argparse.Namespace, checkpoint: str, task: Any, device: "torch.device"
+    args: argparse.Namespace, checkpoint: str, task: Any, device: torch.device
 ) -> dict[str, Any]:
-    import torch
-
-    from fairseq_mm.models._provenance import fingerprint, symbols_of
-
     files = {
         "checkpoint": checkpoint,
         "dictionary": os.path.join(args.data, "dict.txt"),
@@ -123,21 +134,11 @@ def _rank_by_likelihood(
     model: Any,
     task: Any,
     args: argparse.Namespace,
-    device: "torch.device",
+    device: torch.device,
     checkpoint: str,
     output: str,
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
     """Return the results of each direction, and the settings that determine the scores."""
-    from fairseq_mm.metrics.ranks import chance_summary, recall_curve, summarize_ranks
-    from fairseq_mm.metrics.result_card import file_hash
-    from fairseq_mm.retrieval import ranking
-    from fairseq_mm.retrieval.score_file import ScoreFile
-    from fairseq_mm.retrieval.split_to_rank import (
-        SplitToRank,
-        mean_training_image,
-        sample_training_images,
-    )
-
     sampled, mean_image = [], None
     if args.marginal == "sampled":
         sampled = sample_training_images(args.data, args.marginal_images, args.seed)
@@ -175,8 +176,8 @@ def _rank_by_likelihood(
         "sentence_retrieval": ranking.rank_sentences(*normalised),
     }
     if args.shortlist:
-        nearest = ranking.nearest_images(split.mean_features(), args.shortlist)
-        ranks_by_task["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, nearest)
+        allowed = ranking.nearest_images(split.mean_features(), args.shortlist)
+        ranks_by_task["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, allowed)
     best: dict[str, Any] = {}
     if args.top:
         texts = caption_texts(task, args.split, split.lines)
@@ -198,19 +199,14 @@ def _rank_by_likelihood(
 
 
 def _fill(
-    file: "ScoreFile",
+    file: ScoreFile,
     model: Any,
     task: Any,
-    split: "SplitToRank",
+    split: SplitToRank,
     blocks: list[np.ndarray],
     args: argparse.Namespace,
 ) -> None:
     """Compute the scores that the file lacks."""
-    from tqdm import tqdm
-
-    from fairseq_mm.retrieval.likelihood import build_likelihood
-    from fairseq_mm.retrieval.ranking import fill_scores
-
     device = next(model.parameters()).device
     likelihood = build_likelihood(
         model,
@@ -227,7 +223,7 @@ def _fill(
         desc=f"{len(split)} images",
         disable=None,  # on a terminal only
     ) as progress:
-        fill_scores(
+        ranking.fill_scores(
             file,
             likelihood,
             split.sentences,
@@ -242,8 +238,6 @@ def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
 
     If the data folder has no published captions, words outside the dictionary become ``<unk>``.
     """
-    from fairseq_mm.data.split_files import read_published_captions
-
     captions = read_published_captions(task.cfg.data, split)
     if captions is not None:
         return [captions[line] for line in lines]
@@ -301,10 +295,6 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     """Embed a split: sentences in the order of their lines, images in the order of their first
     lines. Raise a UserError if a vector is not finite.
     """
-    import torch
-
-    from fairseq_mm.tasks._ranking_validation import embed_split
-
     images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
     # embed_split sorts by length, for less padding
     lines = dataset.lines[dataset.ordered_indices()]
@@ -319,12 +309,8 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
 
 
 def _rank_by_vectors(
-    model: Any, task: Any, args: argparse.Namespace, device: "torch.device"
+    model: Any, task: Any, args: argparse.Namespace, device: torch.device
 ) -> dict[str, Retrieval]:
-    from fairseq_mm.metrics.ranks import chance_summary
-    from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
-    from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
-
     dataset = task.datasets[args.split]
     split = embed_split_in_order(dataset, model, device)
     images, owner, names = split.images, split.image_of_sentence, split.image_names
@@ -384,8 +370,6 @@ def _report(
     card: dict[str, Any],
 ) -> None:
     """Print the table and write the files of the output folder."""
-    from fairseq_mm.data.output_file import write_file
-
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}
     # as in the code of VSE++: recalls of both directions; the shortlist is not a third one
@@ -430,9 +414,6 @@ def _print(
 
 
 def _curve_files(retrievals: Mapping[str, Retrieval], args: argparse.Namespace) -> dict[str, str]:
-    from fairseq_mm.metrics.ranks import curve_percentages
-    from fairseq_mm.report.figures import recall_chart
-
     percentages = curve_percentages()
     curves = {name: task.curve for name, task in retrievals.items() if task.curve is not None}
     table = io.StringIO()

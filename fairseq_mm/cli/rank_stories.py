@@ -9,21 +9,20 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import Any, Callable, Union
 
 import numpy as np
+from tqdm import tqdm
 
 from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, build_card, sample_lines
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.metrics import condition_ranking
+from fairseq_mm.metrics.condition_ranking import AlbumRanking, Columns, PromptRanking
 from fairseq_mm.metrics.score_rows import signature
-
-if TYPE_CHECKING:
-    from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.metrics.condition_ranking import AlbumRanking, Columns, PromptRanking
-    from fairseq_mm.retrieval.pair_scores import PairScores
+from fairseq_mm.retrieval.pair_scores import PairScores
 
 # figure -> title, factor, decimals and unit in the table
 ROWS = {
@@ -33,16 +32,12 @@ ROWS = {
 }
 
 
-def rank_stories(args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", kind: str) -> None:
+def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
     """Rank each story's own prompt or album (``kind``) among others; print and write the results.
 
     Raises:
         UserError: if files or options do not fit.
     """
-    from tqdm import tqdm
-
-    from fairseq_mm.retrieval.pair_scores import PairScores
-
     started = time.time()
     if args.candidates < 2:
         raise UserError("--candidates: must be 2 or more, the story's own included.")
@@ -112,15 +107,13 @@ def name_output(files: Sequence[str], split: str) -> str:
 
 
 def _score(
-    file: "PairScores",
+    file: PairScores,
     pairs: np.ndarray,
     texts: Stories,
     lines: Sequence[int],
-    columns: "Columns",
+    columns: Columns,
 ) -> np.ndarray:
     """Return log-likelihoods [stories, columns]; compute and append missing pairs."""
-    from tqdm import tqdm
-
     # the file names a pair by two lines, so that runs with other draws or stories find it again
     line_by_name = texts.find_lines(columns.texts)
     keys = []
@@ -143,7 +136,7 @@ def _score(
     return condition_ranking.score_matrix(pairs, values, len(lines), len(columns.texts))
 
 
-def _to_json(result: "Union[PromptRanking, AlbumRanking]") -> dict[str, Any]:
+def _to_json(result: Union[PromptRanking, AlbumRanking]) -> dict[str, Any]:
     """Convert a result to values that JSON can hold."""
     figures: dict[str, Any] = {}
     for name, value in result._asdict().items():

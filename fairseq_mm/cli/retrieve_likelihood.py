@@ -2,17 +2,21 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import numpy as np
 
 from fairseq_mm.cli.likelihood import load_on_data
 from fairseq_mm.cli.rank_images import best_candidates, caption_texts
+from fairseq_mm.data.collate import pad_features
+from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
-
-if TYPE_CHECKING:
-    from fairseq_mm.inference.checkpoint import Checkpoint
-    from fairseq_mm.retrieval.split_to_rank import SplitToRank
+from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
+from fairseq_mm.inference.embedder import get_tokenizer
+from fairseq_mm.inference.readers import ImageReader
+from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
+from fairseq_mm.retrieval.ranking import sentence_blocks
+from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
 
 MARGINAL_IMAGES = 100
 
@@ -23,12 +27,6 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     Raises:
         UserError: if the checkpoint has no likelihood of captions, or the query cannot be read.
     """
-    from fairseq_mm.data.collate import pad_features
-    from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
-    from fairseq_mm.retrieval.likelihood import build_likelihood, check_finite, log_marginal
-    from fairseq_mm.retrieval.ranking import sentence_blocks
-    from fairseq_mm.retrieval.split_to_rank import SplitToRank, sample_training_images
-
     if not (args.checkpoint and args.data):
         raise UserError(
             "give --store, vectors to search, or --checkpoint and --data, to search the images "
@@ -79,24 +77,18 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _encode_text(args: argparse.Namespace, dictionary: Any) -> list[int]:
-    from fairseq_mm.data.multimodal_dataset import encode_words
-    from fairseq_mm.inference.embedder import get_tokenizer
-
     words = get_tokenizer(dictionary)(args.text)
     if not words:
         raise UserError(f"the text {args.text!r} must have a word, but has none.")
     return [*encode_words(dictionary, " ".join(words)).tolist(), dictionary.eos()]
 
 
-def _read_query(
-    args: argparse.Namespace, split: "SplitToRank", checkpoint: "Checkpoint"
-) -> np.ndarray:
+def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
     """Return the [rows, D] features of the query image."""
     if args.id is not None:
         if args.id not in split.images:
             raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")
         return split.rows(split.images.index(args.id))
-    from fairseq_mm.inference.readers import ImageReader
 
     reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
     (features,) = reader.read_features([args.image])

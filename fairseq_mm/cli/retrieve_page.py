@@ -9,6 +9,10 @@ from typing import Any, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.report.html_page import render_page, write_page
+from fairseq_mm.report.item_gallery import Item, gallery_section
+from fairseq_mm.report.thumbnails import Thumbnails, thumbnail_uri
 
 _SIDE = 320  # pixels of an image in the file
 
@@ -22,7 +26,6 @@ class RetrievedPage:
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from fairseq_mm.report.thumbnails import Thumbnails
 
         arguments.check_writable("--html", args.html)
         self.args = args
@@ -39,9 +42,6 @@ class RetrievedPage:
         Raises:
             UserError: if an image cannot be read, or ``--images`` has no image of the items.
         """
-        from fairseq_mm.report.html_page import render_page, write_page
-        from fairseq_mm.report.item_gallery import Item, gallery_section
-
         items = []
         for entry in entries:
             names = ("score", "distance_to_mean")
@@ -70,9 +70,6 @@ class RetrievedPage:
         print(note, file=sys.stderr)
 
     def _query_card(self, text: Optional[str]) -> Any:
-        from fairseq_mm.extract.media_list import MediaFile
-        from fairseq_mm.report.item_gallery import Item
-        from fairseq_mm.report.thumbnails import thumbnail_uri
 
         args = self.args
         name = args.text or args.id or os.path.basename(args.image)
