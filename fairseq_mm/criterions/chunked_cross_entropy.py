@@ -83,7 +83,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
             reduce: Must be True; losses of single tokens do not exist.
 
         Returns:
-            The loss summed over tokens, the number by which the trainer divides gradients, and sums
+            The loss summed over tokens, the divisor of the gradients, and sums
                 for :meth:`reduce_metrics`.
 
         Raises:

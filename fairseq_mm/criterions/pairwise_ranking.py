@@ -63,8 +63,7 @@ class PairwiseRankingConfig(FairseqDataclass):
         default=50, metadata={"help": "Number of pairs that --negatives random samples per batch."}
     )
     sum_updates: int = field(
-        default=0,
-        metadata={"help": "Number of first updates that use sum before --negatives max."},
+        default=0, metadata={"help": "Number of first updates that use sum before --negatives max."}
     )
     same_image_negatives: bool = field(
         default=False,
@@ -77,7 +76,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
     """Criterion of pairwise ranking.
 
     Args:
-        margin: Difference by which a pair must score higher than its negatives.
+        margin: Minimum difference between the scores of a pair and its negatives.
         negatives: ``sum``, ``max`` or ``random``.
         num_negatives: Number of pairs that ``random`` samples for each batch.
         sum_updates: Number of first updates that use ``sum`` before ``max``.

@@ -44,8 +44,7 @@ def _activate_before_building(model: Any) -> None:
     model.build_model = classmethod(build_model)
 
 
-# A loop over the registry and not a base class, because fairseq keeps build_model as a class method
-# of each model.
+# A loop and not a base class, because each model of fairseq has its own class method build_model.
 for _model in MODEL_REGISTRY.values():
     if is_ours(_model):
         _activate_before_building(_model)

@@ -188,8 +188,8 @@ def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
         for name, parameter in model.named_parameters()
         if getattr(parameter, "param_group", None) == ADDED
     ]
-    # One added parameter is enough: the checkpoint is no text-only backbone, and PyTorch reports
-    # what it lacks.
+    # One added parameter is enough: this is no text-only backbone, and PyTorch reports missing
+    # weights.
     if any(name in weights for name in added):
         return False
     logger.info(

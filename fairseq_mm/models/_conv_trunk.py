@@ -111,11 +111,7 @@ class ConvLayer(nn.Module):
         self.self_attention = self_attention
 
     def forward(
-        self,
-        x: Tensor,
-        embedding: Tensor,
-        source: Optional[Source],
-        trace: Optional[Trace],
+        self, x: Tensor, embedding: Tensor, source: Optional[Source], trace: Optional[Trace]
     ) -> Tensor:
         """Compute the layer: [B, T, C'] -> [B, T, C]."""
         residual = x

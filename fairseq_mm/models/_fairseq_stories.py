@@ -232,10 +232,7 @@ def _identity(name: str, shape: tuple[int, ...]) -> Tensor:
 
 
 def _reason_to_leave_out(
-    name: str,
-    projects_input: bool,
-    frozen_projects_input: bool,
-    weights: Mapping[str, Tensor],
+    name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
     """Return why a tensor is not needed, or an empty string if it is."""
     # Buffers and caches of fairseq that hold no weights.
@@ -293,7 +290,7 @@ def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str,
             for layer in range(len(layers))
         ]
         options[option] = str(flags[0]) if len(set(flags)) == 1 else format_list(flags)
-    # Without downsampling the heads share their layers, and no shape depends on their number.
+    # Heads share their layers without downsampling, and no shape depends on their number.
     head = re.compile(rf"{re.escape(decoder)}selfattention\.\d+\.attention\.(\d+)\.out_proj\.bias")
     heads = {match.group(1) for match in map(head.fullmatch, shapes) if match}
     gate = re.compile(rf"{re.escape(decoder)}selfattention\..*\.in_proj_q\.4\.bias")

@@ -108,8 +108,7 @@ class FusionDecoder(StoryDecoder):
         """Replace the frozen model, and the gates if its size differs."""
         if frozen.out_dim != self.frozen.out_dim:
             fusion = Fusion(self.trunk.out_dim, frozen.out_dim)
-            # The model may already be on a GPU or in half precision when a checkpoint brings
-            # another frozen model.
+            # The model may already be on a GPU or in half precision when it loads a checkpoint.
             self.fusion = fusion.to(next(self.fusion.parameters()))
         self.frozen = frozen
         self.frozen_masks_padding = masks_padding
@@ -126,8 +125,8 @@ class FusionDecoder(StoryDecoder):
             source, frozen_source = self._sources(encoder_out)
             trained = self.trunk(prev_output_tokens, source, trace)
             with torch.no_grad():
-                # Not just frozen parameters: without no_grad, activations of the frozen model would
-                # be kept for a backward pass.
+                # no_grad saves memory: frozen parameters alone would not keep activations from
+                # being stored.
                 frozen = self.frozen(prev_output_tokens, frozen_source)
         else:
             state, frozen_state = self._states(incremental_state, encoder_out)

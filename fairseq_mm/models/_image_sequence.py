@@ -3,9 +3,7 @@
 from typing import Any, Optional
 
 import torch
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-)
+from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError

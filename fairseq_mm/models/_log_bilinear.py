@@ -280,8 +280,5 @@ class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 def content_projection(cfg: Any, task: Any, output_dim: int) -> ContentProjection:
     """Build the projection of the task's features."""
     return ContentProjection(
-        task.feature_dim,
-        output_dim,
-        scaling=str(cfg.feature_scaling),
-        dropout=cfg.feature_dropout,
+        task.feature_dim, output_dim, scaling=str(cfg.feature_scaling), dropout=cfg.feature_dropout
     )

@@ -124,7 +124,7 @@ class Provenance(nn.Module):
         return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Compare a checkpoint's record with this record, and take over what is unknown here.
+        """Compare a checkpoint's record with this record, and add its subwords and extractor.
 
         Raises:
             UserError: if the weights come from another dictionary or extractor.

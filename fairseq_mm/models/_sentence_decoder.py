@@ -17,10 +17,7 @@ from fairseq_mm.modules.positions import (
     sentence_positions,
     sinusoids,
 )
-from fairseq_mm.modules.transformer_layer import (
-    FeedForward,
-    SelfAttention,
-)
+from fairseq_mm.modules.transformer_layer import FeedForward, SelfAttention
 
 STATE = "sentence_decoder"
 # Values of the buffer `version`. Checkpoints from before the reversed order have no such buffer.
@@ -45,8 +42,8 @@ class CurrentImageAttention(nn.Module):
     def prepare(self, vectors: Tensor) -> list[Tensor]:
         """Compute the terms of vectors [B, 5, D] that do not depend on words; batch first."""
         values = self.value_proj(vectors)
-        # Without dropout the output projection commutes with the selection of a sentence, so it
-        # runs on five vectors and not on every word.
+        # The output projection commutes with the selection of a sentence unless weights are
+        # dropped, so it then runs on five vectors and not on every word.
         return [values if self._drops_weights else self.out_proj(values)]
 
     @property
@@ -143,8 +140,8 @@ class SentenceLayer(nn.Module):
             image_padding_mask: [B, 5] bool, True at missing images.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
-        seen, weights = self.pictures(x, prepared, sentences, image_padding_mask)
-        x = self.pictures_norm(x + self.dropout(seen))
+        context, weights = self.pictures(x, prepared, sentences, image_padding_mask)
+        x = self.pictures_norm(x + self.dropout(context))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
 

@@ -128,7 +128,7 @@ class FrozenOptions(nn.Module):
         self.options = options
 
     def get_extra_state(self) -> Tensor:
-        # Among the weights, so that a fusion model can be built again when the pretrained
+        # Stored among the weights, so that a fusion model can be built again when the pretrained
         # checkpoint is gone.
         return encode_json(self.options)
 

@@ -161,8 +161,7 @@ class T5Encoder(FairseqEncoder):
         is_padded = bool(padding_mask.any())
         bias = self.relative_bias(src_tokens.size(1))
         if is_padded:
-            # Without padding the bias stays [1, H, S, S]: masked, it would be one for each row of
-            # the batch.
+            # Unpadded batches keep a bias of [1, H, S, S]; a masked bias has one matrix per row.
             bias = bias.masked_fill(padding_mask[:, None, None], float("-inf"))
         x = self.dropout(_embed(self.embedding, src_tokens))
         for number, layer in enumerate(self.layers, start=1):
@@ -206,11 +205,7 @@ class T5Decoder(FairseqIncrementalDecoder):
     """
 
     def __init__(
-        self,
-        dictionary: Any,
-        embedding: nn.Embedding,
-        cfg: Any,
-        output: Optional[nn.Linear] = None,
+        self, dictionary: Any, embedding: nn.Embedding, cfg: Any, output: Optional[nn.Linear] = None
     ) -> None:
         super().__init__(dictionary)
         self.embedding = embedding

@@ -160,8 +160,8 @@ class VgBartDecoder(TransformerDecoder):
         # fusions.
         positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         if incremental_state is not None:
-            # Positions are computed from all tokens before, because their number tells the position
-            # of the last.
+            # Positions are computed from all tokens, because their number is the position of the
+            # last.
             prev_output_tokens, positions = prev_output_tokens[:, -1:], positions[:, -1:]
         x = self.embed_scale * self.embed_tokens(prev_output_tokens) + positions
         if self.layernorm_embedding is not None:

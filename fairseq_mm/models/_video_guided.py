@@ -87,7 +87,7 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
     Args:
         cfg: Config with the fields of :class:`VideoGuidedConfig` and the backbone's numbers of
             layers, ``encoder_layers`` and ``decoder_layers``.
-        video_dim: Dimension of the features; 0 if the task has none.
+        video_dim: Dimension of the features; 0 without features.
 
     Raises:
         UserError: if an option has an unusable value; the message names it.
@@ -208,11 +208,7 @@ class VideoReader(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        encoder: Optional[VideoTransformerEncoder],
-        *,
-        attends_padding: bool = False,
+        self, dim: int, encoder: Optional[VideoTransformerEncoder], *, attends_padding: bool = False
     ) -> None:
         super().__init__()
         self.dim = dim

@@ -13,10 +13,10 @@ Table 2's ladder; each model adds one part to the model before it:
     conv_story_gated        queries, keys and values by networks with gated linear units
     conv_story_wp           as conv_story_gated, with the released code's dropout of 0.1
 
-``conv_story_fusion`` trains on top of one of these models, given by ``--pretrained-checkpoint
-PATH`` (sections 3.4, 5.2 and 9.4). The trained model is frozen, and learned gates join its hidden
-states with the hidden states of the model in training. The resulting checkpoint contains both
-models. ``--pretrained True --pretrained-checkpoint PATH`` does the same with every other name.
+``conv_story_fusion`` trains on top of a trained model, given by ``--pretrained-checkpoint PATH``
+(sections 3.4, 5.2 and 9.4). The trained model is frozen, and learned gates join its hidden states
+with the hidden states of the model in training. The resulting checkpoint contains both models.
+``--pretrained True --pretrained-checkpoint PATH`` does the same for every other name.
 
 The options are named as in fairseq's ``fconv_self_att``, and the models also work under fairseq's
 ``translation`` task.
@@ -26,17 +26,18 @@ Differs from the paper:
   128, 512, 512 and 512 channels and five decoder layers of 512, 512, 512, 768 and 768, with kernels
   of 3 and 4.
 - The layers are the released code's: three in the encoder, seven in the decoder. The paper's 9.2
-  has "8 layers" and parameter counts that no stack of these widths gives.
+  has "8 layers" and parameter counts that do not follow from its widths.
 - Positions have embeddings, and the output layer is not tied, as in the released code.
 Differs from the released code (fairseq's ``fconv_self_att_wp``):
-- Padding of the prompt gets no attention; there it does, and a story's probability depends on the
-  prompts that share its batch. ``--compat released`` attends to it.
-- Decoding keeps its past instead of computing every prefix anew.
-- ``--encoder-attention`` (off there) and ``--project-input False`` (broken there) are refused.
-- In fusion the frozen model's dropout is off, unless ``--frozen-dropout`` (or ``--compat
-  released``) keeps it on in training: worth it where that model has learned its training texts by
-  heart. Its output layer is dropped, and its options and weights are part of the checkpoint.
-- Its checkpoints, fusion or not, are converted by ``fairseq-mm convert``.
+- Padding of the prompt gets no attention. The released code attends to it (``--compat released``),
+  so that a story's probability depends on the prompts that share its batch.
+- Decoding caches the past; the released code computes every prefix anew.
+- ``--encoder-attention`` (off in the released code) and ``--project-input False`` (broken there)
+  are refused.
+- In fusion, the frozen model has no dropout in training. ``--frozen-dropout`` (or ``--compat
+  released``) keeps its dropout, which helps if the frozen model has overfitted. Its output layer is
+  dropped, and its options and weights are part of the checkpoint.
+- ``fairseq-mm convert`` converts checkpoints of the released code, with or without fusion.
 """
 
 from argparse import Namespace

@@ -17,13 +17,12 @@ and for each word of sentence i, where the LSTM's state is carried from sentence
     state = two-layer LSTM([s_i; embedding of the word before], state)
     P(word) = softmax(output layer of its output)
 
-So a whole story is one run of the LSTM, whose input changes its s_i at a separator.
+A whole story is therefore one run of the LSTM; s_i changes at each separator.
 
-``glac_non_local``          a non-local block (equations 1 to 4) looks at the 7 x 7 grid first.
-``glac_decoder_attention``  s_i is eight slices of 1024, of which each word attends to a mixture
-                            (equations 5 to 8); its query is the LSTM's last output, zero at the
-                            beginning of a sentence. Its training can begin with a GLAC:
-                            ``--finetune-from-model``.
+``glac_non_local``          applies a non-local block (equations 1 to 4) to the 7 x 7 grid first.
+``glac_decoder_attention``  has eight slices of 1024 as s_i. Each word attends to the slices
+                            (equations 5 to 8) with the LSTM's last output as query, zero at the
+                            beginning of a sentence. ``--finetune-from-model`` starts from a GLAC.
 
 In the paper, the eight slices are initialised as independent matrices. At first words see their
 mean, whose variation between images is 1 / sqrt(8) of GLAC's s_i, and attention learns to ignore
@@ -33,8 +32,8 @@ would get equal gradients and stay equal. ``--slice-init independent`` is the pa
 
 Differs from the papers:
 - A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
-- A missing image does not enter the statistics of batch normalisation, the images' LSTM and its own
-  s_i, which then depends only on the other images. In the released code it is a black image.
+- A missing image enters neither the statistics of batch normalisation nor the images' LSTM, and its
+  s_i depends only on the other images. In the released code it is a black image.
 - The paper's non-local block has no batch normalisation; ``--non-local-norm`` adds the released
   code's. Both start as the identity.
 - Features come from a store, made with the network's running statistics and without random crops.
@@ -48,9 +47,7 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import (
-    register_model,
-)
+from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
@@ -63,11 +60,7 @@ from fairseq_mm.models._image_sequence import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.modules.positions import (
-    next_positions,
-    select_sentence_vectors,
-    sentence_positions,
-)
+from fairseq_mm.modules.positions import next_positions, select_sentence_vectors, sentence_positions
 
 SLICE_INITS = ("copies", "independent")
 SliceInit: Any = ChoiceEnum(SLICE_INITS)  # created at run time, so Any for type checkers

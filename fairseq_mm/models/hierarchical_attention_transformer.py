@@ -13,12 +13,12 @@ layer the state h attends to each of the two by multi-head attention, and then t
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
 
 Differs from the papers / left open:
-- No paper or code describes this model: Palaskar et al.'s is recurrent, and Liu et al. only name
-  it. Sizes, pre-norm, learned positions, dropout and the sharing of embeddings (between transcript
-  and summary, not with the output layer) are taken from Liu et al.'s own transformer.
+- No paper or code describes this model: Palaskar et al. have a recurrent model, and Liu et al.
+  only name it. Sizes, pre-norm, learned positions, dropout and the sharing of embeddings (between
+  transcript and summary, not with the output layer) are taken from Liu et al.'s own transformer.
 - The second level is the additive attention of the recurrent model, as in Liu et al.'s transformer,
   not the multi-head attention of Libovicky, Helcl and Marecek 2018.
-- The encoder of the video is as deep as that of the text (``--video-encoder-layers``).
+- The encoders of video and text are equally deep (``--video-encoder-layers``).
 - Initial values: embeddings and positions N(0, 0.1), attention Xavier's, others PyTorch's.
 """
 

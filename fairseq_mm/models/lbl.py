@@ -11,8 +11,8 @@ With r_w the row of a word in R:
 
 The model reads no image; it is the baseline of the multimodal models.
 
-Differs from the paper, or adds what it leaves open:
-- n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper gives none.
+Differs from the paper / left open:
+- n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper names no n.
 - Words before the beginning are fairseq's start token, which is also the end token.
 - Dropout and initial values are ours; the recipe trains with Adam, the paper with plain SGD.
 """

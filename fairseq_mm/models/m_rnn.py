@@ -34,7 +34,7 @@ whose cost is in bits, is ``--optimizer adam_l2 --weight-decay W`` with W = 2 ln
 
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
-- Layer II, the multimodal layer and the output layer have biases; the paper mentions none.
+- Layer II, the multimodal layer and the output layer have biases; the paper mentions no biases.
 - Dropout, initial values and the features' scaling are ours (the paper gives none): see the
   options.
 - V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
@@ -51,10 +51,7 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import (
-    FairseqEncoderDecoderModel,
-    register_model,
-)
+from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
@@ -180,7 +177,7 @@ class MRnnDecoder(FeatureDecoder):
         self.image_to_word = None
         if image_input in ("recurrent", "both"):
             self.image_to_word = nn.Linear(feature_dim, hidden_dim, bias=False)
-        # V_I^(1) has 256 rows and V_I^(2) 512, so shared weights can only be part of them.
+        # V_I^(1) has 256 rows and V_I^(2) 512, so the shared weights are the first rows of V_I^(2).
         self.shares_image_weight = image_input == "both_shared"
         self.output_proj = nn.Linear(multimodal_dim, len(dictionary))
         self.dropout = nn.Dropout(cfg.dropout)
@@ -232,10 +229,7 @@ class MRnnDecoder(FeatureDecoder):
         if to_word is not None:
             second = second + to_word.unsqueeze(1)
         states = simple_recurrence(
-            self.recurrent_input(second),
-            self.recurrent_weight,
-            initial,
-            self.recurrent_activation,
+            self.recurrent_input(second), self.recurrent_weight, initial, self.recurrent_activation
         )
         terms = self.recurrent_to_multimodal(self.recurrent_dropout(states))  # [B, T, M]
         if self.word_to_multimodal is not None:

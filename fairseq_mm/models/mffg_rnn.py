@@ -29,11 +29,7 @@ from typing import Any
 
 from fairseq.models import register_model
 
-from fairseq_mm.models._hierarchical_rnn import (
-    TINY,
-    HierarchicalRnnConfig,
-    build_hierarchical_rnn,
-)
+from fairseq_mm.models._hierarchical_rnn import TINY, HierarchicalRnnConfig, build_hierarchical_rnn
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._video_summary import VideoSummaryModel
 

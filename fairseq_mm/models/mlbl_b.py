@@ -13,8 +13,8 @@ With r_w the row of a word in R, and u the content vector:
 u is the feature vector that the task provides: features or an embedding of an image, or an
 embedding of the sentence itself. Several regions are averaged.
 
-Differs from the paper, or adds what it leaves open:
-- The released code has a hidden layer between the image and C^(m); the paper prints none.
+Differs from the paper / left open:
+- The released code has a hidden layer between the image and C^(m), the paper has not.
 - u is scaled to a mean square of one, see the option. Dropout and initial values are ours; C^(m)
   is initialised with zeros, so that the model begins as lbl.
 - n-1 is 5, K 300 as in the rest of the family.

@@ -16,7 +16,7 @@ The words' vectors depend on the content vector u:
 u is the feature vector that the task provides: features or an embedding of an image, or an
 embedding of the sentence itself. Several regions are averaged.
 
-Differs from the paper, or adds what it leaves open:
+Differs from the paper / left open:
 - G is the dimension of the features, which may differ from K.
 - u is scaled to a mean square of one, see the option: an embedding of unit length would make the
   factors small.
@@ -24,7 +24,7 @@ Differs from the paper, or adds what it leaves open:
 - Words before the beginning are fairseq's start token, which is also the end token.
 
 Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
-image and W^fd, adds this layer's output to r as well, and has K = 100 and F = 50. Its words are
+image and W^fd, also adds the output of this layer to r, and has K = 100 and F = 50. Its words are
 initialised by a singular value decomposition of trained vectors.
 """
 

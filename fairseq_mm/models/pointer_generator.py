@@ -18,14 +18,16 @@ criterion ``coverage_cross_entropy``'s.
 Words outside the dictionary are the symbols ``<unk-0>``, ``<unk-1>``, ... of a joined dictionary
 (``fairseq-mm prepare videos --indexed-oov``). As in the paper, they have no probability in the
 vocabulary and can only be copied. All share the embedding of ``<unk>``, because a symbol denotes
-another word in each transcript. Without such symbols the model copies words of the dictionary.
+another word in each transcript. If there are no such symbols, the model copies words of the
+dictionary.
 
-Differs from the paper, or adds what it leaves open:
-- s_0 is a linear layer with ReLU of both directions' last states (the released code's).
+Differs from the paper / left open:
+- s_0 is computed from the last states of both directions by a linear layer with ReLU, as in the
+  released code.
 - The source's closing ``</s>`` is attended to and copied like a word: it can end a summary.
 - The released code feeds h*_(t-1) into the decoder's LSTM as well, which the paper does not
   mention. It is not done here, so that all steps of a training example are computed at once.
-- Dropout is an option (the paper has none).
+- Dropout is an option; the paper does not use it.
 """
 
 from dataclasses import dataclass

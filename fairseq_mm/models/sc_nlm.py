@@ -17,8 +17,8 @@ u is the feature vector that the task provides: in training an embedding of the 
 in the paper, or an embedding of its image. Tags are ``src_tokens``: one per word, and the tag STOP
 (``</s>`` in the dictionary of tags) for the end of the sentence and all later positions.
 
-Differs from the paper, or adds what it leaves open:
-- k is 3: tags of the word itself and of the three after it. n-1 is 5.
+Differs from the paper / left open:
+- k is 3: tags of the word itself and of the next three words. n-1 is 5.
 - The paper's T^(i) are G x G and its t_i have K numbers, which fits because G = K. Here T^(i) are
   G x K, and T^(u) has as many columns as the features have channels.
 - u is scaled to a mean square of one, see the option.
@@ -141,8 +141,7 @@ class ScNlmEncoder(ConditionEncoder):
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
         places = torch.arange(S + 1 + self.structure_length, device=tags.device) + first
-        # Left-aligned, because fairseq pads sources on the left, and window n must begin at the tag
-        # of word n.
+        # fairseq pads sources on the left, but window n must begin at the tag of word n.
         moved = tags.gather(1, places.clamp(max=S - 1))
         return moved.masked_fill((places >= S) | moved.eq(self.pad), self.stop)
 

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import (
-    register_model,
-)
+from fairseq.models import register_model
 
 from fairseq_mm.models._image_sequence import GlocalEncoder, StoryModel, image_vectors
 from fairseq_mm.models._options import check_sizes, option
@@ -79,6 +77,6 @@ register_presets(
             "glocal_dim": 9,
             "embedding_dim": 8,
             "decoder_ffn_dim": 10,
-        },
+        }
     },
 )

@@ -29,17 +29,10 @@ from typing import Any, Optional
 
 import torch
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import (
-    register_model,
-)
+from fairseq.models import register_model
 from torch import Tensor, nn
 
-from fairseq_mm.models._image_sequence import (
-    ImageEncoder,
-    ImageVectors,
-    StoryModel,
-    image_vectors,
-)
+from fairseq_mm.models._image_sequence import ImageEncoder, ImageVectors, StoryModel, image_vectors
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
@@ -156,6 +149,6 @@ register_presets(
             "encoder_ffn_dim": 9,
             "embedding_dim": 8,
             "decoder_ffn_dim": 10,
-        },
+        }
     },
 )

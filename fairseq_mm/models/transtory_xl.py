@@ -183,18 +183,10 @@ class TranstoryXLDecoder(StoryDecoder):
         return memory._replace(contents=contents)
 
     def _remember(
-        self,
-        memory: SegmentMemory,
-        hidden: list[Tensor],
-        lengths: Tensor,
-        segment_length: int,
+        self, memory: SegmentMemory, hidden: list[Tensor], lengths: Tensor, segment_length: int
     ) -> SegmentMemory:
         renewed = remember(
-            memory,
-            hidden,
-            lengths,
-            segment_length=segment_length,
-            memory_length=self.memory_length,
+            memory, hidden, lengths, segment_length=segment_length, memory_length=self.memory_length
         )
         if self.detach_memory:
             renewed = renewed._replace(contents=[x.detach() for x in renewed.contents])
@@ -494,6 +486,6 @@ register_presets(
             "decoder_attention_heads": 2,
             "head_dim": 3,
             "decoder_ffn_dim": 10,
-        },
+        }
     },
 )

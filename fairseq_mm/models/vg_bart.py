@@ -28,15 +28,15 @@ Differs from the paper:
 - Appendix A projects queries, keys and values again for each head, and the heads' output. A product
   of two matrices with nothing between them is one matrix here. The output projection of several
   heads has its own matrix if the forget gate separates it from equation 11.
-- Figure 3's model is said to be "the VG-BART with dot-product attention"; its scores are a forget
-  gate's, so it has one. Its layers are not given: 5 and 6, as in the best system of Table 4.
+- Figure 3 shows forget gate scores of "the VG-BART with dot-product attention", so this model has a
+  forget gate. Its layers are not given: 5 and 6, as in the best system of Table 4.
 
 Differs from the released code:
 - Dot products' softmax is over the frames, not over the text's positions; padded frames are masked;
   the forget gate has no dropout of its own; multi-head attention has one head there. ``--compat
   released`` has these four as released: videos are padded to the longest of their batch and the
-  padding is attended, and the softmax is over the positions of the batch, padding included. What it
-  generates then depends on the other examples of a batch.
+  padding is attended, and the softmax is over the positions of the batch, padding included. The
+  output then depends on the other examples of a batch.
 - The script and the log of the best released checkpoint name another system than the paper: dot
   product in the last encoder layer only, forget gate and VTF.
 - All added parameters are trained; their group is made by name. The released code makes parameter

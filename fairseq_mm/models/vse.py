@@ -229,11 +229,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return F.normalize(self.sentence_encoder(tokens).float(), dim=-1)
 
     def forward(
-        self,
-        features: Tensor,
-        padding_mask: Tensor,
-        tokens: Optional[Tensor] = None,
-        **unused: Any,
+        self, features: Tensor, padding_mask: Tensor, tokens: Optional[Tensor] = None, **unused: Any
     ) -> tuple[Tensor, Tensor]:
         """Embed the images and sentences of a batch, [B, K] each.
 

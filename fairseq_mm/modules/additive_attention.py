@@ -116,11 +116,7 @@ class CoverageAttention(nn.Module):
         return self.key_proj(source)
 
     def forward(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        is_padding: Tensor,
-        coverage: Optional[Tensor] = None,
+        self, queries: Tensor, keys: Tensor, is_padding: Tensor, coverage: Optional[Tensor] = None
     ) -> tuple[Tensor, Optional[Tensor]]:
         """Compute attention weights.
 

@@ -54,8 +54,8 @@ def attend(
     :func:`attention_weights` after dropout.
     """
     if _FUSED is None:
-        # Callers pass 0 in evaluation, so dropout needs no flag here; the fused kernel has none
-        # either.
+        # Callers pass 0 in evaluation, so dropout needs no flag here, as
+        # in the fused kernel.
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
         return torch.matmul(weights, value)
     return _FUSED(query, key, value, attn_mask=attention_mask, dropout_p=dropout)

@@ -36,9 +36,9 @@ class GatedFusion(nn.Module):
         # scaled before the product, which could overflow in float16
         scores = torch.matmul(self.query_proj(x) / SCALE, other.transpose(1, 2)).float()
         scores = scores.masked_fill(other_padding_mask.unsqueeze(1), float("-inf"))
-        seen = torch.matmul(scores.softmax(dim=-1).to(other.dtype), other)  # [B, N, D]
-        gate = torch.sigmoid(self.gate_proj(torch.cat([x, seen], dim=-1)))
-        gated = self.memory_proj(seen) * gate
+        context = torch.matmul(scores.softmax(dim=-1).to(other.dtype), other)  # [B, N, D]
+        gate = torch.sigmoid(self.gate_proj(torch.cat([x, context], dim=-1)))
+        gated = self.memory_proj(context) * gate
         return F.relu(x + self.output_proj(torch.cat([x, gated], dim=-1)))
 
 
@@ -51,11 +51,7 @@ class CrossFusion(nn.Module):
         self.video_fusion = GatedFusion(video_dim, text_dim)
 
     def forward(
-        self,
-        text: Tensor,
-        video: Tensor,
-        text_padding_mask: Tensor,
-        video_padding_mask: Tensor,
+        self, text: Tensor, video: Tensor, text_padding_mask: Tensor, video_padding_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Fuse text [B, S, C] and video [B, M, D]; both are zero at padding.
 

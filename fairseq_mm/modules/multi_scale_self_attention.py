@@ -210,8 +210,8 @@ class MultiScaleSelfAttention(nn.Module):
             ]
             context = torch.cat(heads, dim=1)  # [B, H, A]
         else:
-            # Attention to the zero slot alone has weight 1 and value 0; an empty cache has no
-            # tensors to attend to.
+            # If the zero slot is the only key, its weight is 1 and its value 0; an empty cache has
+            # no tensors.
             context = torch.zeros_like(query)
         # After attending, because a step does not see itself.
         cache.append(key, value)

@@ -99,6 +99,6 @@ class SkippingLSTM(nn.Module):
 def _rows_or_zeros(x: Tensor, places: Tensor) -> Tensor:
     """Gather rows ``places`` [B, N] of x [B, N, H]; zeros for places out of range."""
     is_there = ((places >= 0) & (places < x.size(1))).unsqueeze(-1)
-    # beyond a row's last real element, pad_packed_sequence has put zeros
+    # pad_packed_sequence has put zeros beyond the last real element of a row
     chosen = x.gather(1, places.clamp(0, x.size(1) - 1).unsqueeze(-1).expand_as(x))
     return torch.where(is_there, chosen, torch.zeros_like(chosen))

@@ -49,16 +49,16 @@ class PeepholeLSTM(nn.Module):
         hidden_weight = self.hidden_weight.t()
         hidden = x.new_zeros(B, H)
         cell = x.new_zeros(B, H)
-        seen = x.new_zeros(B, 2 * H)  # the cell's terms in the gates i and f
+        peepholes = x.new_zeros(B, 2 * H)  # the cell's terms in the gates i and f
         states = []
         for t, term in enumerate(inputs):
             # The first state is zero, so its product is left out.
             gates = term if t == 0 else torch.addmm(term, hidden, hidden_weight)
-            input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + seen).chunk(2, dim=1)
+            input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + peepholes).chunk(2, dim=1)
             cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 3 * H :])
             # One product with the new cell serves o of this step and i and f of the next.
-            seen, seen_by_output = self._peep(cell).split([2 * H, H], dim=1)
-            output_gate = torch.sigmoid(gates[:, 2 * H : 3 * H] + seen_by_output)
+            peepholes, output_peephole = self._peep(cell).split([2 * H, H], dim=1)
+            output_gate = torch.sigmoid(gates[:, 2 * H : 3 * H] + output_peephole)
             hidden = output_gate * torch.tanh(cell)
             states.append(hidden)
         return torch.stack(states, dim=1)

@@ -116,12 +116,7 @@ class PreNormDecoderLayer(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        num_heads: int,
-        inner_dim: int,
-        dropout: float,
-        source_dims: Sequence[int],
+        self, dim: int, num_heads: int, inner_dim: int, dropout: float, source_dims: Sequence[int]
     ) -> None:
         super().__init__()
         self.self_attention = SelfAttention(dim, num_heads)
@@ -159,7 +154,7 @@ class PreNormDecoderLayer(nn.Module):
             x: [B, T, D].
             projected: See :meth:`project`.
             padding_masks: [B, N] bool for each source.
-            past: Keys and values [B, heads, P, A] of the words before x; None if there are none.
+            past: Keys and values [B, heads, P, A] of the words before x; None at the first words.
             needs_weights: True to return a trace.
 
         Returns:
@@ -177,8 +172,8 @@ class PreNormDecoderLayer(nn.Module):
             attention_mask = attention_mask.tril(key.size(-2) - T)
         attended = attend(query, key, value, attention_mask, dropout=rate)
         x = x + F.dropout(self.self_attention.out_proj(merge_heads(attended)), rate)
-        seen, trace = self._attend_to_sources(x, projected, padding_masks, rate, needs_weights)
-        x = x + F.dropout(seen, rate)
+        context, trace = self._attend_to_sources(x, projected, padding_masks, rate, needs_weights)
+        x = x + F.dropout(context, rate)
         x = x + F.dropout(self.feed_forward(self.feed_forward_norm(x)), rate)
         return x, (key, value), trace
 

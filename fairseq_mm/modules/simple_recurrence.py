@@ -31,8 +31,7 @@ class Activation(NamedTuple):
 ACTIVATIONS = {
     "relu": Activation(torch.relu_, lambda y: y > 0),
     "scaled_tanh": Activation(
-        lambda x: x.mul_(_SLOPE).tanh_().mul_(_SCALE),
-        lambda y: _SLOPE * (_SCALE - y * y / _SCALE),
+        lambda x: x.mul_(_SLOPE).tanh_().mul_(_SCALE), lambda y: _SLOPE * (_SCALE - y * y / _SCALE)
     ),
     "sigmoid": Activation(torch.sigmoid_, lambda y: y * (1 - y)),
 }

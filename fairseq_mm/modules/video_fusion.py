@@ -193,7 +193,7 @@ class VideoFusion(nn.Module):
         values = state_dict.get(f"{name}.value_proj.weight")
         if self.attention_out_proj is None or values is None or weight in state_dict:
             return
-        # With the identity as W_o an old checkpoint computes what it computed when it was trained.
+        # The identity as W_o does not change the output of an old checkpoint.
         identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
         state_dict[weight] = identity
         state_dict[f"{name}.attention_out_proj.bias"] = torch.zeros_like(identity[0])
@@ -217,7 +217,7 @@ class VideoFusion(nn.Module):
                 trace.weights.append(attention_weights(query, keys, attention_mask))
             read = merge_heads(attend(query, keys, values, attention_mask))
             return read if self.attention_out_proj is None else self.attention_out_proj(read)
-        # without scaling, a product of wide vectors may overflow in half precision
+        # unscaled products of wide vectors may overflow in half precision
         with torch.autocast(text.device.type, enabled=False):
             scores = torch.matmul(text.float(), keys.float().transpose(1, 2))  # [B, N, M]
         # A softmax over the frames must be masked before; a softmax over the text, whose columns
