@@ -31,6 +31,7 @@ from typing import Any
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import FLAG, Rows
 from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.run_set_up import keep_freed_memory
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images, select_shard
@@ -153,7 +154,7 @@ ARGUMENTS: dict[str, Rows] = {
         "--overwrite": ("Replace a finished store at OUTPUT.", FLAG),
     },
 }
-# the options of preprocessing are None if they are not given: the network's own then apply
+# options of preprocessing that are not given are None: the preprocessing of the network applies
 BUILD_OPTIONS = (
     *("weights", "layer", "grid", "seed", "device", "frames", "stride", "fps"),
     *("resize", "size", "resize_size", "crop", "interpolation", "normalize"),
@@ -195,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
     # after --except, which must leave the same items for each part
     if args.shard is not None:
         items, output, shard = _select_shard(items, output, args.shard)
+    keep_freed_memory()
     extractor = build_extractor(
         args.model,
         precision=args.precision,

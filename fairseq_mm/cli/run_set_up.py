@@ -25,6 +25,17 @@ def silence_imports() -> None:
     silence_deprecations()
 
 
+def keep_freed_memory() -> None:
+    """Let the allocator of ``fairseq-mm`` keep freed memory for the next tensors.
+
+    A program that calls :func:`.main.main` as a function keeps its own setting.
+    """
+    if is_program:
+        from fairseq_mm.compat import allocator
+
+        allocator.keep_freed_memory()
+
+
 def register_quietly() -> None:
     """Register the package with fairseq, without the messages that fairseq's import prints.
 
@@ -32,6 +43,7 @@ def register_quietly() -> None:
         UserError: if fairseq is missing or cannot be imported.
     """
     silence_imports()
+    keep_freed_memory()
     from fairseq_mm.compat import deferred_imports
 
     if is_program:

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.compat.allocator import keep_freed_memory
 from fairseq_mm.compat.command_line import check_sampling
 from fairseq_mm.compat.fairseq import configure_command
 from fairseq_mm.compat.loading import named_failures
@@ -223,6 +224,8 @@ def watch_commands() -> None:
         with open_dict(cfg):
             configure_launch(cfg)
             on_cpu = cfg.common.cpu or not torch.cuda.is_available()
+            if on_cpu:
+                keep_freed_memory()
             check_ddp_backend(cfg, on_cpu=on_cpu)
             check_block_momentum(cfg)
             if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:

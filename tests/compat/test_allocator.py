@@ -1,0 +1,57 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+# allocates and frees the same block again and again, and prints the pages that the kernel cleared
+PROGRAM = """
+import resource
+from fairseq_mm.compat.allocator import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+print(keep_freed_memory())
+for times in (1, 20):
+    before = faults()
+    for _ in range(times):
+        b"1" * 2**27
+    print(faults() - before)
+"""
+
+
+def run_program(**variables):
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    is_set, once, repeated = done.stdout.split()
+    return is_set == "True", int(once), int(repeated)
+
+
+@pytest.mark.skipif(
+    not (sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc is missing"
+)
+def test_freed_memory_is_used_again():
+    is_set, once, repeated = run_program()
+    assert is_set
+    assert once > 0
+    # without the setting, each of the 20 blocks costs as many pages as the first
+    assert repeated < once / 10
+
+
+@pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"])
+def test_the_users_own_setting_stays(name):
+    is_set, once, repeated = run_program(**{name: "glibc.malloc.check=0" if "G" in name else "2"})
+    assert not is_set
+    # a block that is mapped goes back to the kernel at once
+    assert repeated > 10 * once > 0 or name == "MALLOC_MMAP_MAX_"
