@@ -203,9 +203,9 @@ def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
     """Return the item of an ``.npy`` or ``.npz`` file as ``[R, D]``."""
     content = load_numpy(path)
     if isinstance(content, np.ndarray):
-        return _item_rows(content, str(path))
+        return _to_rows(content, str(path))
     with content:
-        return _item_rows(read_member(content, path, array), str(path))
+        return _to_rows(read_member(content, path, array), str(path))
 
 
 def _open_npz(path: Path, key: str) -> FeatureSource:
@@ -223,10 +223,10 @@ def _open_npz(path: Path, key: str) -> FeatureSource:
                 f"{path}: has {len(ids)} `ids`, but {rows.shape[0]} items of `features`."
             )
         keys = [key.replace("*", name) for name in ids.tolist()]
-        return FeatureSource(path.name, keys, lambda i: _item_rows(rows.read(i), rows.where))
+        return FeatureSource(path.name, keys, lambda i: _to_rows(rows.read(i), rows.where))
 
     def read(i: int) -> np.ndarray:
-        return _item_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}")
+        return _to_rows(read_member(archive, path, names[i]), f"{path}: {names[i]}")
 
     return FeatureSource(path.name, [key.replace("*", name) for name in names], read)
 
@@ -244,9 +244,9 @@ def _open_array(
         captions_path = str(captions) if captions.exists() else None
     if ids_path is not None:
         ids = read_ids(ids_path)
-        firsts, ids = _first_rows(path, rows, ids, ids_path)
+        firsts, ids = _find_first_rows(path, rows, ids, ids_path)
     elif captions_path is not None:
-        repeats = _repeats_by_captions(path, rows, captions_path)
+        repeats = _count_repeats(path, rows, captions_path)
         firsts = list(range(0, len(rows), repeats))
         ids = [str(i) for i in range(len(firsts))]
     else:
@@ -265,12 +265,12 @@ def _open_array(
                     f"{path}: rows {firsts[i]} to {ends[i] - 1} belong to {ids[i]!r} by the "
                     f"counts, but row {j} differs from row {firsts[i]}."
                 )
-        return _item_rows(np.asarray(first), f"{path}: row {firsts[i]}")
+        return _to_rows(np.asarray(first), f"{path}: row {firsts[i]}")
 
     return FeatureSource(path.name, [key.replace("*", name) for name in ids], read)
 
 
-def _first_rows(
+def _find_first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
     """Return the first row of each different id, and the different ids."""
@@ -287,7 +287,7 @@ def _first_rows(
     return firsts, [ids[i] for i in firsts]
 
 
-def _repeats_by_captions(path: Path, rows: np.ndarray, captions_path: str) -> int:
+def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
     captions = len(read_ids(captions_path))
     # files of Kiros et al. repeat the row of an image for each caption, others of VSE++ do not
     if captions == CAPTIONS_PER_IMAGE * len(rows):
@@ -335,7 +335,7 @@ def read_ids(path: str) -> list[str]:
     return lines
 
 
-def _item_rows(item: np.ndarray, where: str) -> np.ndarray:
+def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
     """Return one item as ``[R, D]``."""
     if item.shape[-1:] == (0,):
         raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")

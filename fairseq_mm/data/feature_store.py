@@ -142,7 +142,7 @@ class FeatureStore:
 
     def count_rows(self, key: str) -> int:
         """Return the number of rows of an item."""
-        i = self._position(key)
+        i = self._get_position(key)
         return int(self._offsets[i + 1] - self._offsets[i])
 
     def read(self, key: str) -> np.ndarray:
@@ -154,7 +154,7 @@ class FeatureStore:
         Raises:
             UserError: If there is no such item, or a row is not finite (see the class).
         """
-        i = self._position(key)
+        i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
         if not self.rows_finite and not is_finite(rows):
             raise UserError(not_finite_message(self.path, key))
@@ -163,7 +163,7 @@ class FeatureStore:
     def get_source(self, key: str) -> Optional[Source]:
         """Return the record of the file from which an item was made, or None if there is none.
         Raise UserError if there is no such item, or the records are damaged."""
-        return self._read_sources()[self._position(key)]
+        return self._read_sources()[self._get_position(key)]
 
     def count_sources(self) -> int:
         """Return the number of items whose file is recorded."""
@@ -229,7 +229,7 @@ class FeatureStore:
         # a pickle holds the ids, but not the index, which is built from them
         return self._build_index() if self._index is None else self._index
 
-    def _position(self, key: str) -> int:
+    def _get_position(self, key: str) -> int:
         try:
             return self._get_index()[key]
         except KeyError:
@@ -254,8 +254,8 @@ class FeatureStore:
         try:
             if self._rows_offset is None:
                 if end > start:
-                    self._dataset().read_direct(rows, np.s_[start:end])
-                    assert self._file is not None  # opened by _dataset
+                    self._open_dataset().read_direct(rows, np.s_[start:end])
+                    assert self._file is not None  # opened by _open_dataset
                     if time.monotonic() - self._compared_at >= COMPARED_EVERY_SECONDS:
                         self._compare_open_file(self._file.id.get_vfd_handle())
                 return rows
@@ -298,7 +298,7 @@ class FeatureStore:
             self._refuse_changed()
         self._compared_at = time.monotonic()
 
-    def _dataset(self) -> h5py.Dataset:
+    def _open_dataset(self) -> h5py.Dataset:
         if self._file is None or self._file_pid != os.getpid():
             # a handle inherited through fork shares its file position with the parent: open another
             self._check_unchanged()
@@ -330,7 +330,7 @@ class FeatureStores:
         self.path = os.pathsep.join(store.path for store in self.stores)
         self.dim = first.dim
         self.dtype = np.result_type(*(store.dtype for store in self.stores))
-        self.attributes = _merged_attributes(self.stores, ignore_extractors)
+        self.attributes = _merge_attributes(self.stores, ignore_extractors)
         for store in self.stores[1:]:
             if store.dim != first.dim:
                 raise UserError(
@@ -456,9 +456,7 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
     return stores
 
 
-def _merged_attributes(
-    stores: Sequence[FeatureStore], ignore_extractors: bool
-) -> dict[str, object]:
+def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -> dict[str, object]:
     """Return the attributes on which all stores agree; refuse different extractors."""
     first: dict[str, tuple[object, str]] = {}
     shared = dict(stores[0].attributes)
@@ -486,11 +484,11 @@ def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -
     """Return one line about a key that is in no store, with the closest key that is in one."""
     where = " or ".join(paths)
     message = f"{where}: no features for {key!r} among {len(ids)} items."
-    closest = _closest_id(str(key), ids)
+    closest = _find_closest_id(str(key), ids)
     return message if closest is None else f"{message} Closest: {closest!r}"
 
 
-def _closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
+def _find_closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
     # most often folder, suffix or case differ
     def bare(text: str) -> str:
         return PurePosixPath(text.strip()).name.rsplit(".", 1)[0].lower()

@@ -73,7 +73,7 @@ def read_layout(path: str) -> StoreLayout:
 def _parse_layout(
     path: str, file: h5py.File, stat: tuple[int, int], has_checksum: bool
 ) -> StoreLayout:
-    features, offsets, ids = _members(path, file)
+    features, offsets, ids = _get_members(path, file)
     if features.ndim != 2 or not features.shape[1] or not _is_ieee(features):
         raise UserError(
             f"{path}: `features` must be [rows, dim] of float16 or float32, but is "
@@ -93,11 +93,11 @@ def _parse_layout(
     offset = features.id.get_offset() if features.chunks is None else None
     return StoreLayout(
         ids=keys,
-        offsets=_checked_offsets(path, offsets, len(keys), num_rows),
+        offsets=_read_offsets(path, offsets, len(keys), num_rows),
         dim=dim,
         dtype=features.dtype.newbyteorder("="),
         attributes={
-            name: _plain_value(value)
+            name: _to_python_value(value)
             for name, value in file.attrs.items()
             if name not in FILE_ATTRIBUTES
         },
@@ -106,11 +106,11 @@ def _parse_layout(
         rows_offset=offset if features.dtype.isnative else None,
         size_and_time=stat,
         has_checksum=has_checksum,
-        content_checksum=str(_plain_value(file.attrs.get("content_checksum", ""))),
+        content_checksum=str(_to_python_value(file.attrs.get("content_checksum", ""))),
     )
 
 
-def _members(path: str, file: h5py.File) -> list[h5py.Dataset]:
+def _get_members(path: str, file: h5py.File) -> list[h5py.Dataset]:
     # `name in file` follows links, and would open the files to which external links point
     absent = [name for name in MEMBERS if not file.id.links.exists(name.encode())]
     version = file.attrs.get("format_version")
@@ -193,7 +193,7 @@ def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> Non
         )
 
 
-def _checked_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) -> np.ndarray:
+def _read_offsets(path: str, dataset: h5py.Dataset, items: int, rows: int) -> np.ndarray:
     if dataset.shape != (items + 1,) or dataset.dtype.kind not in "iu":
         raise UserError(
             f"{path}: `offsets` must be {items + 1} integers for {items} ids, but is "
@@ -244,7 +244,7 @@ def size_and_time(path: str) -> tuple[int, int]:
     return stat.st_size, stat.st_mtime_ns
 
 
-def _plain_value(value: object) -> object:
+def _to_python_value(value: object) -> object:
     """Return an HDF5 attribute as a plain Python value."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

@@ -91,7 +91,7 @@ class FeatureStoreWriter:
             raise UserError(f"`dtype` must be float16 or float32, but is {self.dtype} instead.")
         if dim < 1:
             raise UserError(f"`dim` must be 1 or more, but is {dim} instead.")
-        self.attributes = _checked_attributes(attributes)
+        self.attributes = _check_attributes(attributes)
         self._positions: dict[str, int] = {}
         self.done = self._positions.keys()
         self._counts = array.array("q")
@@ -119,27 +119,27 @@ class FeatureStoreWriter:
             _remove_partial(self.partial_path, keep_lock=True)
         if os.path.exists(self.path) and not overwrite:
             if not os.path.exists(self._file("header.json")):
-                # locking has made this folder
+                # locking has made this folder: it must not look like an interrupted run
                 _remove_partial(self.partial_path)
             raise UserError(f"{self.path}: exists already. Delete it, or replace it: --overwrite")
         for leftover in ("store", "finished", *(() if resume else ("header.json", "journal"))):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self._file(leftover))
-        self._agree_with_header()
-        self._rows = self._opened("rows")
-        self._journal = self._opened("journal")
+        self._compare_header()
+        self._rows = self._open_file("rows")
+        self._journal = self._open_file("journal")
         self._resume()
         self._is_open = True
 
     def _file(self, name: str) -> str:
         return os.path.join(self.partial_path, name)
 
-    def _opened(self, name: str) -> int:
+    def _open_file(self, name: str) -> int:
         handle = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         self._files.callback(os.close, handle)
         return handle
 
-    def _agree_with_header(self) -> None:
+    def _compare_header(self) -> None:
         header = {
             "format_version": FORMAT_VERSION,
             "dim": self.dim,
@@ -184,7 +184,7 @@ class FeatureStoreWriter:
                     break
                 if key in self.done:
                     raise UserError(f"{self.partial_path}: the id {key!r} stands in it twice.")
-                self._note(key, content, checksum, source)
+                self._add_item(key, content, checksum, source)
                 journal_bytes += len(line)
                 rows_bytes += len(content)
         cut = os.fstat(self._journal).st_size - journal_bytes
@@ -194,7 +194,7 @@ class FeatureStoreWriter:
             os.ftruncate(handle, size)
             os.lseek(handle, size, os.SEEK_SET)
 
-    def _note(self, key: str, content: bytes, checksum: int, source: Optional[Source]) -> None:
+    def _add_item(self, key: str, content: bytes, checksum: int, source: Optional[Source]) -> None:
         self._content_checksum += item_checksum(key, self.dim, self.dtype.name, content)
         self._positions[key] = len(self._positions)
         self._counts.append(len(content) // (self.dim * self.dtype.itemsize))
@@ -218,7 +218,7 @@ class FeatureStoreWriter:
     def check_same(self, key: str, rows: np.ndarray) -> None:
         """Check that an item of the partial folder has these rows. Raise UserError if its rows
         differ: the work was begun with another input of the same ids."""
-        stored = self._converted(key, rows)
+        stored = self._convert_rows(key, rows)
         i = self._positions[key]
         if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
             raise UserError(
@@ -243,7 +243,7 @@ class FeatureStoreWriter:
         _check_key(key)
         if key in self.done:
             raise UserError(f"{self.path}: the id {key!r} was given twice.")
-        stored = self._converted(key, rows)
+        stored = self._convert_rows(key, rows)
         content = stored.tobytes()
         checksum = zlib.crc32(content)
         fields = [f"{checksum:08x}", str(len(stored)), key]
@@ -259,9 +259,9 @@ class FeatureStoreWriter:
             if isinstance(error, OSError):
                 raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
             raise
-        self._note(key, content, checksum, source)
+        self._add_item(key, content, checksum, source)
 
-    def _converted(self, key: str, rows: np.ndarray) -> np.ndarray:
+    def _convert_rows(self, key: str, rows: np.ndarray) -> np.ndarray:
         """Return rows as the store saves them, ``[rows, D]``."""
         array = np.asarray(rows)
         array = array[None] if array.ndim == 1 else array
@@ -410,7 +410,7 @@ def _check_key(key: str) -> None:
         raise UserError(f"the id {key!r} cannot be written as UTF-8.") from None
 
 
-def _checked_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
+def _check_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
     checked: dict[str, object] = {"package_version": fairseq_mm.__version__}
     for name, value in attributes.items():
         if name in FILE_ATTRIBUTES or name == "created":

@@ -70,7 +70,7 @@ def _lock(handle: int, folder: str) -> None:
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        # some network file systems have no locks; refusing to write there would help nobody
+        # some network file systems have no locks: most runs there have one writer all the same
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
         logger.warning(

@@ -29,7 +29,7 @@ def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except DAMAGE as error:
-        raise UserError(_why_not_loaded(path, error)) from None
+        raise UserError(_describe_failure(path, error)) from None
 
 
 def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap:
@@ -60,7 +60,7 @@ def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) 
         _check_member(archive, name)
         return archive[name]
     except DAMAGE as error:
-        raise UserError(_why_not_loaded(path, error)) from None
+        raise UserError(_describe_failure(path, error)) from None
 
 
 def _check_member(archive: np.lib.npyio.NpzFile, name: str) -> None:
@@ -86,7 +86,7 @@ def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
     return np.lib.format.read_array_header_2_0(stream)
 
 
-def _why_not_loaded(path: Path, error: Exception) -> str:
+def _describe_failure(path: Path, error: Exception) -> str:
     if "pickle" in str(error) or "Python objects" in str(error):
         return (
             f"{path}: holds pickled Python objects, which are never loaded here (a pickle can run "
@@ -110,9 +110,9 @@ class StreamedArray:
             self._stream = self._archive.open(f"{name}.npy")
             self.shape, fortran_order, self.dtype = _read_header(self._stream)
         except DAMAGE as error:
-            raise UserError(_why_not_loaded(path, error)) from None
+            raise UserError(_describe_failure(path, error)) from None
         if self.dtype.hasobject:
-            raise UserError(_why_not_loaded(path, ValueError("Python objects")))
+            raise UserError(_describe_failure(path, ValueError("Python objects")))
         # in Fortran order the numbers of an item are not contiguous and cannot be streamed
         if len(self.shape) < 2 or fortran_order:
             raise UserError(

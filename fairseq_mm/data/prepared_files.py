@@ -178,7 +178,7 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
         )
     try:
         parts, stores = report.get("digests", {}).values(), dict(report.get("stores", {}))
-        files = {name: _checked(name, x) for part in parts for name, x in part.items()}
+        files = {name: _check_digest(name, x) for part in parts for name, x in part.items()}
         if report.get("store") is not None:
             stores[STORE] = report["store"]
         stores = {
@@ -193,7 +193,7 @@ def _read_record(folder: str, *version: int) -> Optional[FolderRecord]:
     return FolderRecord(folder, files, stores)
 
 
-def _checked(name: str, digest: Any) -> Digest:
+def _check_digest(name: str, digest: Any) -> Digest:
     # a record from elsewhere must not make the program read files outside the folder
     if os.path.isabs(name) or ".." in name.split("/"):
         raise ValueError(f"{name} is not inside the folder")

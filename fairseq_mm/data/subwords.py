@@ -139,7 +139,7 @@ class Subwords:
 
     def to_state(self) -> dict[str, Any]:
         """Return the kind and the content of the files, for JSON."""
-        state: dict[str, Any] = self._description()
+        state: dict[str, Any] = self._describe()
         # JSON has no bytes
         if self.files:
             state["files"] = {
@@ -157,7 +157,7 @@ class Subwords:
             }
         except (AttributeError, TypeError, ValueError, binascii.Error) as error:
             raise UserError(f"subwords of a checkpoint cannot be read ({error}).") from None
-        return cls._described(state, files, "subwords of a checkpoint", {})
+        return cls._from_description(state, files, "subwords of a checkpoint", {})
 
     @classmethod
     def from_paths(
@@ -188,7 +188,7 @@ class Subwords:
         for place in where.values():
             check_prepared_file(place)
         files = {name: read_bytes(place) for name, place in where.items()}
-        return cls._described(description, files, path, where)
+        return cls._from_description(description, files, path, where)
 
     @classmethod
     def from_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
@@ -212,7 +212,7 @@ class Subwords:
         )
 
     @classmethod
-    def _described(
+    def _from_description(
         cls, description: Any, files: Mapping[str, bytes], source: str, where: Mapping[str, str]
     ) -> "Subwords":
         # folders and checkpoints keep this earlier name of indexed OOV tokens
@@ -238,9 +238,9 @@ class Subwords:
             except OSError as error:
                 raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
         with output_file(Path(folder) / SUBWORDS_FILE) as file:
-            file.write(json.dumps(self._description()) + "\n")
+            file.write(json.dumps(self._describe()) + "\n")
 
-    def _description(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         numbered = {"numbered_unknowns": self.indexed_oov} if self.indexed_oov else {}
         return {"kind": self.kind, **numbered}
 

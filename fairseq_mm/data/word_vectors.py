@@ -76,7 +76,7 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
                 if header.dim != dim:
                     raise _dimension_error(path, 1, header.dim, dim)
                 return _read_binary_vectors(start, file, header, keys, path)
-            for number, line in enumerate(_lines(start, file, path), start=1):
+            for number, line in enumerate(_read_lines(start, file, path), start=1):
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
                     header = _parse_header(line)  # again, without the mark
@@ -89,7 +89,7 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
                 # the first two lines are always parsed: a wrong dimension is reported at once
                 if number > 2 and (word is None or word in vectors):
                     continue
-                key, vector = _parse(line, path, number, dim)
+                key, vector = _parse_line(line, path, number, dim)
                 word = keys.get(key)  # GloVe has words with spaces: compare the whole word
                 if word is not None and word not in vectors:
                     vectors[word] = vector
@@ -109,7 +109,7 @@ def _open(path: str) -> BinaryIO:
     return open(path, "rb")
 
 
-def _lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
+def _read_lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
     """Yield the lines of a file whose first bytes ``start`` have been read."""
     *whole, cut = start.split(b"\n")
     for line in whole:
@@ -121,7 +121,7 @@ def _lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
     yield from rest
 
 
-def _parse(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
+def _parse_line(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
     """Return the word of a line and its vector."""
     # at single spaces, and words in bytes: GloVe has words with spaces and with other white space
     fields = line.rstrip().split(b" ")
@@ -202,7 +202,7 @@ def _read_binary_vectors(
     """Return the wanted words of a binary file, each with its vector ``[dim]`` float32."""
     _check_size(header, path)
     vectors: dict[str, np.ndarray] = {}
-    for number, (key, values) in enumerate(_records(start, file, header, path), start=1):
+    for number, (key, values) in enumerate(_read_records(start, file, header, path), start=1):
         word = keys.get(key)
         if word is None or word in vectors:
             continue
@@ -234,7 +234,7 @@ def _check_size(header: _Header, path: str) -> None:
         )
 
 
-def _records(
+def _read_records(
     start: bytes, file: BinaryIO, header: _Header, path: str
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield each word and the bytes of its vector."""

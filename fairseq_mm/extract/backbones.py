@@ -327,14 +327,12 @@ def _is_file(weights: str) -> bool:
 
 def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     """Return the network up to ``layer``, without all modules that the layer does not need."""
-    try:
-        with warnings.catch_warnings():
-            # torchvision warns that nodes differ between training and evaluation
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        # torchvision warns that nodes differ between training and evaluation
+        warnings.simplefilter("ignore")
+        try:
             return create_feature_extractor(network, return_nodes={layer: "layer"}).eval()
-    except ValueError:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        except ValueError:
             nodes = get_graph_node_names(network)[1]
     modules = {node.rsplit(".", n)[0] for node in nodes for n in range(node.count(".") + 1)}
     names = sorted(modules | set(nodes))

@@ -105,15 +105,15 @@ class ClipPreprocessing(Preprocessing):
         frames = super().normalized(pixels.flatten(0, 1))  # [B * frames, 3, height, width]
         return frames.unflatten(0, pixels.shape[:2]).transpose(1, 2)
 
-    def _new_size(self, width: int, height: int) -> tuple[int, int]:
+    def _get_new_size(self, width: int, height: int) -> tuple[int, int]:
         if self.resize == "squash" and self.resize_width:
             return self.resize_width, self.resize_size
-        return super()._new_size(width, height)
+        return super()._get_new_size(width, height)
 
-    def _scaled(self, image: Image.Image, new_size: tuple[int, int]) -> Image.Image:
+    def _scale(self, image: Image.Image, new_size: tuple[int, int]) -> Image.Image:
         if self.antialias:
-            return super()._scaled(image, new_size)
-        return _bilinear(image, *new_size)
+            return super()._scale(image, new_size)
+        return _resize_bilinear(image, *new_size)
 
 
 def with_clip_options(
@@ -138,7 +138,7 @@ def with_clip_options(
         changes["frames"] = frames or default.frames
         changes["stride"] = stride or changes["frames"]
     if any(sizes.values()):
-        changes.update(_sizes(default, **sizes))
+        changes.update(_choose_sizes(default, **sizes))
     if interpolation:
         changes["interpolation"] = interpolation
         changes["antialias"] = default.antialias or interpolation != "bilinear"
@@ -147,7 +147,7 @@ def with_clip_options(
     return dataclasses.replace(default, **changes)
 
 
-def _sizes(
+def _choose_sizes(
     default: ClipPreprocessing,
     resize: Optional[str] = None,
     resize_size: Optional[int] = None,
@@ -182,12 +182,12 @@ def describes_clips(preprocessing: object) -> bool:
         return False
 
 
-def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
+def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
     """Interpolate the four pixels around each new pixel; centres at .5, edges repeated."""
     # as torchvision with tensors; Pillow antialiases always, and torch is not imported here
     pixels = np.asarray(image)  # [old height, old width, 3]
-    top, bottom, down = _neighbours(pixels.shape[0], height)
-    left, right, across = _neighbours(pixels.shape[1], width)
+    top, bottom, down = _find_neighbours(pixels.shape[0], height)
+    left, right, across = _find_neighbours(pixels.shape[1], width)
     across = across[:, None]
     upper, lower = pixels[top], pixels[bottom]  # [height, old width, 3]
     upper = upper[:, left] * (1 - across) + upper[:, right] * across  # [height, width, 3]
@@ -197,7 +197,7 @@ def _bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
-def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the indices of the old pixels before and after each new pixel, and the weights of the
     pixels after it."""
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)

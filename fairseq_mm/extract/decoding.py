@@ -39,13 +39,13 @@ def decode_files(
     processes: list[_Process] = []
     upcoming = iter(range(len(files)))
     # the process of each file that is being decoded, in the order of the files
-    under_way: deque[_Process] = deque()
+    assigned: deque[_Process] = deque()
 
     def assign(process: _Process) -> None:
         number = next(upcoming, None)
         if number is not None:
             process.tasks.send((number, files[number]))
-            under_way.append(process)
+            assigned.append(process)
 
     try:
         # one by one: if a later start fails, `finally` ends the processes before it
@@ -54,8 +54,8 @@ def decode_files(
         for _ in range(AHEAD_FILES):
             for process in processes:
                 assign(process)
-        while under_way:
-            process = under_way.popleft()
+        while assigned:
+            process = assigned.popleft()
             is_end = False
             while not is_end:
                 event = process.receive(files)
@@ -80,7 +80,7 @@ class _Process:
         # number of the file that the process decodes, for the message if it is killed
         self.number = context.RawValue("q", 0)
         self.process = context.Process(
-            target=_work, args=(their_tasks, their_results, self.number, reader), daemon=True
+            target=_run_worker, args=(their_tasks, their_results, self.number, reader), daemon=True
         )
         self.process.start()
         # the pipe ends with the process only if no other process holds its ends
@@ -104,16 +104,16 @@ class _Process:
         self.results.close()
 
 
-def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) -> None:
+def _run_worker(tasks: Connection, results: Connection, file_number: Any, reader: Reader) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
     # a pipe holds some 64 KiB, less than one input: the queue lets decoding go on meanwhile
     ready: queue.Queue[Optional[Event]] = queue.Queue(reader.max_waiting)
 
     def decode() -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                place.value, file = tasks.recv()
+                file_number.value, file = tasks.recv()
                 for event in reader.events(file):
                     ready.put(event)
         ready.put(None)
@@ -124,7 +124,7 @@ def _work(tasks: Connection, results: Connection, place: Any, reader: Reader) ->
             results.send(event)
 
 
-def _end_with_parent(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     # a process that was killed by SIGKILL cannot end its workers
     while os.getppid() == parent:
         time.sleep(1)

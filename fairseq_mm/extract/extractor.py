@@ -72,7 +72,7 @@ class Extractor:
         device: Union[str, torch.device] = "cpu",
         precision: str = "fp32",
     ) -> None:
-        self.device = _device(device)
+        self.device = _find_device(device)
         self.preprocessing = preprocessing
         self.precision = precision
         self.reads_videos = isinstance(preprocessing, ClipPreprocessing)
@@ -219,11 +219,11 @@ class Extractor:
 
         rows: list[list[np.ndarray]] = [[] for _ in files]
         # the list first: `owners` is filled while it is computed
-        for owner, input_rows in zip(owners, list(self._batched(inputs(), batch_size))):
+        for owner, input_rows in zip(owners, list(self._compute_batches(inputs(), batch_size))):
             rows[owner].append(input_rows)
         return [np.concatenate(file_rows) for file_rows in rows]
 
-    def _batched(
+    def _compute_batches(
         self, inputs: Iterable[np.ndarray], batch_size: Optional[int]
     ) -> Iterator[np.ndarray]:
         source = iter(inputs)
@@ -255,14 +255,14 @@ class Extractor:
                         images.append(clip[len(clip) // 2])
                     yield clip
 
-            rows = list(self._batched(first(), batch_size))
+            rows = list(self._compute_batches(first(), batch_size))
             # one clip more is decoded: the length in the head of a file may be wrong or missing
             is_cut = next(clips, None) is not None
         indices = np.linspace(0, len(rows) - 1, min(num_images, len(rows))).round().astype(int)
         return FirstClips(np.concatenate(rows), is_cut, [images[i] for i in indices])
 
 
-def _device(name: Union[str, torch.device]) -> torch.device:
+def _find_device(name: Union[str, torch.device]) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")

@@ -26,7 +26,7 @@ class HashedFile:
 
     def __init__(self, file: MediaFile) -> None:
         self._file = file
-        with _one_line():
+        with _as_user_errors():
             self._size_and_time = file.size_and_time()
             self._stream = file.open()
             self.content: Union[bytes, BinaryIO] = self._stream
@@ -38,7 +38,7 @@ class HashedFile:
         """Return the record, after decoding. Raise UserError if the file cannot be read further, or
         was changed since it was opened."""
         has_changed = False
-        with _one_line():
+        with _as_user_errors():
             if isinstance(self.content, bytes):
                 digest = hashlib.sha256(self.content).digest()
                 has_changed = len(self.content) != self._size_and_time[0]
@@ -58,7 +58,7 @@ class HashedFile:
 
 
 @contextlib.contextmanager
-def _one_line() -> Iterator[None]:
+def _as_user_errors() -> Iterator[None]:
     try:
         yield
     except tarfile.ReadError:  # errors of tarfile are no OSErrors
@@ -84,7 +84,7 @@ def describe_change(
     differs, as for a copy, the digest decides.
     """
     try:
-        with _one_line():
+        with _as_user_errors():
             size, time = file.size_and_time()
             if size != source.size:
                 return f"it had {source.size:,} bytes, and has {size:,}"

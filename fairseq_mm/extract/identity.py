@@ -16,7 +16,7 @@ IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
 
 def check_same_extractor(
     recorded: Mapping[str, object],
-    given: Mapping[str, object],
+    other: Mapping[str, object],
     *,
     recorded_by: str = "the recorded features",
     given_by: str = "the given ones",
@@ -28,10 +28,10 @@ def check_same_extractor(
     """
     for name in IDENTITY:
         values = []
-        for attributes, who in ((recorded, recorded_by), (given, given_by)):
+        for attributes, who in ((recorded, recorded_by), (other, given_by)):
             if name not in attributes:
                 raise UserError(f"{who}: no `{name}` is recorded, so the extractor is unknown.")
-            values.append(_plain(name, attributes[name]))
+            values.append(_normalize(name, attributes[name]))
         ours, theirs = values
         if ours == theirs:
             continue
@@ -42,12 +42,12 @@ def check_same_extractor(
                 if ours.get(key) != theirs.get(key)
             )
         raise UserError(
-            f"another extractor: {recorded_by} were made with {name} = {_shown(ours)}, but "
-            f"{given_by} with {_shown(theirs)}."
+            f"another extractor: {recorded_by} were made with {name} = {_shorten(ours)}, but "
+            f"{given_by} with {_shorten(theirs)}."
         )
 
 
-def _plain(name: str, value: Any) -> object:
+def _normalize(name: str, value: Any) -> object:
     # attributes of HDF5 can be bytes or numpy's numbers, values of a checkpoint are Python's
     value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     try:
@@ -60,6 +60,6 @@ def _plain(name: str, value: Any) -> object:
     return str(value)
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = str(value)
     return text[:12] + "..." if len(text) == 64 else text  # a SHA-256

@@ -57,18 +57,18 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
                 )
             return Image.fromarray(image)
         if isinstance(image, Image.Image):
-            return _to_rgb(_upright(image))
-        with _any_size_allowed(), open_media(image) as stream:
+            return _to_rgb(_rotate_upright(image))
+        with _allow_any_size(), open_media(image) as stream:
             return _decode(stream, max_pixels)
     except UserError:
         raise
     except MemoryError:
         raise UserError("not enough memory to decode it.") from None
     except Exception as error:  # Pillow's readers raise nearly anything on a broken file
-        raise UserError(_reason(error)) from None
+        raise UserError(_describe_error(error)) from None
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
         return "is no image, or of a format that Pillow cannot read."
     if isinstance(error, OSError) and error.strerror:
@@ -77,7 +77,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def _any_size_allowed() -> Iterator[None]:
+def _allow_any_size() -> Iterator[None]:
     """Lift Pillow's limit of image sizes, and silence its warnings."""
     # Pillow refuses large images when they are opened, before a reduced scale can be requested
     before = Image.MAX_IMAGE_PIXELS
@@ -102,7 +102,7 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     with Image.open(stream) as image:
         _limit_size(image, max_pixels)
         image.load()  # Image.open reads the head only, and the stream is closed after this block
-        return _to_rgb(_upright(image))
+        return _to_rgb(_rotate_upright(image))
 
 
 def _limit_size(image: Image.Image, max_pixels: int) -> None:
@@ -125,7 +125,7 @@ def _limit_size(image: Image.Image, max_pixels: int) -> None:
     )
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _rotate_upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
     except Exception:  # a broken tag says nothing about the orientation

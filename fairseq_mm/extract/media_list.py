@@ -233,7 +233,7 @@ def _check_key(image: MediaFile) -> None:
         )
 
 
-def _key(path: str, ids: str) -> str:
+def _make_key(path: str, ids: str) -> str:
     pure = PurePosixPath(Path(path).as_posix())
     return {"name": pure.name, "stem": pure.stem, "path": str(pure)}[ids]
 
@@ -241,7 +241,7 @@ def _key(path: str, ids: str) -> str:
 def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterator[MediaFile]:
     if os.path.isdir(path):
         for file in _walk(path, kind.suffixes, seen=set()):
-            yield MediaFile(_key(os.path.relpath(file, path), ids), file)
+            yield MediaFile(_make_key(os.path.relpath(file, path), ids), file)
         return
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file or folder.")
@@ -253,7 +253,7 @@ def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
     elif lower.endswith((".txt", ".tsv", ".lst")):
         raise UserError(f"{path}: is no {kind.noun}. For a list of {kind.noun}s: --list {path}")
     else:
-        yield MediaFile(_key(path, ids), path)
+        yield MediaFile(_make_key(path, ids), path)
 
 
 def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
@@ -298,7 +298,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
         # a list has only the offset and the size of a member, which do not describe holes
         if member.sparse is not None:
             raise UserError(f"{path}: {name} is stored with holes. Pack it without --sparse.")
-        yield MediaFile(_key(name, ids), path, name, member.offset_data, member.size)
+        yield MediaFile(_make_key(name, ids), path, name, member.offset_data, member.size)
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
@@ -341,7 +341,7 @@ def _read_list(path: str, root: Optional[str], ids: str) -> Iterator[MediaFile]:
                 f"{path}:{number}: must be a path, or an id, a tab and a path, but is {line!r}."
             )
         file = fields[-1].strip()
-        key = fields[0].strip() if len(fields) == 2 else _key(file, ids)
+        key = fields[0].strip() if len(fields) == 2 else _make_key(file, ids)
         yield MediaFile(key, os.path.join(folder, file))
 
 
@@ -367,4 +367,4 @@ def _read_jsonl(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
         if kind.fields in entry:
             key = None  # the id names the story, not one of its images
         for image in images:
-            yield MediaFile(key or _key(image, ids), os.path.join(folder, image))
+            yield MediaFile(key or _make_key(image, ids), os.path.join(folder, image))

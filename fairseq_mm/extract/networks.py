@@ -98,9 +98,9 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of the ``options``, for models of the other kind, has a value.
+    """Raise UserError if one of the ``options`` (flag -> value) has a value.
 
-    ``kind`` (``images`` or ``videos``) names the models that have these options, by flag.
+    Only models of ``kind``, ``images`` or ``videos``, have these options.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

@@ -87,7 +87,7 @@ def build_open_clip(
             f"--model {model}: has no default weights. Choose {PREFIX}{name}/TAG "
             f"({', '.join(tags) or 'none published'}), or --weights FILE."
         )
-    network = _create(open_clip, model, name, source if source in tags else None, seed)
+    network = _create_network(open_clip, model, name, source if source in tags else None, seed)
     if source == RANDOM:
         recorded = f"{RANDOM}:{seed}"
     elif source in tags:
@@ -104,11 +104,11 @@ def build_open_clip(
         raise UserError(f"--grid: the installed open_clip gives no grid for {name}; update it.")
     rows = ClipRows(network.visual, grid=grid).eval()
     layer = GRID_LAYER if grid else POOLED_LAYER
-    preprocessing = _preprocessing(network.visual)
+    preprocessing = _get_preprocessing(network.visual)
     return Backbone(rows, PREFIX + name, recorded, layer, grid, preprocessing)
 
 
-def _create(
+def _create_network(
     open_clip: ModuleType, model: str, name: str, pretrained: Optional[str], seed: int
 ) -> Any:
     level = logging.root.manager.disable
@@ -146,7 +146,7 @@ def _load_file(network: nn.Module, path: str) -> None:
     load_state_dict(network, state_dict, needed=needed, origin=path)
 
 
-def _preprocessing(visual: Any) -> Preprocessing:
+def _get_preprocessing(visual: Any) -> Preprocessing:
     config = getattr(visual, "preprocess_cfg", {})
     size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
     squashes = config.get("resize_mode", "shortest") == "squash"

@@ -131,15 +131,15 @@ class Preprocessing:
         Raise UserError if the image is too long to be resized in memory.
         """
         if self.resize == "short":
-            image = self._without_far_ends(image)
+            image = self._cut_far_ends(image)
         if self.resize != "none":
-            new_size = self._new_size(*image.size)
-            image = image if new_size == image.size else self._scaled(image, new_size)
+            new_size = self._get_new_size(*image.size)
+            image = image if new_size == image.size else self._scale(image, new_size)
         if self.crop == "center":
             image = _center_crop(image, self.size)
         return np.asarray(image)
 
-    def _without_far_ends(self, image: Image.Image) -> Image.Image:
+    def _cut_far_ends(self, image: Image.Image) -> Image.Image:
         width, height = image.size
         long = MAX_ASPECT_RATIO * min(width, height)
         if max(width, height) <= long:
@@ -152,7 +152,7 @@ class Preprocessing:
         left, top = max(0, width - long) // 2, max(0, height - long) // 2
         return image.crop((left, top, width - left, height - top))
 
-    def _new_size(self, width: int, height: int) -> tuple[int, int]:
+    def _get_new_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and the height to resize to."""
         size = self.resize_size
         if self.resize == "squash":
@@ -161,7 +161,7 @@ class Preprocessing:
         new_long = int(size * max(width, height) / min(width, height))
         return (size, new_long) if width <= height else (new_long, size)
 
-    def _scaled(self, image: Image.Image, new_size: tuple[int, int]) -> Image.Image:
+    def _scale(self, image: Image.Image, new_size: tuple[int, int]) -> Image.Image:
         return image.resize(new_size, INTERPOLATIONS[self.interpolation])
 
     def normalized(self, pixels: "Tensor") -> "Tensor":

@@ -70,13 +70,13 @@ class Reader(abc.ABC):
     def max_waiting(self) -> int: ...
 
     @abc.abstractmethod
-    def _decoded(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
+    def _decode(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
         """Decode a file, and yield inputs of the network, uint8. Raise UserError with the reason
         why the file cannot be read to its end, without its name."""
         try:
-            return (yield from self._decoded(media))
+            return (yield from self._decode(media))
         except UserError:
             raise
         except MemoryError:
@@ -114,7 +114,7 @@ class ImageReader(Reader):
     # an image and its end are two events
     max_waiting = 2 * AHEAD_FILES
 
-    def _decoded(self, media: AnyImage) -> Generator[np.ndarray, None, MediaEnd]:
+    def _decode(self, media: AnyImage) -> Generator[np.ndarray, None, MediaEnd]:
         yield self.preprocessing.apply(read_image(media, max_pixels=self.max_pixels))
         return MediaEnd()
 
@@ -142,7 +142,7 @@ class ClipReader(Reader):
     def max_waiting(self) -> int:
         return max(2, AHEAD_BYTES // int(np.prod(self.preprocessing.input_shape)))
 
-    def _decoded(self, media: AnyMedia) -> Generator[np.ndarray, None, MediaEnd]:
+    def _decode(self, media: AnyMedia) -> Generator[np.ndarray, None, MediaEnd]:
         video = VideoReader(media, keep_damaged=self.keep_damaged, max_pixels=self.max_pixels)
         frames, fps = video.frames(), self.preprocessing.fps
         images = resampled(frames, fps) if fps else (image for _, _, image in frames)

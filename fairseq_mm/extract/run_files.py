@@ -82,7 +82,7 @@ class Journal:
     def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
         self.output = details_path(writer.path, noun)
         self.path = os.path.join(writer.partial_path, f"{noun}.tsv")
-        rows = [line.rstrip("\n").split("\t") for line in self._lines() if line.endswith("\n")]
+        rows = [line.rstrip("\n").split("\t") for line in self._read_lines() if line.endswith("\n")]
         # a line is written before its video is appended: the last may be incomplete or too early
         latest = {row[0]: row for row in rows if len(row) == len(columns) and row[0] in writer.done}
         lost = writer.done - latest.keys()
@@ -96,7 +96,7 @@ class Journal:
         write_rows(self.path, latest.values())
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115
 
-    def _lines(self) -> list[str]:
+    def _read_lines(self) -> list[str]:
         try:
             with open(self.path, encoding="utf-8", newline="\n") as file:
                 return list(file)

@@ -131,7 +131,7 @@ def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
     )
 
 
-class _UnderWay:
+class _FileInProgress:
     """File whose inputs are being computed."""
 
     def __init__(self, file: MediaFile) -> None:
@@ -158,8 +158,8 @@ class _Run:
         self.began = time.perf_counter()
         # inputs of the batch, None for black inputs, and the file of each input
         self._inputs: list[Optional[np.ndarray]] = []
-        self._owners: list[Optional[_UnderWay]] = []
-        self._under_way: deque[_UnderWay] = deque()
+        self._owners: list[Optional[_FileInProgress]] = []
+        self._in_progress: deque[_FileInProgress] = deque()
 
     def finished(
         self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
@@ -172,15 +172,15 @@ class _Run:
         with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
             for file in files:
                 if file.key not in done:
-                    yield from self._one(file, events)
+                    yield from self._process_file(file, events)
                 for _ in range(done.get(file.key, 0)):
-                    yield from self._take_place(None, None)
-            self._compute()
-            yield from self._complete()
+                    yield from self._add_input(None, None)
+            self._compute_batch()
+            yield from self._pop_finished()
 
-    def _one(self, file: MediaFile, events: Iterator) -> Iterator[Finished]:
-        current = _UnderWay(file)
-        self._under_way.append(current)
+    def _process_file(self, file: MediaFile, events: Iterator) -> Iterator[Finished]:
+        current = _FileInProgress(file)
+        self._in_progress.append(current)
         while current.end is None:
             began = time.perf_counter()
             event = next(events)
@@ -191,25 +191,25 @@ class _Run:
                 if self.strict:
                     raise UserError(f"{file.name}: {event.reason}")
                 self.unreadable.append((file.name, event))
-                self._under_way.remove(current)
+                self._in_progress.remove(current)
                 for _ in range(self.reader.inputs_per_file or 0):
-                    yield from self._take_place(None, None)
+                    yield from self._add_input(None, None)
                 break
             else:
                 current.num_inputs += 1
-                yield from self._take_place(event, current)
-        yield from self._complete()
+                yield from self._add_input(event, current)
+        yield from self._pop_finished()
 
-    def _take_place(
-        self, value: Optional[np.ndarray], owner: Optional[_UnderWay]
+    def _add_input(
+        self, value: Optional[np.ndarray], owner: Optional[_FileInProgress]
     ) -> Iterator[Finished]:
         self._inputs.append(value)
         self._owners.append(owner)
         if len(self._inputs) == self.batch_size:
-            self._compute()
-            yield from self._complete()
+            self._compute_batch()
+            yield from self._pop_finished()
 
-    def _compute(self) -> None:
+    def _compute_batch(self) -> None:
         """Run the network on the batch, unless all of its inputs were computed before."""
         began = time.perf_counter()
         for owner, rows in zip(self._owners, self.extractor.rows_of_each(self._inputs)):
@@ -219,13 +219,13 @@ class _Run:
         self.seconds_network += time.perf_counter() - began
         self._inputs, self._owners = [], []
 
-    def _complete(self) -> Iterator[Finished]:
+    def _pop_finished(self) -> Iterator[Finished]:
         # in the order of the list, which is the order of the store
-        while self._under_way:
-            first = self._under_way[0]
+        while self._in_progress:
+            first = self._in_progress[0]
             if first.end is None or len(first.rows) < first.num_inputs:
                 return
-            self._under_way.popleft()
+            self._in_progress.popleft()
             self.num_extracted += 1
             self.num_damaged += bool(first.end.damage)
             yield first.file, np.concatenate(first.rows), first.num_inputs, first.end

@@ -113,13 +113,13 @@ class VideoReader:
         # FFmpeg opens images as videos of one frame
         if container.format.name.endswith("_pipe") or container.format.name == "image2":
             raise UserError("is an image, not a video.")
-        stream = _video_stream(av, container)
+        stream = _find_video_stream(av, container)
         self._check_size(stream.codec_context.width, stream.codec_context.height)
         # the decoding processes use all cores already
         stream.codec_context.thread_count = 1
         rate = _fraction(stream.average_rate) or _fraction(stream.guessed_rate) or Fraction(25)
         time_base = _fraction(stream.time_base)
-        for frame in self._decoded(av, container, stream):
+        for frame in self._decode_packets(av, container, stream):
             # raw streams have no time stamps
             begin = self._end_time if frame.pts is None else frame.pts * time_base
             duration = getattr(frame, "duration", None)  # missing in older versions of PyAV
@@ -128,7 +128,7 @@ class VideoReader:
                 self._first_time = begin
             self._end_time = max(self._end_time, end) if self.num_frames else end
             self.num_frames += 1
-            yield begin - self._first_time, end - self._first_time, self._image(frame)
+            yield begin - self._first_time, end - self._first_time, self._to_image(frame)
 
     def _check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:
@@ -137,14 +137,14 @@ class VideoReader:
                 f"decoded (--max-pixels {width * height} allows it)."
             )
 
-    def _image(self, frame: Any) -> Image.Image:
+    def _to_image(self, frame: Any) -> Image.Image:
         # again: the size may change within a stream
         self._check_size(frame.width, frame.height)
         image = Image.fromarray(frame.to_ndarray(format="rgb24"))  # faster than to_image
         turn = UPRIGHT.get(round(getattr(frame, "rotation", 0)) % 360)
         return image if turn is None else image.transpose(turn)
 
-    def _decoded(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
+    def _decode_packets(self, av: ModuleType, container: Any, stream: Any) -> Iterator[Any]:
         last: dict[int, Fraction] = {}  # number of a stream -> end of its last packet
         # of all streams: some formats give only the length of the whole file
         packets = container.demux()
@@ -152,7 +152,7 @@ class VideoReader:
             try:
                 packet = next(packets, None)
             except (av.FFmpegError, OSError, ValueError) as error:
-                self._note_damage(f"cannot be read further ({_reason(error)})")
+                self._note_damage(f"cannot be read further ({_describe_error(error)})")
                 break
             if packet is None:
                 break
@@ -169,7 +169,7 @@ class VideoReader:
             except (av.FFmpegError, ValueError) as error:
                 # a recording may start between two key frames: its first packets are no damage
                 if self._has_sound_frame:
-                    self._note_damage(f"cannot be decoded there ({_reason(error)})")
+                    self._note_damage(f"cannot be decoded there ({_describe_error(error)})")
                 continue
             for frame in frames:
                 if not frame.is_corrupt:
@@ -237,7 +237,7 @@ def _fraction(rational: Any) -> Fraction:
     return Fraction(rational.numerator, rational.denominator) if rational else Fraction(0)
 
 
-def _video_stream(av: ModuleType, container: Any) -> Any:
+def _find_video_stream(av: ModuleType, container: Any) -> Any:
     for stream in container.streams.video:
         is_cover = bool(stream.disposition & av.stream.Disposition.attached_pic)
         if not is_cover and stream.codec_context is not None:
@@ -246,5 +246,5 @@ def _video_stream(av: ModuleType, container: Any) -> Any:
     raise UserError(f"has no video stream ({', '.join(others) or 'nothing'} only).")
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error or type(error).__name__)

@@ -69,7 +69,7 @@ def long_video(tmp_path) -> str:
 def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
     alive: set[int] = set()
     most = []
-    image_of = readers.VideoReader._image
+    image_of = readers.VideoReader._to_image
 
     def counted(reader, frame):
         image = image_of(reader, frame)
@@ -79,7 +79,7 @@ def test_of_a_long_video_a_clip_and_a_frame_are_held(long_video, monkeypatch):
         most.append(len(alive))
         return image
 
-    monkeypatch.setattr(readers.VideoReader, "_image", counted)
+    monkeypatch.setattr(readers.VideoReader, "_to_image", counted)
     assert sum(1 for _ in ClipReader(CLIPS).events(MediaFile("long", long_video))) == 500 + 1
     assert len(most) == 2000
     assert max(most) <= 3
