@@ -54,116 +54,7 @@ OPTIONS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    source = "Data folder, JSON lines of `fairseq-mm tell`, prompt, or five images."
-    parser.add_argument("source", nargs="*", metavar="SOURCE", help=source)
-    arguments.add(
-        parser,
-        *("data", "checkpoint", "split", "output", "html", "device"),
-        data={"help": "Data folder, instead of SOURCE."},
-        checkpoint={"help": "Checkpoint, or folder with checkpoint_best.pt."},
-        split={"help": "Split of the data folder (default: valid)."},
-        output={"help": "Write the JSON lines to this file."},
-        html={"help": "Write a page that loads nothing to this file."},
-    )
-    parser.add_argument(
-        *("--lines", "--line"),
-        type=_numbers,
-        metavar="N,...",
-        help="Lines of the split or file, counted from 0; one of stories of prompts (default: 0).",
-    )
-    arguments.add_rows(
-        parser,
-        {
-            "--story": (
-                "Text to inspect, of a prompt or of images; the five sentences of a visual story "
-                "have <sent> or line breaks between them.",
-                {"metavar": "TEXT"},
-            ),
-            "--layers": (
-                "Also write the attention of each layer to the prompt or to the frames.",
-                arguments.FLAG,
-            ),
-        },
-    )
-    arguments.add(parser, "features")
-    arguments.add_rows(
-        parser.add_argument_group("stories of prompts"),
-        {
-            "--side": (
-                "Side of the split, for a language model (default: wp_target).",
-                {"choices": ("wp_source", "wp_target")},
-            ),
-            "--words": (
-                "Maximum number of words (default: as many as the model has positions for).",
-                {"metavar": "N", "type": arguments.positive},
-            ),
-            "--part": (
-                "Part of a fusion model whose attention is recorded (default: trained).",
-                {"choices": ("trained", "pretrained")},
-            ),
-        },
-    )
-    images = parser.add_argument_group("visual stories")
-    arguments.add(images, "weights")
-    arguments.add_rows(
-        images,
-        {
-            "--generate": (
-                "Inspect what the model generates from the images of a data folder (beam 5), not "
-                "the folder's stories. Images without --story have generated stories anyway.",
-                arguments.FLAG,
-            ),
-            "--images": (
-                "Folder or .tar of a store's images, for the page; may be given again.",
-                {"metavar": "FOLDER", "action": "append", "default": []},
-            ),
-            "--image": (
-                "Image from 1 to 5 whose grid is shown; may be given again (default: all).",
-                {"metavar": "N", "type": int, "action": "append", "default": []},
-            ),
-            "--position": (
-                "Position of the grid, from 0 (default: that whose similarities vary most).",
-                {"metavar": "ROW,COLUMN", "type": _two_numbers(",")},
-            ),
-            "--grid": (
-                "Shape of an image's features (default: as many rows as columns).",
-                {"metavar": "ROWSxCOLUMNS", "type": _two_numbers("x")},
-            ),
-        },
-    )
-    videos = parser.add_argument_group("summaries of videos")
-    arguments.add_rows(
-        videos,
-        {
-            "--gates": (
-                "Write forget gate scores, of all videos or of --lines, not the attention.",
-                arguments.FLAG,
-            ),
-            "--hypotheses": (
-                "Generated summaries that take the place of the references: fairseq-generate's "
-                "output, JSONL, or one a line.",
-                {"metavar": "FILE"},
-            ),
-            "--videos": (
-                "Folder or .tar of the videos, whose frames and seconds the page shows; may be "
-                "given again.",
-                {"metavar": "DIR", "action": "append", "default": []},
-            ),
-        },
-    )
-    arguments.add(
-        videos,
-        *("json", "batch_size"),
-        json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
-        batch_size={
-            "type": arguments.positive,
-            "help": "Number of videos per batch (default: 8; 32 on a GPU).",
-        },
-    )
-
-
-def _numbers(text: str) -> list[int]:
+def _parse_numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
@@ -182,6 +73,109 @@ def _two_numbers(separator: str) -> Callable[[str], tuple[int, int]]:
         return int(first), int(second)
 
     return parse
+
+
+STORY_ROWS: arguments.Rows = {
+    "--story": (
+        "Text to inspect, of a prompt or of images; the five sentences of a visual story have "
+        "<sent> or line breaks between them.",
+        {"metavar": "TEXT"},
+    ),
+    "--layers": (
+        "Also write the attention of each layer to the prompt or to the frames.",
+        arguments.FLAG,
+    ),
+}
+PROMPT_ROWS: arguments.Rows = {
+    "--side": (
+        "Side of the split, for a language model (default: wp_target).",
+        {"choices": ("wp_source", "wp_target")},
+    ),
+    "--words": (
+        "Maximum number of words (default: as many as the model has positions for).",
+        {"metavar": "N", "type": arguments.positive},
+    ),
+    "--part": (
+        "Part of a fusion model whose attention is recorded (default: trained).",
+        {"choices": ("trained", "pretrained")},
+    ),
+}
+IMAGE_ROWS: arguments.Rows = {
+    "--generate": (
+        "Inspect what the model generates from the images of a data folder (beam 5), not the "
+        "folder's stories. Images without --story have generated stories anyway.",
+        arguments.FLAG,
+    ),
+    "--images": (
+        "Folder or .tar of a store's images, for the page; may be given again.",
+        {"metavar": "FOLDER", "action": "append", "default": []},
+    ),
+    "--image": (
+        "Image from 1 to 5 whose grid is shown; may be given again (default: all).",
+        {"metavar": "N", "type": int, "action": "append", "default": []},
+    ),
+    "--position": (
+        "Position of the grid, from 0 (default: that whose similarities vary most).",
+        {"metavar": "ROW,COLUMN", "type": _two_numbers(",")},
+    ),
+    "--grid": (
+        "Shape of an image's features (default: as many rows as columns).",
+        {"metavar": "ROWSxCOLUMNS", "type": _two_numbers("x")},
+    ),
+}
+VIDEO_ROWS: arguments.Rows = {
+    "--gates": (
+        "Write forget gate scores, of all videos or of --lines, not the attention.",
+        arguments.FLAG,
+    ),
+    "--hypotheses": (
+        "Generated summaries that take the place of the references: fairseq-generate's output, "
+        "JSONL, or one a line.",
+        {"metavar": "FILE"},
+    ),
+    "--videos": (
+        "Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
+        "again.",
+        {"metavar": "DIR", "action": "append", "default": []},
+    ),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    source = "Data folder, JSON lines of `fairseq-mm tell`, prompt, or five images."
+    parser.add_argument("source", nargs="*", metavar="SOURCE", help=source)
+    arguments.add(
+        parser,
+        *("data", "checkpoint", "split", "output", "html", "device"),
+        data={"help": "Data folder, instead of SOURCE."},
+        checkpoint={"help": "Checkpoint, or folder with checkpoint_best.pt."},
+        split={"help": "Split of the data folder (default: valid)."},
+        output={"help": "Write the JSON lines to this file."},
+        html={"help": "Write a page that loads nothing to this file."},
+    )
+    parser.add_argument(
+        *("--lines", "--line"),
+        type=_parse_numbers,
+        metavar="N,...",
+        help="Lines of the split or file, counted from 0; one of stories of prompts (default: 0).",
+    )
+    arguments.add_rows(parser, STORY_ROWS)
+    arguments.add(parser, "features")
+    arguments.add_rows(parser.add_argument_group("stories of prompts"), PROMPT_ROWS)
+    images = parser.add_argument_group("visual stories")
+    arguments.add(images, "weights")
+    arguments.add_rows(images, IMAGE_ROWS)
+    videos = parser.add_argument_group("summaries of videos")
+    arguments.add_rows(videos, VIDEO_ROWS)
+    arguments.add(
+        videos,
+        *("json", "batch_size"),
+        json={"help": "Write the statistics and the histogram of --gates as JSON to this file."},
+        batch_size={
+            "type": arguments.positive,
+            "help": "Number of videos per batch (default: 8; 32 on a GPU).",
+        },
+    )
 
 
 def run(args: argparse.Namespace) -> None:
