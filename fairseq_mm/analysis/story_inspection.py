@@ -31,7 +31,8 @@ class PastAttention(NamedTuple):
         strides: [H] a head attends to every stride-th position.
         zero: [H, T] weight of the empty slot.
         distance: [H, T] mean distance in words to the attended words, without the empty slot; NaN
-            if there are none. A head attends at the nearest to the last word but one, distance 2.
+            without attended words. The nearest word that a head attends to is the last word but
+            one, at distance 2.
     """
 
     layer: int
@@ -109,7 +110,7 @@ class Inspection(NamedTuple):
         figures = []
         for past in self.past:
             for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
-                # not nanmean, which warns if a head attends to the empty slot alone
+                # not nanmean, which warns if a head attends only to the empty slot
                 distances = distance[~np.isnan(distance)]
                 mean = distances.mean() if len(distances) else np.nan
                 figures.append(past.record(head, zero.mean(), mean))
@@ -171,7 +172,7 @@ def inspect_story(
         gates = torch.stack([gate[0].mean(1) for gate in decoder.fusion.gates(*states)])
         features = decoder.fusion(*states)
         if part == "pretrained":
-            # hidden_states traces the trained part alone, so the frozen part runs once more
+            # hidden_states traces only the trained part, so the frozen part runs once more
             trace, trunk = Trace(), decoder.frozen
             frozen = convert_source(
                 encoder_out, masks_padding=decoder.frozen_masks_padding, part=FROZEN
@@ -208,10 +209,10 @@ def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAtte
     zero, past = weights[:, :, 0], weights[:, :, 1:]
     times = np.arange(T)
     distances = times[:, None] - times + 1  # from word t to word s - 1
-    # a head that attends to the empty slot alone has no distance: 0 / 0
+    # a head that attends only to the empty slot has no distance: 0 / 0
     mass = past.sum(2)
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = np.where(mass > 0, (past * distances).sum(2) / mass, np.nan)
-    # without multi-scale attention, the module lists one stride for all heads
+    # the module lists one stride for all heads if the attention is not multi-scale
     strides = list(attention.strides) * (H // len(attention.strides))
     return PastAttention(layer, strides, zero, distance)

@@ -237,7 +237,7 @@ class VideoInspection:
         summaries: Optional[Mapping[str, str]] = None,
         on_batch: Optional[Callable[[int], None]] = None,
     ) -> GateScores:
-        """Compute the mean value of the forget gates: 0 blocks the video, 1 passes all of it.
+        """Compute the mean value of the forget gates: 0 blocks the video, 1 passes the whole video.
 
         Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
         12) over the text's positions, without padding, and over its feature dimension. For fusions

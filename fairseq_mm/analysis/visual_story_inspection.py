@@ -135,7 +135,7 @@ def get_attention_kinds(generator: Generator) -> AttentionKinds:
     (model,) = generator.models
     decoder = model.decoder
     layers: Sequence[Any] = getattr(decoder, "layers", ())
-    # `pictures` and others are names of parameters in released checkpoints, so they stay
+    # attributes are named as in released checkpoints, whose parameters have these names
     kinds = AttentionKinds(
         images=any(
             isinstance(getattr(layer, "pictures", None), AllImageAttention) for layer in layers
@@ -215,7 +215,7 @@ def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARRO
 
 
 def grid_shape(num_rows: int, shape: Optional[tuple[int, int]] = None) -> tuple[int, int]:
-    """Return rows and columns of a grid: ``shape``, or a square if it is None.
+    """Return rows and columns of a grid: ``shape``, or a square if the shape is None.
 
     Raises:
         UserError: If ``num_rows`` does not fit the shape, or is not a square number.

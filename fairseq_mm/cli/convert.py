@@ -145,7 +145,7 @@ def _convert_pretrained(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
     layout = LAYOUTS[kind]
-    # imported by name, so that each conversion imports its own module alone
+    # imported by name, so that each conversion imports only its own module
     module = importlib.import_module(f"fairseq_mm.conversion.{layout.module}")
     options: dict[str, Any] = {name: getattr(args, name) for name in layout.options}
     if state is not None:
@@ -167,7 +167,7 @@ def _convert_pretrained(
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """Convert a model of Kiros (``state`` is None), VSE++, GLAC Net or Transtory-XL."""
+    """Convert a model of Kiros (``state``: None), VSE++, GLAC Net or Transtory-XL."""
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories

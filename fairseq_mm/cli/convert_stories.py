@@ -34,11 +34,7 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert a checkpoint with the content ``state``.
-
-    Raises:
-        UserError: If a file cannot be read or written, or a tensor does not fit.
-    """
+    """Convert a checkpoint with the content ``state``."""
     from fairseq_mm.conversion import stories as converting
 
     _check_output(args)

@@ -43,7 +43,7 @@ class Release(NamedTuple):
         module: Module with a docstring, ``add_arguments(parser)`` and ``read(args)``.
         options: Options about the data.
         fixed_options: Options of the kind that the release does not offer.
-        values: Values of these options, and defaults that differ from the kind's.
+        values: Values of these options, and defaults in place of the defaults of the kind.
     """
 
     kind: str

@@ -60,7 +60,7 @@ def json_line(
 
     Args:
         name: Id of the input.
-        hypotheses: Hypotheses, best first; if there are several, all of them are in the record.
+        hypotheses: Hypotheses, best first; several hypotheses are listed in the record.
         others: Further fields of the record.
         as_line: True for the tokens of a hypothesis instead of its detokenized text.
         each: Further fields of each hypothesis (default: none).

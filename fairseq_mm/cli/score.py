@@ -28,7 +28,7 @@ every figure says out of how many. A file that holds several runs is refused.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens in lower case without
 punctuation). `m_rnn` is the protocol of Mao et al. 2015: text is split and
-lower-cased as in their code, with punctuation, BLEU is that of section 9.3, and
+lower-cased as in their code, with punctuation, BLEU follows section 9.3, and
 perplexity, end token included, is computed from --reference-scores, the output
 of this command over all captions, not one per item:
 
@@ -90,7 +90,7 @@ from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import Row, TokenizedItems
 from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, METRICS, score_texts
 
-# more resamples take hours, and the interval has no more digits than that of 10,000
+# more resamples take hours, and give no more digits of the interval than 10,000 resamples
 _MAX_RESAMPLES = 1_000_000
 COMPARE_SAMPLES = 1000
 
@@ -111,7 +111,7 @@ PRESETS = {
     "vist": Preset(
         "ptb", ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences")
     ),
-    # a prompt has many good stories: overlap with the one of the data says little about another
+    # a prompt has many good stories: overlap with one of them says little
     "wp": Preset("none", ("diversity", "copying"), has_references=False),
 }
 # perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read
@@ -317,7 +317,7 @@ def _select_metrics(args: argparse.Namespace) -> list[str]:
     elif "copying" in metrics:
         raise UserError("--metrics copying: needs --preset wp.")
     elif args.metrics is None and _get_split_file(args, "transcripts") is None:
-        # a preset leaves the row out; --metrics novel_ngrams gets a row that says what is missing
+        # a preset leaves the row out; --metrics novel_ngrams gets a row with a note on the lack
         metrics = [name for name in metrics if name != "novel_ngrams"]
     if {"rouge", "rouge_l"} <= {*metrics}:
         raise UserError(
@@ -410,7 +410,7 @@ def _score(
     if args.submission and args.preset == "vist":
         write_file(args.submission, visual.make_submission(args.data, args.split, systems[0].texts))
     elif args.submission:
-        # before the metrics, which may take minutes or fail: the file needs none of them
+        # before the metrics, which may take minutes or fail: the file does not need scores
         write_file(args.submission, _coco_submission(systems[0]))
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
     split_words = load_tokenizer(tokenizer)
@@ -445,7 +445,9 @@ def _score(
                 else None,
                 copied_runs=runs[i],
                 # a constant text has no file whose head could tell
-                allows_unk=None if system.layout == "constant" else allows_unk(system.path),
+                allows_unk=None
+                if system.hypotheses.layout == "constant"
+                else allows_unk(system.path),
                 **shared,
             ),
             metrics,
@@ -523,11 +525,11 @@ def _is_submission_alone(args: argparse.Namespace) -> bool:
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
     """Return the content of a results file for COCO's server."""
-    if system.repeated:
-        named = ", ".join(system.repeated[: score_output.NAMED])
+    repeated = system.hypotheses.repeated
+    if repeated:
         raise UserError(
             f"--submission: an image must have one caption, but {system.path} has several of "
-            f"{len(system.repeated)}: {named}."
+            f"{len(repeated)}: {', '.join(repeated[: score_output.NAMED])}."
         )
     # the server has references of images that this data folder or file has not
     return coco_results({**system.texts, **system.without_references})

@@ -24,7 +24,7 @@ Decode = Callable[[str, int], str]
 def check_generated_for(
     path: str, output: Optional[GeneratedOutput], data: str, split: str
 ) -> Optional[str]:
-    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with the data folder.
+    """Compare the ``T-`` or ``S-`` lines of fairseq-generate's output with a data folder.
 
     Args:
         path: Path of the output, for messages.
@@ -90,9 +90,6 @@ def check_scores_for(
 
     Returns:
         Number of lines of the split; None if the folder has no binarised text.
-
-    Raises:
-        UserError: If the run generated its texts, or a line is not the folder's text.
     """
     from fairseq_mm.data.binarised_split import find_split_text
 
@@ -128,9 +125,6 @@ def check_generated_for_lines(
 
     A ``T-`` line that equals no reference is accepted, because the references may be tokenized
     differently.
-
-    Raises:
-        UserError: If a ``T-`` line is the text of another line.
     """
     if output is None:
         return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Optional
 from fairseq_mm.cli.score_inputs import JoinedTexts, References
 from fairseq_mm.data.story_text import SEPARATOR, join_sentences, split_sentences
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.hypotheses import Hypotheses
 
 if TYPE_CHECKING:
     from fairseq_mm.data.binarised_split import SplitText
@@ -30,10 +31,6 @@ def constant_texts(
         data: Data folder, or None.
         split: Split whose lines are the items if there are no references.
         references: References of the items, or None for stories of prompts.
-
-    Raises:
-        UserError: If the text is empty or a file's name, has another number of sentences than the
-            folder's visual stories, or the data folder lacks a text that is needed.
     """
     if text == MOST_FREQUENT:
         text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
@@ -47,7 +44,8 @@ def constant_texts(
         items = list(references.texts)
     else:
         items = list(map(str, range(len(_open_text("--constant", data, split)))))
-    return JoinedTexts(f"every text is {text!r}", "constant", dict.fromkeys(items, text))
+    texts = dict.fromkeys(items, text)
+    return JoinedTexts(f"every text is {text!r}", Hypotheses(texts, "constant"), texts)
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:

@@ -66,11 +66,7 @@ class SystemScores:
 
 
 def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
-    """Return True if the options ask for a gain of a system with ``metrics``.
-
-    Raises:
-        UserError: If an option is missing, or has no meaning beside another.
-    """
+    """Return True if the options ask for a gain of a system with ``metrics``."""
     options = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
     if not options:
         return False
@@ -88,11 +84,7 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
 
 
 def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
-    """Refuse options that have no meaning with ``other``.
-
-    Raises:
-        UserError: If one of them is given.
-    """
+    """Refuse options that have no meaning with ``other``."""
     for option in options:
         if getattr(args, option) is not None:
             name = "HYPOTHESES" if option == "hypotheses" else flag(option)
@@ -124,13 +116,7 @@ def compute_gain(
 ) -> dict[str, Any]:
     """Compute the gain of a system over ``--baseline``, and the share of the video, for ``--json``.
 
-    Args:
-        system: Scores of the system.
-        args: Arguments with ``text_only``, ``baseline`` and ``seed``.
-        samples: Number of bootstrap samples; None for the default, 0 for no interval.
-
-    Raises:
-        UserError: If scores cannot be read, do not belong together, or cannot be resampled.
+    ``samples`` is the number of bootstrap samples: None for the default, 0 for no interval.
     """
     others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
     systems, num_items = _restrict_to_common_items([system, *others])
@@ -238,7 +224,7 @@ def _restrict_to_common_items(
 ) -> tuple[list[SystemScores], Optional[int]]:
     """Recompute the scores over the items that all files have, and count them.
 
-    The count is None if no file has scores by item.
+    The count is None without scores by item.
     """
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:

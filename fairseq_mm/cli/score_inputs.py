@@ -18,7 +18,7 @@ from fairseq_mm.data.story_file import read_stories
 from fairseq_mm.data.transcript_text import is_not_available
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.copying import CopiedRun, CopiedRuns
-from fairseq_mm.metrics.hypotheses import read_hypotheses
+from fairseq_mm.metrics.hypotheses import Hypotheses, read_hypotheses
 
 
 @dataclass
@@ -61,37 +61,30 @@ class JoinedTexts:
 
     Args:
         path: Path of the file.
-        layout: Layout of the file.
+        hypotheses: Content of the file.
         texts: Item id -> text.
         missing: Ids of references without a text.
-        repeated: Ids with several texts; ``texts`` has the first.
         without_references: Id -> text, for ids without references.
-        unused: Number of texts that are left out by rule (n-best lists, further lines of an item).
-        cut_short: Ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: Ids of all items, if every text equals the line it was generated for.
         not_compared: Reason why the file was not compared with the data folder, or None.
     """
 
     path: str
-    layout: str
+    hypotheses: Hypotheses
     texts: dict[str, str]
     missing: list[str] = field(default_factory=list)
-    repeated: list[str] = field(default_factory=list)
     without_references: dict[str, str] = field(default_factory=dict)
-    unused: int = 0
-    cut_short: list[str] = field(default_factory=list)
-    equal_to_targets: list[str] = field(default_factory=list)
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
         """Return the ids that have each problem, by a description of the problem."""
+        read = self.hypotheses
         problems = {
             "references without a text": self.missing,
-            "items with several texts (the first is scored)": self.repeated,
+            "items with several texts (the first is scored)": read.repeated,
             "texts without references (not scored)": list(self.without_references),
-            "items whose lines are cut short at the end of the file (not scored)": self.cut_short,
+            "items whose lines are cut short at the end of the file (not scored)": read.cut_short,
             "texts that all equal their T- line (an overfitted model; or else the file is the "
-            "output of --score-reference, for --reference-scores)": self.equal_to_targets,
+            "output of --score-reference, for --reference-scores)": read.equal_to_targets,
         }
         if self.not_compared is not None:
             problems[f"texts that were {self.not_compared}"] = list(self.texts)
@@ -101,9 +94,9 @@ class JoinedTexts:
         """Return the fields of the JSON result."""
         return {
             "path": self.path,
-            "layout": self.layout,
+            "layout": self.hypotheses.layout,
             "texts": len(self.texts),
-            "unused": self.unused,
+            "unused": self.hypotheses.unused,
             "problems": self.problems(),
         }
 
@@ -173,12 +166,7 @@ def reference_name(split: str, references_of: str) -> str:
 def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Read references, and the visual ids and indexed OOV tokens of a data folder.
-
-    Raises:
-        UserError: If neither a data folder nor a file is given, a file is missing or has another
-            format, or there are no references.
-    """
+    """Read references, and the visual ids and indexed OOV tokens of a data folder."""
     if references is None and data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
     path = references or str(Path(data or "", reference_name(split, references_of)))
@@ -222,11 +210,7 @@ def _read_lines(path: str, kind: str) -> list[str]:
 
 
 def read_training_texts(path: str) -> list[str]:
-    """Return the lines of a text file that are not empty.
-
-    Raises:
-        UserError: If the file cannot be read or has no such line.
-    """
+    """Return the lines of a text file that are not empty."""
     lines = [line for line in _read_lines(path, "training text") if line.strip()]
     if not lines:
         raise UserError(f"{path}: must have training texts, but is empty.")
@@ -234,11 +218,7 @@ def read_training_texts(path: str) -> list[str]:
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
-    """Read a system's texts and join them with the references by id.
-
-    Raises:
-        UserError: If the file is in no known layout, or none of its ids has references.
-    """
+    """Read a system's texts and join them with the references by id."""
     item_ids: Sequence[str] = list(references.texts)
     read = read_hypotheses(
         path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
@@ -264,16 +244,12 @@ def join_texts(path: str, references: References) -> JoinedTexts:
             f"the {len(item_ids)} ids of {references.path} (such as {item_ids[0]!r})."
         )
     return JoinedTexts(
-        path=path,
-        layout=read.layout,
+        path,
+        read,
         # resampling pairs two systems by position: both must be in the order of the references
         texts={key: texts[key] for key in item_ids if key in texts},
         missing=[key for key in item_ids if key not in texts],
-        repeated=read.repeated,
         without_references=unknown,
-        unused=read.unused,
-        cut_short=read.cut_short,
-        equal_to_targets=read.equal_to_targets,
         not_compared=not_compared,
     )
 
@@ -290,16 +266,9 @@ class _LineNumbers(Sequence[str]):
 
 
 def read_without_references(path: str, data: Optional[str], split: str) -> JoinedTexts:
-    """Read a system's texts; their ids are the ids of the file, or line numbers.
+    """Read a system's texts, with the ids of the file or line numbers.
 
-    Args:
-        path: Path of the texts.
-        data: Data folder that fairseq-generate's output is compared with, or None.
-        split: Name of the folder's split.
-
-    Raises:
-        UserError: If the file is in no known layout, or was generated from another data folder or
-            split.
+    Output of fairseq-generate is compared with a data folder, unless ``data`` is None.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -309,7 +278,7 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
         raise UserError(f"{path}: cannot be read as text: {error}") from None
     if first.lstrip().startswith("{") and '"hypothesis"' not in first:
         texts = {story.id: story.tokens for story in read_stories(path)}
-        return JoinedTexts(path, "stories", texts)
+        return JoinedTexts(path, Hypotheses(texts, "stories"), texts)
     read = read_hypotheses(
         path,
         # the count of a plain file's lines must be the count of items
@@ -317,26 +286,14 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
         visual_ids=_LineNumbers(),
         split=None if data is None else split,
     )
-    return JoinedTexts(
-        path,
-        read.layout,
-        read.texts,
-        repeated=read.repeated,
-        unused=read.unused,
-        cut_short=read.cut_short,
-        equal_to_targets=read.equal_to_targets,
-        not_compared=None if data is None else check_generated_for(path, read.output, data, split),
-    )
+    not_compared = None if data is None else check_generated_for(path, read.output, data, split)
+    return JoinedTexts(path, read, read.texts, not_compared=not_compared)
 
 
 def read_alone(path: str) -> JoinedTexts:
-    """Read texts with the ids of their file: JSONL, COCO results, or ``id<TAB>text`` lines.
-
-    Raises:
-        UserError: If the file has another layout.
-    """
+    """Read texts with the ids of their file: JSONL, COCO results, or ``id<TAB>text`` lines."""
     read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
-    return JoinedTexts(path, read.layout, read.texts, repeated=read.repeated, unused=read.unused)
+    return JoinedTexts(path, read, read.texts)
 
 
 def copied_runs(
@@ -346,9 +303,6 @@ def copied_runs(
 
     Returns:
         Runs by system and story, and the number of words of the training text.
-
-    Raises:
-        UserError: If the training text cannot be read, or is empty.
     """
     from tqdm import tqdm
 
@@ -392,9 +346,6 @@ def read_sources(
     Returns:
         Tokens of each video's transcript, None for a video without one or with the text
         "transcript not available". None if the folder has no file of transcripts.
-
-    Raises:
-        UserError: If a line of the file is no transcript.
     """
     path = existing_file(data, f"{split}.transcripts.jsonl")
     if path is None:
@@ -408,11 +359,7 @@ def read_sources(
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the words that each video's indexed OOV tokens denote; empty if there is no file.
-
-    Raises:
-        UserError: If a line of the file is no list of words, or the split has more or fewer lines.
-    """
+    """Return the words that each video's indexed OOV tokens denote; empty if there is no file."""
     path = existing_file(data, f"{split}.unknowns.jsonl")
     if path is None:
         return {}

@@ -26,7 +26,7 @@ def item_entries(
 
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """Return JSON lines ordered by id; ids are compared as numbers if all of them are numbers."""
+    """Return JSON lines ordered by id; ids that are all numbers are sorted as numbers."""
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
     return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered)

@@ -41,7 +41,7 @@ def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[li
 def read_written_sentences(
     data: Optional[str], split: str, tokenize: Tokenizer
 ) -> Optional[list[list[list[str]]]]:
-    """Return the sentences of the split's own stories, for comparison; None if there are none."""
+    """Return the sentences of the split's own stories, for comparison; None without stories."""
     if data is None or not story_text_path(data, split).is_file():
         return None
     return split_stories([" ".join(words) for words in read_story_words(data, split)], tokenize)
@@ -52,14 +52,7 @@ def describe_split(
 ) -> dict[str, object]:
     """Count the sequences of a split that were scored, and its images with features.
 
-    Args:
-        references: References of all sequences.
-        ids: Sequences that were scored.
-        data: Data folder, or None.
-        generated: File of the stories, whose head may name the feature stores, or None.
-
-    Raises:
-        UserError: If a feature store cannot be read.
+    The head of the file ``generated`` may name the feature stores.
     """
     expected = len(references.texts)
     part = OFFICIAL_TEST_PARTS.get(expected)
@@ -114,16 +107,7 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
 
 
 def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
-    """Return stories in the layout of the challenge (EvalVIST's ``-testFile``).
-
-    Args:
-        data: Data folder, which has the albums of the sequences.
-        split: Name of the split.
-        texts: Line of visual_ids -> story.
-
-    Raises:
-        UserError: If the folder's albums are not as many as its sequences.
-    """
+    """Return stories, by line of visual_ids, as the challenge's ``-testFile`` of EvalVIST."""
     visual_ids = read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
     albums = read_albums(data, split)
     if len(albums) != len(visual_ids):

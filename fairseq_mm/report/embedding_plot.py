@@ -58,7 +58,7 @@ def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) 
     def plot(axes: Any) -> Titles:
         axes.axhline(0, color=COLORS["line"], zorder=0)
         axes.axvline(0, color=COLORS["line"], zorder=0)
-        # one scale for both axes, so that distances and angles in the plot are those of the plane
+        # one scale for both axes, so that distances and angles on the page are right
         axes.set_aspect("equal", adjustable="datalim")
         axes.margins(0.1)
         axes.set(xticks=[], yticks=[])
@@ -69,7 +69,7 @@ def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) 
         for number, point in enumerate(points):
             color = COLORS["second" if point.is_word else "accent"]
             size = 0 if point.image else 5 - point.is_word
-            # images also have a dot, invisible: the limits of the plot follow dots alone
+            # images also have a dot, invisible: the limits of the plot follow only dots
             gid = None if point.image else f"point{number}"
             axes.plot(point.x, point.y, "o", color=color, markersize=size, gid=gid)
             if point.image:

@@ -112,7 +112,7 @@ def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
 def _add_titles(root: ElementTree.Element, titles: Titles) -> None:
     groups = {element.get("id"): element for element in root.iter()}
     for name, texts in titles.items():
-        # markers are <use> beside the <path> of their line; bars have a <path> alone
+        # markers are <use> beside the <path> of their line; bars have only a <path>
         for kind in ("use", "image", "path"):
             marks = list(groups[name].iter(kind))
             if marks:

@@ -95,7 +95,7 @@ def _environment() -> Any:
 
 def _source(name: str) -> str:
     """Read a template without line breaks and indentation between its elements."""
-    # browsers show white space between inline elements, and a page has thousands of them
+    # browsers show white space between inline elements, and a page has thousands of such elements
     text = (_TEMPLATES / name).read_text(encoding="utf-8")
     if not name.endswith(".html"):
         return text

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fairseq_mm.report.html_page import Section, section
 
-_COLOR = (10, 75, 179)  # of the greatest weight; the style sheet makes it brighter on a dark page
+_COLOR = (10, 75, 179)  # colour of the greatest weight; brighter on a dark page
 _MAX_LABELS = 10
 
 
@@ -78,7 +78,7 @@ def heat_uri(weights: np.ndarray) -> str:
 
     The smallest weight is transparent, the greatest opaque.
     """
-    # a PNG, not cells of HTML: a transcript of 600 words by 100 frames has 60,000 of them
+    # a PNG, not cells of HTML: 600 words by 100 frames would be 60,000 elements
     least, strongest = float(weights.min()), float(weights.max())
     shares = (weights - least) / max(strongest - least, 1e-12)
     opacity = np.rint(255 * shares).astype(np.uint8)
