@@ -1,4 +1,4 @@
-"""Draws the figure of README.md from the results of `make demo`: the first four test images with
+"""Draw the figure of README.md from the results of `make demo`: the first four test images with
 their generated captions, and the five images of the fresh story with its generated sentences.
 
     python docs/figures/make_figure.py demo docs/figures/demo.png
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-SIDE, GAP, LINE = 128, 14, 16  # of an image, between images, of text; pixels
-LETTERS = 20  # of a line
+SIDE, GAP, LINE = 128, 14, 16  # image, space between images, line of text, in pixels
+LETTERS = 20  # per line, which fit below an image of SIDE pixels
 CAPTIONS = 4
 
 

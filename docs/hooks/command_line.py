@@ -36,7 +36,7 @@ def _parser_of(name: str) -> argparse.ArgumentParser:
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser, then those of its own subcommands."""
+    """Yield a parser, then the parsers of its subcommands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
