@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
@@ -14,6 +14,9 @@ EncoderOut = dict[str, list[Tensor]]
 
 class BatchFirstEncoder(FairseqEncoder):
     """Base of encoders whose output is a dict of lists of tensors [B, ...]."""
+
+    def __init__(self, dictionary: Any = None) -> None:
+        super().__init__(dictionary)
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         # fairseq calls this at every step, but a sampled row stays where it is at most steps
@@ -34,7 +37,7 @@ class FeatureDecoder(FairseqIncrementalDecoder):
         state_key: Key of the incremental state, a dict of tensors [B, ...].
     """
 
-    output_proj: nn.Linear
+    output_proj: Any
     state_key: str
 
     def forward(

@@ -140,16 +140,7 @@ class ImageVectors(nn.Module):
         return vectors.to(self.proj.weight.dtype), image_padding_mask
 
 
-class ImageEncoder(BatchFirstEncoder):
-    """Base of encoders without dictionary whose output is ``vectors`` and
-    ``image_padding_mask``.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(dictionary=None)
-
-
-class GlocalEncoder(ImageEncoder):
+class GlocalEncoder(BatchFirstEncoder):
     """GLAC's encoder (Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section
     3.1).
 
@@ -195,18 +186,13 @@ def image_vectors(task: Any, output_dim: int, **options: bool) -> ImageVectors:
     return ImageVectors(task.feature_dim, output_dim, task.rows_per_image, **options)
 
 
-class StoryDecoder(FeatureDecoder):
-    """Base of decoders of stories, whose sentences are divided by the token ``separator``."""
-
-    def __init__(self, dictionary: Any, separator: int) -> None:
-        super().__init__(dictionary)
-        self.separator = separator
-
-
 class StoryModel(FairseqEncoderDecoderModel):
-    """Model of stories of five images; carries the provenance of its training data."""
+    """Model of stories of five images; carries the provenance of its training data.
 
-    def __init__(self, encoder: ImageEncoder, decoder: StoryDecoder, task: Any) -> None:
+    The encoder returns ``vectors`` and ``image_padding_mask``.
+    """
+
+    def __init__(self, encoder: BatchFirstEncoder, decoder: FeatureDecoder, task: Any) -> None:
         super().__init__(encoder, decoder)
         self.add_module(MODULE_NAME, Provenance.of_task(task))
 

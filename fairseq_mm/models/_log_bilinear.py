@@ -55,9 +55,6 @@ class ConditionEncoder(BatchFirstEncoder):
     later positions use the last one. The list is empty if there is no condition.
     """
 
-    def __init__(self) -> None:
-        super().__init__(dictionary=None)
-
 
 class ContentProjection(nn.Module):
     """Linear map ``W u`` of the content vector u, from [B, N, D] features to [B, X].

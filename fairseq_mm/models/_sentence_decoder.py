@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.models._image_sequence import StoryDecoder, encoder_output
+from fairseq_mm.models._bases import FeatureDecoder
+from fairseq_mm.models._image_sequence import encoder_output
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
 from fairseq_mm.modules.decoding_caches import SentenceCache, select_rows
 from fairseq_mm.modules.positions import (
@@ -145,7 +146,7 @@ class SentenceLayer(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), weights
 
 
-class SentenceDecoder(StoryDecoder):
+class SentenceDecoder(FeatureDecoder):
     """Transformer whose words attend to their own sentence and to images, but to no other sentence.
 
     Args:
@@ -164,7 +165,8 @@ class SentenceDecoder(StoryDecoder):
         sees_all_images: bool,
         encodes_sentence: bool,
     ) -> None:
-        super().__init__(dictionary, separator)
+        super().__init__(dictionary)
+        self.separator = separator
         self.encodes_sentence = encodes_sentence
         self.reverses_frequencies = True
         if encodes_sentence:

@@ -8,10 +8,10 @@ keeps products within the range, so that nothing has to be clamped.
 from typing import Any, Optional
 
 import torch
-from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
+from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
-from fairseq_mm.models._bases import EncoderOut
+from fairseq_mm.models._bases import EncoderOut, FeatureDecoder
 from fairseq_mm.modules.decoding_caches import KeyValueCache, keeps_all, select_rows
 from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.t5_layers import RelativeBias, RMSNorm, T5Attention, T5FeedForward
@@ -198,7 +198,7 @@ class T5Encoder(FairseqEncoder):
         return self._max_positions
 
 
-class T5Decoder(FairseqIncrementalDecoder):
+class T5Decoder(FeatureDecoder):
     """T5 decoder, whose word embedding is shared with the encoder.
 
     ``output`` is an output layer of its own; None for the embedding, with inputs scaled by D^-0.5.
@@ -216,30 +216,6 @@ class T5Decoder(FairseqIncrementalDecoder):
         self.dropout = nn.Dropout(cfg.dropout)
         self._max_positions = cfg.max_target_positions
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: Optional[EncoderOut] = None,
-        incremental_state: Optional[dict] = None,
-        features_only: bool = False,
-        **unused: Any,
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally.
-
-        Args:
-            prev_output_tokens: [B, T] tokens so far, right-padded; outputs at padding are
-                undefined. The first is T5's start token, which is its padding.
-            encoder_out: Output of the encoder.
-            incremental_state: fairseq's state of incremental decoding, or None.
-            features_only: True to return features [B, T, D] instead of logits.
-            **unused: Arguments that fairseq passes to other models.
-
-        Returns:
-            Logits, and a dict with ``attn``: None.
-        """
-        x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
-        return (x if features_only else self.output_layer(x)), extra
-
     def extract_features(
         self,
         prev_output_tokens: Tensor,
@@ -248,7 +224,11 @@ class T5Decoder(FairseqIncrementalDecoder):
         trace: Any = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, D], see :meth:`forward`; ``trace`` is for :meth:`fuse`."""
+        """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
+
+        The first of the tokens [B, T] is T5's start token, which is its padding; real padding is on
+        the right, where outputs are undefined. ``trace`` is for :meth:`fuse`.
+        """
         assert encoder_out is not None
         if incremental_state is None:
             source = self._source(encoder_out)

@@ -187,15 +187,9 @@ class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V], and a dict, see :func:`attention_extra`.
+        """Compute logits [B, T, V] of summaries [B, T], and :func:`attention_extra`.
 
-        Args:
-            src_tokens: [B, S] transcripts.
-            src_lengths: Not used.
-            prev_output_tokens: [B, T] summaries, the start token first.
-            features: [B, M, D] frames.
-            padding_mask: [B, M] bool, True at padding.
-            **unused: Arguments that fairseq passes to other models.
+        See :meth:`TwoSourceEncoder.forward` for the inputs of the encoder.
 
         Raises:
             UserError: if there is no video.

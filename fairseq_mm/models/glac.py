@@ -51,9 +51,9 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import FeatureDecoder
 from fairseq_mm.models._image_sequence import (
     GlocalEncoder,
-    StoryDecoder,
     StoryModel,
     encoder_output,
     image_vectors,
@@ -112,7 +112,7 @@ class GlacConfig(FairseqDataclass):
     embedding_dropout: float = option(0.1, "Dropout probability of token embeddings.")
 
 
-class GlacDecoder(StoryDecoder):
+class GlacDecoder(FeatureDecoder):
     """Decoder that predicts words from the image of their sentence and all words before.
 
     S is the number of slices of an image's vector, H their dimension and the state's. With several
@@ -122,7 +122,8 @@ class GlacDecoder(StoryDecoder):
     state_key = "glac"
 
     def __init__(self, dictionary: Any, separator: int, cfg: GlacConfig) -> None:
-        super().__init__(dictionary, separator)
+        super().__init__(dictionary)
+        self.separator = separator
         self.slices = cfg.slices
         self.slice_temperature = cfg.slice_temperature
         self.embedding = nn.Embedding(len(dictionary), cfg.embedding_dim, dictionary.pad())

@@ -120,7 +120,7 @@ class MRnnEncoder(BatchFirstEncoder):
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:
-        super().__init__(dictionary=None)
+        super().__init__()
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
         # generation casts the model but not the batch: this buffer has the dtype of the model

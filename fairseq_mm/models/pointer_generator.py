@@ -108,12 +108,7 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
     def forward(
         self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **unused: Any
     ) -> dict[str, list[Tensor]]:
-        """Encode the source.
-
-        Args:
-            src_tokens: [B, S], padded on either side; at least one word per row.
-            src_lengths: Not used.
-            **unused: Inputs of models that read videos.
+        """Encode sources [B, S], padded on either side, with at least one word per row.
 
         Returns:
             Lists of one tensor: ``states`` [B, S, 2H], ``is_padding`` [B, S], ``first_state`` and

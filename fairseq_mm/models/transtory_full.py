@@ -32,7 +32,8 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import register_model
 from torch import Tensor, nn
 
-from fairseq_mm.models._image_sequence import ImageEncoder, ImageVectors, StoryModel, image_vectors
+from fairseq_mm.models._bases import BatchFirstEncoder
+from fairseq_mm.models._image_sequence import ImageVectors, StoryModel, image_vectors
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
@@ -71,7 +72,7 @@ class TranstoryFullConfig(FairseqDataclass):
     )
 
 
-class TranstoryFullEncoder(ImageEncoder):
+class TranstoryFullEncoder(BatchFirstEncoder):
     """Transformer over the five images.
 
     Args:

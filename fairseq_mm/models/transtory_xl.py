@@ -40,10 +40,9 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._image_sequence import (
-    ImageEncoder,
     ImageVectors,
-    StoryDecoder,
     StoryModel,
     encoder_output,
     image_vectors,
@@ -87,7 +86,7 @@ class TranstoryXLConfig(FairseqDataclass):
     )
 
 
-class TranstoryXLEncoder(ImageEncoder):
+class TranstoryXLEncoder(BatchFirstEncoder):
     """Encoder that computes the vector of each image by itself."""
 
     def __init__(self, images: ImageVectors) -> None:
@@ -128,11 +127,12 @@ class TranstoryXLLayer(nn.Module):
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
-class TranstoryXLDecoder(StoryDecoder):
+class TranstoryXLDecoder(FeatureDecoder):
     """Decoder that reads the sentence, and a memory of former sentences fused with the image."""
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
-        super().__init__(dictionary, separator)
+        super().__init__(dictionary)
+        self.separator = separator
         self.is_released = str(cfg.compat) == "released"
         self.memory_length = cfg.memory_length
         self.segment_length = cfg.segment_length or (

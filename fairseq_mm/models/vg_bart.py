@@ -175,15 +175,9 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """Compute logits [B, T, V], and a dict with ``attn``.
+        """Compute logits [B, T, V] of summaries [B, T], and a dict with ``attn``.
 
-        Args:
-            src_tokens: [B, S] transcripts, padded on either side.
-            src_lengths: Not used.
-            prev_output_tokens: [B, T] summaries, the start token first.
-            features: [B, M, D] frames, padded at the end.
-            padding_mask: [B, M] bool, True at padding.
-            **unused: Arguments that fairseq passes to other models.
+        See :meth:`VgBartEncoder.forward` for the inputs of the encoder.
         """
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out)

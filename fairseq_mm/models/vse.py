@@ -233,11 +233,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     ) -> tuple[Tensor, Tensor]:
         """Embed the images and sentences of a batch, [B, K] each.
 
-        Args:
-            features: [B, N, D].
-            padding_mask: [B, N] bool, True at padding.
-            tokens: [B, T], see :meth:`embed_sentences`.
-            **unused: Further inputs that other criterions pass.
+        See :meth:`embed_images` and :meth:`embed_sentences` for the arguments.
 
         Raises:
             UserError: if ``tokens`` is missing: the criterion is for models that generate text.
