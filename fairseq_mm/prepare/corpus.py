@@ -119,7 +119,7 @@ class Corpus:
     Args:
         name: Name of the data set; ``own`` for a user's own data.
         division: Division of the data set into splits; scores on two divisions are not comparable.
-        splits: Split -> examples, in the order of the files.
+        splits: Split (train, valid, test) -> examples, in the order of the files.
         options: Options of reading, for ``prepare.json``.
         published: Split -> number of examples that the division should have.
         further_references: Split -> visual stories that are no examples, but still serve as
@@ -151,6 +151,10 @@ class Corpus:
     vocabulary_deviations: Optional[Callable[[dict[str, Any], dict[str, int]], list[str]]] = None
     write_features: Optional[Callable[[Path, Path], str]] = None
     features_written: str = ""
+
+    def __post_init__(self) -> None:
+        # a file may name its splits in any order, prepare.json and messages have one
+        self.splits = _in_order(self.splits)
 
     def deviations(self) -> list[str]:
         """Return a line for each split without the published number of examples."""
@@ -210,7 +214,7 @@ class Corpus:
             return Streamed(read, length) if isinstance(train, Streamed) else list(read())
 
         left = part(False, len(train) - moved)
-        self.splits = in_order({**self.splits, split: part(True, moved), "train": left})
+        self.splits = _in_order({**self.splits, split: part(True, moved), "train": left})
         # otherwise deviations() would report the moved examples as missing from train
         if "train" in self.published:
             self.published = {**self.published, "train": self.published["train"] - moved}
@@ -300,6 +304,5 @@ def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy
         seen[example.id] = example.where
 
 
-def in_order(splits: Mapping[str, Examples]) -> dict[str, Examples]:
-    """Return the existing splits in the order train, valid, test."""
+def _in_order(splits: Mapping[str, Examples]) -> dict[str, Examples]:
     return {split: splits[split] for split in SPLITS if split in splits}

@@ -9,15 +9,7 @@ from typing import Any, Optional
 
 from fairseq_mm.data.input_files import SPLITS, check_id, parse_object, read_id, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import (
-    Corpus,
-    Example,
-    Field,
-    FieldTable,
-    Streamed,
-    check_once,
-    in_order,
-)
+from fairseq_mm.prepare.corpus import Corpus, Example, Field, FieldTable, Streamed, check_once
 from fairseq_mm.prepare.subtitles import TRANSCRIPT_SUFFIXES, read_transcript
 
 KEYS = ("name", "stem", "path")
@@ -61,7 +53,7 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         if split_files and file_split is not None and file_split not in splits:
             names = ", ".join(map(str, split_files))
             raise UserError(f"{names}: no {table.nouns} of the {file_split} split.")
-    return Corpus(table, "own", "as given", in_order(splits), named)
+    return Corpus(table, "own", "as given", splits, named)
 
 
 def make_visual_key(path: str, keys: str) -> str:

@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from fairseq_mm.data.input_files import SPLITS, check_id, read_lines
 from fairseq_mm.errors import UserError
-from fairseq_mm.prepare.corpus import Corpus, Example, in_order
+from fairseq_mm.prepare.corpus import Corpus, Example
 from fairseq_mm.prepare.videos import TABLE
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
         TABLE,
         "how2",
         ", ".join(f"{split} {' + '.join(sets[split])}" for split in videos),
-        in_order(videos),
+        dict(videos),
         files,
         published={split: number for split, number in HOW2_VIDEOS.items() if split in whole},
         notes=notes,
