@@ -66,15 +66,11 @@ class Figure(NamedTuple):
 
 
 class PromptRanking(NamedTuple):
-    """Result of ranking prompts.
+    """Share of comparisons (draw and story) in which the own prompt is the likeliest.
 
-    Attributes:
-        accuracy: Share of comparisons (draw and story) in which the own prompt is the likeliest;
-            a tie counts like a guess among the likeliest prompts. The interval is over stories and
-            draws.
-        per_draw: ``[draws]`` accuracies.
-        ties: Share of the comparisons in which a distractor scores as high as the true prompt, and
-            none scores higher.
+    A tie counts like a guess among the likeliest prompts; ``ties`` is the share of comparisons in
+    which a distractor scores as high as the true prompt, and none scores higher. The interval is
+    over stories and draws; ``per_draw`` are the shares ``[draws]``.
     """
 
     accuracy: Figure
@@ -84,12 +80,9 @@ class PromptRanking(NamedTuple):
 
 
 class AlbumRanking(NamedTuple):
-    """Result of ranking albums.
+    """Share of comparisons in which the own images rank first, and their mean rank from 1.
 
-    Attributes:
-        first: Share of comparisons in which the own images rank first, between 0 and 1.
-        mean_rank: Mean rank of the own images, from 1.
-        ties: Share of comparisons that a tie has worsened.
+    ``ties`` is the share of comparisons that a tie has worsened.
     """
 
     first: Figure

@@ -64,11 +64,8 @@ class _Ngrams(NamedTuple):
 class CopiedRuns:
     """Search for the longest copied run of each story in a stream of training text.
 
-    It takes memory for the generated words and one block of text.
-
-    Args:
-        stories: Words of each generated story.
-        hash_bits: Number of bits of a hash to use, of 64; the result does not depend on it.
+    It takes memory for the generated words and one block of text. Of the 64 bits of a hash,
+    ``hash_bits`` are used; the result does not depend on their number.
     """
 
     def __init__(self, stories: Sequence[Sequence[str]], *, hash_bits: int = 64) -> None:

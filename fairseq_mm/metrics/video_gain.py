@@ -16,13 +16,10 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 @dataclass(frozen=True)
 class VideoGain:
-    """Gains of a system by metric, and the video's share in them.
+    """Gains of a system by metric: over the baseline, and over the text-only backbone.
 
-    Args:
-        gains: Gains over the baseline.
-        video_gains: Gains over the text-only backbone.
-        shares: ``video_gains`` over ``gains``; None if there is no gain over the baseline.
-        share: Mean of the shares; None unless every metric has a share.
+    ``shares`` are ``video_gains`` over ``gains``, None without a gain over the baseline. ``share``
+    is their mean, None unless every metric has a share.
     """
 
     gains: tuple[float, ...]

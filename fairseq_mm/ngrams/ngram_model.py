@@ -37,11 +37,8 @@ class NgramModel:
     If the tables have the n-gram uw, they have log p(w | u). Otherwise it is backoff(u) + log p(w |
     u without its first word); a context that the tables lack has backoff 0. Therefore the context
     of every n-gram must be in the tables, which ARPA files guarantee, while its other parts may be
-    missing.
-
-    Args:
-        words: V words, ``<s>``, ``</s>`` and ``<unk>`` included; their positions are their indices.
-        tables: Tables of the orders 1, 2, ...; the first has all words.
+    missing. The positions of ``words`` are their indices; the first of ``tables`` has all words,
+    ``<s>``, ``</s>`` and ``<unk>`` included.
     """
 
     def __init__(self, words: Sequence[str], tables: Sequence[NgramTable]) -> None:

@@ -12,14 +12,11 @@ from fairseq_mm.retrieval.exact_products import check_same_dimension, float32_ro
 
 @dataclass(frozen=True)
 class Projection:
-    """Projection onto principal components.
+    """Projection onto C principal components, with the ``mean`` [K] of the vectors they come from.
 
-    Args:
-        mean: ``[K]`` mean of the vectors that the projection was computed from.
-        components: ``[C, K]`` orthonormal directions, by decreasing variance; the entry of each
-            with the largest absolute value is positive.
-        variance_shares: ``[C]`` share of each direction in the whole variance; their sum is at
-            most 1.
+    ``components`` are orthonormal directions [C, K] by decreasing variance; the entry of each with
+    the largest absolute value is positive. ``variance_shares`` [C] are shares of the whole
+    variance.
     """
 
     mean: np.ndarray

@@ -18,14 +18,10 @@ _NOTHING = 1e-5
 
 
 class Retrieved(NamedTuple):
-    """Item that was found for a query.
+    """Key of an item, its cosine to the query after arithmetic, and its rank by it, from 1.
 
-    Attributes:
-        id: Key of the item.
-        score: Cosine to the query after arithmetic.
-        distance_to_mean: Euclidean distance to the mean of the N nearest items; None if the items
-            are not sorted by it.
-        rank: Rank by the score, from 1.
+    ``distance_to_mean`` is the Euclidean distance to the mean of the N nearest items; None if the
+    items are not sorted by it.
     """
 
     id: str

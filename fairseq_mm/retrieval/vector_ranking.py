@@ -32,12 +32,7 @@ _COMPARED_ROWS = 64
 
 @dataclass(frozen=True)
 class VectorRanks:
-    """Rank of the true candidate of every query, in both directions.
-
-    Args:
-        image_ranks: ``[N]`` rank of its image among all images, for each sentence.
-        sentence_ranks: ``[I]`` rank of its best sentence among all sentences, for each image.
-    """
+    """Rank ``[N]`` of each sentence's image, and rank ``[I]`` of each image's best sentence."""
 
     image_ranks: np.ndarray
     sentence_ranks: np.ndarray
@@ -56,12 +51,7 @@ class VectorRanks:
 
 @dataclass(frozen=True)
 class RetrievalSummary:
-    """Summary of the ranks in both directions.
-
-    Args:
-        image_retrieval: Ranks of images for a sentence ("image search").
-        sentence_retrieval: Ranks of sentences for an image ("image annotation").
-    """
+    """Summary of both directions: images for a sentence ("search"), and sentences for an image."""
 
     image_retrieval: RankSummary
     sentence_retrieval: RankSummary
