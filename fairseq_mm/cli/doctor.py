@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("--repair: needs --data, the folder whose digests are recorded.")
     if args.accept_changes and not args.repair:
         raise UserError("--accept-changes: needs --repair, which records the changes.")
-    # tasks log and packages warn while they are set up, which would mix with the findings
+    # Tasks log while they are set up, and packages warn; both would mix with the findings.
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     num_problems = 0
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
         num_problems += finding.level == "PROBLEM"
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
         line = f"{finding.level:<8} {finding.subject}: {finding.text}{remedy}"
-        # errors of torch have several lines, but programs read one line per finding; flushed, so
-        # that the last line before a crash shows where it happened
+        # Errors of torch have several lines, but a finding is one line. It is flushed, so that
+        # the last line before a crash shows where the crash happened.
         print(" ".join(line.splitlines()), flush=True)
     plural = "" if num_problems == 1 else "s"
     print(f"{num_problems} problem{plural} found" if num_problems else "no problem found")
@@ -87,7 +87,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     yield from _check_environment()
     digests = None
     if args.data:
-        # before any file is opened: reading a pipe would wait for ever
+        # This check comes before any file is opened: reading a pipe would wait for ever.
         unreadable = list(check_file_types(args.data))
         if unreadable:
             yield from unreadable
@@ -95,8 +95,8 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         digests = FolderDigests(args.data, repair=args.repair, accept=args.accept_changes)
         yield from digests.check()
     store, is_readable, num_problems = None, True, 0
-    # readers compare digests as well and stop at the first difference; here all files have been
-    # compared above, and a file with another digest is still examined
+    # Readers compare digests, too, and refuse a file that differs. All files have been compared
+    # above, and here a file that differs is still examined.
     with unchecked():
         if args.features is not None or (args.data and needs_features(args.data)):
             store, findings = check_features(args.data, args.features)
@@ -111,7 +111,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
             ):
                 num_problems += finding.level == "PROBLEM"
                 yield finding
-            # after all checks of the folder: the digests of a damaged folder are not recorded
+            # This comes last, because the digests of a damaged folder must not be recorded.
             yield from digests.mend(is_sound=not num_problems)
         if args.checkpoint:
             yield from check_checkpoint(

@@ -40,11 +40,11 @@ def check_checkpoint(
         return
     file, arch = checkpoint.path, checkpoint.arch
     yield ok(file, checkpoint.summary())
-    # a training that diverged saves such weights, and they load without a message
+    # A training that diverged saves such weights, and fairseq loads them without a message.
     for name, weight in checkpoint.weights.items():
         if torch.is_tensor(weight) and not bool(torch.isfinite(weight).all()):
             yield problem(file, f"{name} has NaN or infinite values", _NAME_ANOTHER)
-            break  # NaN spreads to all weights within an update: one name says enough
+            break  # NaN spreads to nearly all weights; one name is enough
     if not checkpoint.has_provenance and folder is None:
         text = f"carries no dictionary, as none of fairseq's own models does (--arch {arch})"
         yield note("checkpoint", text, "name its data folder too: --data")
@@ -60,7 +60,7 @@ def check_checkpoint(
         yield ok("checkpoint", text)
         return
     dictionaries = {"dictionary": checkpoint.words}
-    # for captions, the record's source words are the tags of a model that reads them
+    # For a model of captions, source_words is the dictionary of part-of-speech tags.
     source_words = checkpoint.provenance.get("source_words")
     if checkpoint.input_kind == "prompts" and source_words is not None:
         dictionaries = {"source dictionary": source_words, "target dictionary": checkpoint.words}
@@ -74,7 +74,7 @@ def check_checkpoint(
             yield fault
     if checkpoint.feature_dim:
         yield from _check_extractor(checkpoint.extractor, file, weights)
-        # the task of the folder has compared them already, which is the fault
+        # If there is a fault, it may be this one, reported by the folder's task already.
         if fault is None and store is not None:
             yield from _check_features_fit(checkpoint, store)
 
@@ -93,16 +93,16 @@ def _find_fault(
     places = [root]
     if name == "language_modeling":
         places = [folder]
-        # a folder of prompts has a folder for either language model; the model is of one of them
+        # A folder of prompts has one subfolder for each of two language models; the model fits one.
         if not os.path.exists(os.path.join(folder, "dict.txt")):
             places = [os.path.join(folder, part) for part in LANGUAGE_MODELS]
     elif not hasattr(TASK_REGISTRY.get(name), "from_provenance"):
-        name = KINDS[kind].task  # fairseq's translation: its models run in the task of the folder
+        name = KINDS[kind].task  # models of fairseq's translation run in the folder's task
     errors = []
     for place in places:
         try:
             task = set_up(name, place, features)
-            # before the build: the state restores the lengths, which are sizes of position tables
+            # The state restores the maximum lengths, from which the build sizes position tables.
             task.load_state_dict(checkpoint.task_state)
             checkpoint.build_model(task)
             return None
@@ -122,7 +122,7 @@ def _check_extractor(
     if not extractor:
         text = "carries no extractor: it generates of features, not of files of images or videos"
         yield note("checkpoint", text, "train on a store that names its extractor")
-    # vectors of an embedding are read from a store; their model is another checkpoint
+    # Vectors were made by an embedding checkpoint, not by an extractor with weights of its own.
     if not extractor or extractor == VECTORS_EXTRACTOR or not recorded:
         return
     subject = f"weights of {extractor}"
@@ -154,7 +154,7 @@ def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterato
 
         from fairseq_mm.extract.backbones import get_weights_entry
 
-        # the place where torch.hub.load_state_dict_from_url, which torchvision calls, keeps them
+        # torchvision calls torch.hub.load_state_dict_from_url, which caches files in this folder.
         url = get_weights_entry(extractor, name).url
         path = os.path.join(torch.hub.get_dir(), "checkpoints", os.path.basename(url))
     except UserError as error:
@@ -176,7 +176,7 @@ def _check_features_fit(checkpoint: "Checkpoint", store: Any) -> Iterator[Findin
 
     remedy = "extract the features with the checkpoint's extractor"
     dim, extractor = checkpoint.feature_dim, checkpoint.extractor
-    # not Checkpoint.check_features: a store that records only some attributes is a problem here
+    # Checkpoint.check_features would accept a store that records only some attributes.
     if store.dim != dim:
         yield problem(
             "checkpoint", f"needs feature dimension {dim}, but {store.path} has {store.dim}", remedy

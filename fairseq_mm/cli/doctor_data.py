@@ -16,8 +16,8 @@ from fairseq_mm.data.input_files import SPLITS, read_json
 from fairseq_mm.errors import UserError
 
 ANEW = "prepare the folder anew with fairseq-mm prepare"
-# folder of a language model -> side of the pairs that it holds. A copy of data.split_text's table:
-# that module imports numpy, and doctor must run where numpy is broken
+# Folder of a language model -> side of the pairs that it holds. This repeats a table of
+# data.split_text, because that module imports numpy, and doctor must run where numpy is broken.
 LANGUAGE_MODELS = {"prompts": "wp_source", "stories": "wp_target"}
 # longer than any text or video: the doctor counts what would be cut, and cuts nothing
 _ANY_LENGTH = 10**9
@@ -59,13 +59,13 @@ def check_file_types(folder: str) -> Iterator[Finding]:
     """Find pipes and devices in a data folder, which a reader would wait for or never finish."""
     parent, name = os.path.split(os.path.abspath(folder))
     places = [folder, *(os.path.join(folder, inner) for inner in ("text", *LANGUAGE_MODELS))]
-    # --data may name the folder of a language model; the pairs beside it are read as well
+    # --data may name the folder of a language model; the pairs in its parent are read, too.
     if name in LANGUAGE_MODELS and os.path.exists(os.path.join(parent, "dict.wp_source.txt")):
         places.append(parent)
     for place in places:
         for entry in sorted(os.listdir(place)) if os.path.isdir(place) else ():
             path = os.path.join(place, entry)
-            # a link to a file that is gone counts as a file: its reader names it
+            # A broken link counts as a file here; the reader of the file will report it.
             mode = os.stat(path).st_mode if os.path.exists(path) else stat.S_IFREG
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 text = "must be a file, but is a pipe or a device; nothing else is checked"
@@ -77,14 +77,14 @@ def find_data_folder(folder: str) -> tuple[str, str]:
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
         kind = str(read_prepare_record(place).get("kind"))
-        # the dictionaries decide: prepare.json may be missing, or copied from another folder
+        # The dictionaries decide, because prepare.json may be missing or from another folder.
         for other in ("prompts", "videos"):
             if any(os.path.exists(os.path.join(place, x)) for x in KINDS[other].dictionaries):
                 kind = other
         if kind in KINDS and (place == folder or kind == "prompts"):
             return place, kind
-    # Folders of fairseq-preprocess do not record their kind. The file is read as plain text, since
-    # a dictionary that cannot be parsed, or an absent fairseq, must not hide the kind.
+    # fairseq-preprocess does not record the kind. The file is read as plain text, because the kind
+    # must be known even if the dictionary is damaged or fairseq is missing.
     try:
         with open(os.path.join(folder, "dict.txt"), encoding="utf-8", errors="replace") as file:
             has_sentences = any(line.startswith("<sent> ") for line in file)
@@ -136,10 +136,10 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
         return None, [note(subject, f"not checked ({error})", "repair h5py and numpy first")]
     try:
         store = open_folder_features(folder or "", paths)
-        # all values, although the writer has recorded that they are finite: they may have changed
+        # The store records that its values are finite, but they may have changed since then.
         store.check_finite(reread=True)
         for one in store.stores:
-            if one.content_checksum:  # stores of other programs have none
+            if one.content_checksum:  # other programs write no checksum
                 one.check_content()
     except UserError as error:
         return None, [problem("features", str(error), "make it anew with extract or store import")]
@@ -173,7 +173,7 @@ def set_up(task: str, folder: str, features: Optional[str]) -> Any:
     """Set up a task in a data folder as ``fairseq-train`` does, with default options."""
     import fairseq_mm
 
-    fairseq_mm.register()  # imports fairseq, so not at the top of this module
+    fairseq_mm.register()  # this imports fairseq, which may be broken
     from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 
     options: dict[str, Any] = {"features": features} if features else {}
@@ -212,7 +212,7 @@ def check_data(
     except UserError as error:
         yield problem(folder, str(error), ANEW)
         return
-    except Exception as error:  # a broken package raises anything
+    except Exception as error:  # a broken package can raise any error
         text = f"its text is not checked ({describe_error(error)})"
         yield note(folder, text, "repair the installation first")
         return
@@ -226,8 +226,8 @@ def check_data(
             if is_readable:
                 text = "has no features.h5; models that read the transcript alone need none"
                 yield note(root, text, "make it with fairseq-mm extract")
-            # The task opens features unless every model reads text only, and it cuts texts at the
-            # positions of its models: this stand-in for a model has neither limit.
+            # The task opens features unless its model reads text only, and it truncates texts to
+            # the model's positions. This stand-in reads text only and has no such limit.
             any_positions = (_ANY_LENGTH, _ANY_LENGTH)
             reader = SimpleNamespace(reads_video=False, max_positions=lambda: any_positions)
             task.models.append(reader)
@@ -277,7 +277,7 @@ def _check_text_alone(folder: str, is_aligned: bool) -> Iterator[Finding]:
 
 
 def _has_split(root: str, split: str) -> bool:
-    # any of a split's files: where only its index is gone, the split must be reported as damaged
+    # Any file counts: a split that has lost only its index must be reported as damaged.
     files = glob(f"{escape(os.path.join(root, split))}.*")
     parts = [os.path.join(root, part, f"{split}.idx") for part in LANGUAGE_MODELS]
     has_file = any(file.endswith((".idx", ".bin", ".visual_ids")) for file in files)
@@ -312,7 +312,7 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
         from fairseq_mm.data.pos_sequences import load_pos_sequences
 
-        # only the lengths are compared, so the tags may all be unknown to the dictionary
+        # Only lengths are compared, so that an empty dictionary of tags is enough.
         load_pos_sequences(path, Dictionary(), sizes=sizes, text_path=text_path)
 
 
@@ -331,8 +331,8 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
     }
     item_by_letters = {letters: key for key, texts in references.items() for letters in texts}
     for key, (number, line) in zip(read_visual_ids(ids_path), read_lines(text_path)):
-        # letters alone: references are as published, while the text was tokenized for the model,
-        # may be truncated, and has separators
+        # Only letters are compared: references are as published, but the text was tokenized, may
+        # be truncated, and has separators such as <sent>.
         words = [word for word in line.split() if word[0] + word[-1] != "<>"]
         letters = letters_of(" ".join(words))
         is_own = any(own.startswith(letters) for own in references.get(key, []))
@@ -355,12 +355,12 @@ class _SplitChecks:
         self.folder = folder
         self.kind = kind
         self.is_aligned = is_aligned
-        # a copy: findings name the limits that the task had
+        # Findings name the task's limits, which are replaced below.
         self.limits = SimpleNamespace(**vars(task.cfg))
         for option in ("max_source_positions", "max_target_positions", "max_frames"):
             if hasattr(task.cfg, option):
                 setattr(task.cfg, option, _ANY_LENGTH)
-        # folder of a language model -> dictionary, where it is the dictionary of the pairs
+        # folder of a language model -> its dictionary, if it equals the dictionary of the pairs
         self.language_models: dict[str, Any] = {}
 
     def check_language_models(self) -> Iterator[Finding]:
@@ -370,7 +370,7 @@ class _SplitChecks:
         for part, side in LANGUAGE_MODELS.items():
             path = os.path.join(self.folder, part, "dict.txt")
             if not os.path.isdir(os.path.dirname(path)):
-                # fairseq-preprocess writes no such folder, and no options
+                # Only prepare writes these folders, and only prepare records options.
                 if "options" in read_prepare_record(self.folder):
                     text = "is missing; it is for language models only"
                     yield note(os.path.dirname(path), text, ANEW)
@@ -391,11 +391,11 @@ class _SplitChecks:
         """Load a split, compare its files with each other, and describe it."""
         cfg, inputs = self.task.cfg, self.kind.inputs
         references_path = os.path.join(self.folder, f"{split}.references.jsonl")
-        # the task reads references only where training would score generated text
+        # With --eval-gen, the task reads the references, as a validation does.
         if hasattr(cfg, "eval_gen"):
             cfg.eval_gen = split != "train" or os.path.exists(references_path)
         try:
-            # an epoch and a boolean: without them, the task would load the split for generation
+            # `combine` and `epoch` tell the task that it loads the split for training, not generation.
             self.task.load_dataset(split, combine=False, epoch=1)
             dataset = self.task.datasets[split]
             if not self.is_aligned:
@@ -471,7 +471,7 @@ class _SplitChecks:
         """Check that a language model's folder has the text of the pairs."""
         from fairseq_mm.data.binarised_text import load_binarised_text
 
-        # not fairseq's language_modeling task: it joins the lines to blocks of tokens
+        # fairseq's language_modeling task would join the lines to blocks of tokens.
         dictionary = self.language_models[part]
         base = os.path.join(self.folder, part, dataset.split)
         try:
@@ -483,7 +483,7 @@ class _SplitChecks:
         different = [i + 1 for i, (x, y) in enumerate(zip(pairs, lines)) if not x.equal(y)]
         if len(pairs.sizes) != len(lines.sizes) or different:
             where = f"{len(lines.sizes)} lines, not {len(pairs.sizes)}"
-            if different:  # says more than the counts
+            if different:  # a line number helps more than the counts
                 where = f"line {different[0]} differs"
             text = f"{base}.idx must be of the same text as the pairs, but is not ({where})"
             yield problem(dataset.split, text, ANEW)
@@ -504,7 +504,7 @@ class _SplitChecks:
         sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
         unk = self.task.dictionary.unk()
         unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))
-        # the </s> of each line is no word; a text may have nothing else
+        # The </s> of each line is not counted; a text may have no other token.
         share = 100 * unknown / max(1, int(sizes.sum()) - len(sizes))
         cut = int((sizes > limit).sum())
         text = f"of {sizes.min()} to {sizes.max()} tokens, {cut} cut to {limit}"

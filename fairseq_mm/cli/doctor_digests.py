@@ -23,8 +23,8 @@ from fairseq_mm.data.prepared_files import (
 )
 from fairseq_mm.errors import UserError
 
-# files that are recorded but not written by `prepare`: tags, and stores that a user lists; without
-# a digest they are no sign of a mistake
+# Tags, and the list of a user's stores, appear in a folder after `prepare`. They are not reported
+# as unexpected files if they have no digest.
 _MADE_LATER = (".tags", STORE_LIST)
 
 
@@ -37,7 +37,7 @@ class FolderDigests:
         accept: Replace also the digests that differ.
 
     Attributes:
-        record: Digests in ``prepare.json``; None if it has none.
+        record: Digests in ``prepare.json``; None if it has no digests.
         damage: Error message of a ``prepare.json`` that cannot be read; else empty.
         changed: Path from the folder -> difference from the digest, as a predicate.
         unrecorded: Prepared files without a digest.
@@ -61,7 +61,7 @@ class FolderDigests:
         from fairseq_mm.prepare.data_folder import is_half_moved
 
         if not os.path.isdir(self.folder) or is_half_moved(self.folder):
-            return  # check_data reports either
+            return  # check_data reports both cases
         try:
             self.record = read_record(self.folder)
         except UserError as error:
@@ -78,7 +78,7 @@ class FolderDigests:
                 yield note("digests", text, f"fairseq-mm doctor --data {self.folder} --repair")
             return
         files = self.record.files
-        # whole files of any size: readers compare only the size of large ones, to start fast
+        # Readers compare only the size of large files, so that a training starts at once.
         differences = {name: self.record.difference(name, whole=True) for name in files}
         differences[STORE] = self.record.store_place_difference()
         self.changed = {name: text for name, text in differences.items() if text is not None}
@@ -101,13 +101,13 @@ class FolderDigests:
         from fairseq_mm.data.feature_store import listed_stores
 
         read = [path for path, _ in listed_stores(self.folder)]
-        # stores of --features may be others than the folder's, or the same under another path
+        # --features may name other stores, or the folder's stores by another path.
         for store in stores.stores:
             own = next((path for path in read if os.path.samefile(store.path, path)), None)
             if own is None:
                 continue
             name = os.path.relpath(own, self.folder)
-            # a store without checksum is read whole
+            # A store of another program has no checksum; it is computed from the whole file.
             checksum = store.content_checksum or store.check_content()
             self.stores[name] = {"items": len(store), "checksum": checksum}
             recorded = self.record.stores.get(name) if self.record is not None else None
@@ -162,8 +162,8 @@ class FolderDigests:
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _records_of_stores(self) -> dict[str, Any]:
-        """Return entries of ``prepare.json``; None stands for an entry to remove."""
-        # a recorded store that differs stays recorded, unless the change is accepted
+        """Return entries of ``prepare.json``; an entry that is None is removed."""
+        # The record of a store that differs is kept unless the change is accepted.
         old = {} if self.record is None else self.record.stores
         remaining = {x: old[x] for x in old if not self.accept or x not in self.changed}
         new = {x: self.stores[x] for x in self.stores if self.accept or x not in self.changed}

@@ -71,9 +71,9 @@ def check_package(name: str) -> Finding:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # error.name may be a package that this one needs
+        # The missing package may be a dependency of this one; error.name says which.
         return problem(name, f"{error}", f"pip install {error.name or name}")
-    except Exception as error:  # a package built for another Python, numpy or CUDA
+    except Exception as error:  # for example, a package built for another CUDA
         text = f"does not import ({describe_error(error)})"
         return problem(name, text, f"pip install --force-reinstall {name}")
     return ok(name, getattr(module, "__version__", "of unknown version"))
@@ -99,7 +99,7 @@ def check_torchvision_fits() -> Iterator[Finding]:
     if wanted not in (None, ".".join(torchvision.__version__.split(".")[:2])):
         remedy = f"pip install 'torchvision=={wanted}.*'"
         yield problem("torchvision", f"{both} do not match", remedy)
-    # 2.14.1+cu130: torchvision of a build for another CUDA lacks its operators, or does not load
+    # The part after + names the CUDA version, as in 2.14.1+cu130; both must be for the same one.
     builds = [version.partition("+")[2] for version in (torch.__version__, torchvision.__version__)]
     if all(builds) and builds[0] != builds[1]:
         remedy = f"install both from the index https://download.pytorch.org/whl/{builds[0]}"
@@ -121,7 +121,7 @@ def check_fairseq() -> Iterator[Finding]:
             continue
     build = " and ".join(f"{name} {version}" for name, version in installed.items())
     if len(installed) == 2:
-        # stock fairseq does not import on Python 3.11: its dataclasses have mutable defaults
+        # Stock fairseq's dataclasses have mutable defaults, which Python 3.11 refuses.
         keep = "fairseq-fixed" if sys.version_info >= (3, 11) else "fairseq"
         remedy = f"pip uninstall -y fairseq fairseq-fixed, then pip install {keep}"
         yield problem("fairseq", f"{build} are both installed, in the same folder", remedy)
@@ -158,7 +158,7 @@ def check_program(name: str, purpose: str, remedy: str) -> Finding:
 
 def check_extra(extra: str) -> Finding:
     module, purpose = EXTRAS[extra]
-    if importlib.util.find_spec(module) is None:  # without the import, which takes seconds
+    if importlib.util.find_spec(module) is None:  # an import can take seconds
         remedy = f"pip install 'fairseq-mm[{extra}]'"
         return note(module, f"not installed; it is for {purpose}", remedy)
     return ok(module, f"installed ({purpose})")
@@ -171,7 +171,7 @@ def check_device() -> Finding:
         if torch.cuda.is_available():
             names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
             return ok("device", ", ".join(names))
-        if torch.version.cuda and shutil.which("nvidia-smi"):  # comes with the driver
+        if torch.version.cuda and shutil.which("nvidia-smi"):  # the driver installs it
             cuda = torch.version.cuda
             text = f"there is an NVIDIA GPU, but torch (CUDA {cuda}) cannot use it"
             remedy = "update the driver, or install a torch for its CUDA version"

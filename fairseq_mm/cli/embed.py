@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> None:
         checkpoint.check_embedding()
         _embed_text_only(args, checkpoint)
         return
-    # first, since it says of a checkpoint of another task what it is
+    # Loading comes first, because its error message names the task of a wrong checkpoint.
     (model,), task = load_on_data([checkpoint], args)
     checkpoint.check_embedding()
-    # the sentences of an image are not needed for its vector
+    # Without sentences, one line per image is enough.
     task.cfg.one_per_item = "sentences" not in args.of
     task.load_dataset(args.split, combine=False)
     split = embed_split_in_order(task.datasets[args.split], model, args.device)
@@ -117,7 +117,7 @@ def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None
         base = os.path.join(args.data, args.split)
         text = load_binarised_text(base, num_types=len(dictionary), end=dictionary.eos())
         check_no_empty_line(f"{base}.idx", text.sizes)
-        # index in the folder's dictionary -> index in the model's; embed_tokens adds the </s>
+        # Maps indices of the folder's dictionary to the model's; embed_tokens adds the </s>.
         known_index = [known.index(symbol) for symbol in dictionary.symbols]
         sentences = [[known_index[n] for n in text[i][:-1].tolist()] for i in range(len(text))]
         new = len(set(dictionary.symbols[dictionary.nspecial :]) - set(known.symbols))
@@ -164,7 +164,7 @@ def _check_same(
     differing = [name for name, value in expected if actual.get(name) != value]
     if not differing and not all(
         store.read(key).shape[-1] == len(vector)
-        # another number of threads or another device changes the last digits
+        # Another device or number of threads changes the last digits.
         and np.allclose(store.read(key)[0], vector, atol=1e-5)
         for key, vector in rows
     ):
@@ -187,14 +187,14 @@ def _write(
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 
-    # a store holds one row per id, and images may have any id
+    # A store holds one row per id, and an image's id may look like a sentence's or a word's.
     twice = [key for key, count in Counter(key for key, _ in rows).items() if count > 1]
     if twice:
         raise UserError(
             f"{twice[0]!r}: is the id of an image and of a sentence or a word ({len(twice)} such "
             "ids): embed them into a store each, with --of."
         )
-    # by the digest, `retrieve` and `train` know whether they have the checkpoint of the vectors
+    # `retrieve` compares the digest with its checkpoint's.
     attributes = {"extractor": VECTORS_EXTRACTOR, "weights": checkpoint.digest}
     if os.path.exists(args.output) and not args.overwrite:
         _check_same(args.output, attributes, rows)
@@ -212,7 +212,7 @@ def _write(
     ) as writer:
         for key, vector in rows:
             writer.append(key, vector)
-        if sentence_ids:  # before the store: a run killed in between is repeated, not skipped
+        if sentence_ids:  # first: a run killed in between is repeated
             path = f"{os.path.splitext(args.output)[0]}.{args.split}.visual_ids"
             with output_file(path) as file:
                 file.writelines(f"{key}\n" for key in sentence_ids)

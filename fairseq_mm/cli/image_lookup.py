@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from fairseq_mm.errors import UserError
 
-# number of images from which on decoding in several processes saves time
+# With fewer images, starting processes takes longer than decoding in one process.
 _MIN_IMAGES_FOR_PROCESSES = 64
 
 
@@ -30,8 +30,8 @@ def missing_in_folders(
     """
     from fairseq_mm.extract.media_list import list_images
 
-    # an id is a file's stem, as in the releases that name images without suffix; the first folder
-    # that has an image is the one from which it is taken
+    # Releases name images without suffix, so the stem of a file is its name. If two folders have an
+    # image, the first folder's is used.
     images: dict[str, Any] = {}
     for folder in folders:
         for image in list_images([folder], ids="path"):
@@ -51,11 +51,11 @@ def _try_to_read(images: list[Any]) -> list[Optional[str]]:
     if len(images) < _MIN_IMAGES_FOR_PROCESSES:
         return list(bar(map(_explain_unreadable, images)))
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        # in chunks: a task for each image would spend more time on messages than on decoding
+        # Chunks reduce the messages between processes, which are slow for single images.
         return list(bar(pool.map(_explain_unreadable, images, chunksize=16)))
 
 
-# of the module, since a process can only be sent functions that it can import
+# This must be a function of the module: other processes import it by its name.
 def _explain_unreadable(image: Any) -> Optional[str]:
     from fairseq_mm.extract.images import read_image
 
@@ -88,7 +88,7 @@ def keys_in_stores(
             by_name.setdefault(PurePosixPath(key).stem, []).append(key)
     keys, missing = {}, {}
     for name in names:
-        if name in store:  # an exact key goes before one with this stem
+        if name in store:  # an exact key takes precedence over a stem
             keys[name] = name
         elif len(by_name.get(name, [])) > 1:
             first, second = by_name[name][:2]

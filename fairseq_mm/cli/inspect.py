@@ -43,8 +43,8 @@ from fairseq_mm.cli.inspect_output import write_inspection
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError
 
-# kind of input -> the options that it has and other kinds may not have; all are in one parser,
-# since the kind is in the checkpoint
+# Kind of input -> options that not all kinds have. All options are in one parser, because only the
+# checkpoint tells the kind.
 OPTIONS = {
     "prompts": ("side", "story", "words", "part", "layers"),
     "images": (
@@ -179,15 +179,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    # before the checkpoint is opened, which takes seconds
+    # Outputs are checked first, because opening a checkpoint takes seconds.
     files: dict[Path, str] = {}
     for name in ("output", "html", "json"):
         path = getattr(args, name)
         arguments.check_writable(f"--{name}", path)
-        # resolved: ./a.html and a.html are one file
+        # resolve() finds that ./a.html and a.html are one file
         if path and files.setdefault(Path(path).resolve(), name) != name:
             raise UserError(f"{path}: --{files[Path(path).resolve()]} and --{name} must differ.")
-    # os.path.isdir, not Path.is_dir: a prompt may be longer than a file's name is allowed to be
+    # Path.is_dir would raise an error for a prompt that is longer than a file name may be.
     if args.data is None and len(args.source) == 1 and os.path.isdir(args.source[0]):
         args.data = args.source.pop()
     if args.data is not None and (args.source or not Path(args.data).is_dir()):
@@ -198,7 +198,7 @@ def run(args: argparse.Namespace) -> None:
 
     checkpoints = Checkpoint.open_all(args.checkpoint)
     kinds = {checkpoint.input_kind for checkpoint in checkpoints}
-    # among several checkpoints one of videos decides: its inspection names and refuses them
+    # If one of several checkpoints is of videos, the inspection of videos refuses them by name.
     kind = "videos" if "videos" in kinds else checkpoints[0].input_kind
     for name in dict.fromkeys(name for names in OPTIONS.values() for name in names):
         if arguments.is_given(args, name) and name not in OPTIONS[kind]:

@@ -73,7 +73,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         subject._replace(keys=[None if key in missing else key for key in subject.keys])
         for subject in subjects
     ]
-    # a path is read by the processor, None stands for a missing image
+    # The processor reads the file of a path; None is a missing image.
     inputs = [
         [key if key is None or store is None else store.read(key) for key in subject.keys]
         for subject in subjects
@@ -88,7 +88,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         for subject, example in zip(subjects, examples):
             sentences = subject.sentences
             if sentences is None:
-                # one at a time: --lines may name many, and each is shown when it is complete
+                # One story is generated at a time, because each is written when it is complete.
                 ((best, *_),) = model.stream([example], model.config(), indices=[subject.index])
                 sentences = [words.split() for words in split_sentences(best.line)]
             _check_sentences(sentences, subject.title)
@@ -165,7 +165,7 @@ def _read_subjects(
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
     if args.data:
-        if args.weights:  # features are read, so that no extractor runs
+        if args.weights:  # no extractor runs if there are features
             raise UserError("--weights: no image is read where features are given; leave it out.")
         store = open_folder_features(args.data, args.features)
         return _read_folder(args), store, read_missing_images(args.data)
@@ -210,7 +210,7 @@ def _parse_told(record: Any) -> Subject:
     images, sentences = record["images"], _split_words(record["hypothesis"])
     if not isinstance(images, list):
         raise TypeError
-    # join raises a TypeError for an image that is no text
+    # join raises a TypeError if an image is not a string
     key = str(record.get("id", "\t".join(images)))
     return Subject(0, key, "", [None if x == NO_IMAGE else x for x in images], sentences)
 
@@ -222,7 +222,7 @@ def _split_words(line: str) -> Sentences:
 def _tokenize(text: str, model: Any) -> Sentences:
     check_encodable(text, "story")
     pieces = text.split(SEPARATOR) if SEPARATOR in text else text.strip().splitlines()
-    # no record says whether the training text was lower-cased, but the model's words show it
+    # The checkpoint does not record whether its training text was lower-cased; its words show it.
     words = model.dictionary.symbols[model.dictionary.nspecial :]
     keeps_case = any(word != word.lower() for word in words)
     return [*map(CaptionTokenizer(keep_case=keeps_case, keep_punctuation=True), pieces)]
@@ -267,7 +267,7 @@ class _StoryImages:
         return self._embedded[key]
 
     def check(self) -> None:
-        """Raise a UserError if folders are given, but have none of the stories' images."""
-        # after the last story: single images may be missing, but a wrong folder has none
+        """Raise a UserError if folders are given, but they lack all images of the stories."""
+        # A folder may lack some images, but a folder without any image of the stories is wrong.
         if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

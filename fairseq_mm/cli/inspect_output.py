@@ -33,7 +33,7 @@ class Inspection(NamedTuple):
     Attributes:
         title: Title of the page.
         subtitle: Line under the title.
-        parts: Parts, made one after the other, since all of them may not fit into memory.
+        parts: Iterator that makes one part at a time, because all parts may not fit into memory.
         result: Content of ``--json``.
         lines: Description of ``result`` for a terminal.
     """
@@ -65,7 +65,7 @@ def read_told_lines(
     for line in wanted:
         check_line(line, len(lines), path)
         number, text = lines[line]
-        # what a value of another shape raises: no JSON, no object, no such field, a wrong type
+        # These are raised for text that is not JSON, a missing field, or a field of a wrong type.
         try:
             value = parse(parse_json(text))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -81,10 +81,10 @@ def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
     from fairseq_mm.report.html_page import render_page, write_page
 
     sections: list[Section] = []
-    # with another output, standard output is left to the description of --gates
+    # If there are files to write, standard output is for the description of --gates.
     to_stdout = not (args.output or args.html or args.json)
     file: Any = sys.stdout
-    # a run that fails at a later part leaves no incomplete file
+    # The file appears only when the last part is written, so that it is never incomplete.
     with contextlib.ExitStack() as stack:
         if args.output:
             file = stack.enter_context(output_file(args.output))

@@ -38,7 +38,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     of_part = "" if inspected.gates is None else f", attention of its {part} part"
     number = len(inspected.words)
     subtitle = f"{models.architectures[0]}, {models.files[0]}{of_part}; {number} words"
-    # without the </s> of the prompt; a language model's text has no prompt
+    # The last token of the prompt is </s>; the text of a language model has no prompt.
     title = " ".join(inspected.prompt[:-1]) or " ".join(inspected.words[:12])
     records = inspected.records(layers=args.layers)
     part_of_page = Part(records, lambda: make_story_sections(inspected))
@@ -52,7 +52,7 @@ def _read_text(args: argparse.Namespace, models: LoadedModels) -> Text:
             f"{len(args.source) or 'none'}."
         )
     source = args.data or args.source[0]
-    # os.path.exists, not Path.exists: a prompt may be longer than a file's name is allowed to be
+    # Path.exists would raise an error for a prompt that is longer than a file name may be.
     is_file = not args.data and os.path.exists(source)
     if args.story is not None and (args.data or is_file):
         raise UserError(f"{source}: --story goes with a prompt's text.")
@@ -98,4 +98,4 @@ def _parse_told(record: Any) -> Text:
 def _split_words(value: Any) -> list[str]:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return value
-    return str.split(value)  # unlike value.split(), a TypeError for any other type
+    return str.split(value)  # str.split raises a TypeError for other types

@@ -49,8 +49,8 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
         raise UserError("--videos: are shown on the page of the attention (--html FILE).")
     if args.layers and args.gates:
         raise UserError("--layers: scores of gates have their layers in any case; leave it out.")
-    # fairseq's attention passes a bool padding mask and a float mask of the future, each as it was
-    # made; PyTorch accepts both, but warns at each call
+    # fairseq passes a bool padding mask together with a float mask of future tokens. PyTorch
+    # accepts both, but warns that the types differ.
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask")
     split = args.split or "valid"
     inspection = VideoInspection.from_checkpoints(
@@ -88,7 +88,7 @@ class _SplitTexts:
         references = os.path.join(self.data, f"{self.split}.references.jsonl")
         self.references: dict[str, str] = {}
         if os.path.exists(references):
-            # How2 has one reference per video, and the page has a place for one
+            # How2 has one reference per video, and the page shows one.
             self.references = {key: x[0] for key, x in read_references(references).items()}
         self.hypotheses = None if path is None else self._read_hypotheses(path)
 
@@ -111,7 +111,7 @@ class _SplitTexts:
         ``reference`` if they exist.
         """
         inspection, ids = self.inspection, self.inspection.ids(lines)
-        # the published transcripts decide; without their file, the text that the model reads
+        # The published transcripts decide; if their file is missing, the model's input decides.
         sources = read_sources(self.data, self.split, ids, str.split)
         if sources is None:
             are_available = [not is_not_available(inspection.transcript(line)) for line in lines]
@@ -146,7 +146,7 @@ def _inspect_attention(
         if len(attention.gates):
             record["gates"] = dict(zip(inspection.gate_layers, rounded(attention.gates)))
 
-        # defaults bind the values of this round, should the part be drawn after the next one
+        # Default values bind this line's data; a closure would see the data of the last line.
         def draw(line: Any = attention, fields: Any = fields, times: Any = times) -> list[Any]:
             return [make_video_section(line, inspection.transcript(line.line), fields, times)]
 
@@ -169,7 +169,7 @@ class _Videos:
         self.by_key: dict[str, Any] = {}
         self.num_shown = 0
         if paths:
-            import_av()  # names the missing package before attention is computed
+            import_av()  # reports a missing package before attention is computed
             self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
 
     def get_times(self, key: str, num_frames: int) -> Any:
@@ -180,7 +180,7 @@ class _Videos:
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
-        """Raise a UserError if folders are given, but have none of the videos."""
+        """Raise a UserError if folders are given, but they lack all videos of the lines."""
         if self.paths and not self.num_shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
 
@@ -209,7 +209,7 @@ def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> di
     """
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
-    # one set of bins, since the page stacks the histograms of the two groups
+    # All groups share the bins, because the page stacks their histograms.
     edges, ranks = bin_edges(scores), descending_ranks(scores)
     groups = {ALL: np.ones(len(scores), bool), AVAILABLE: ~is_apart, APART: is_apart}
     counts = {name: gate_histogram(scores[which], edges).counts for name, which in groups.items()}
@@ -229,7 +229,7 @@ def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> di
 def _describe(result: dict[str, Any]) -> list[str]:
     """Return lines for a terminal: statistics, and the videos without a transcript."""
     rows = dict(result["statistics"])
-    if len(result["layers"]) > 1:  # the scores of a single layer are the scores of all
+    if len(result["layers"]) > 1:  # a single layer's scores would repeat the row of all
         rows.update(result["layers"])
     width = max(map(len, rows))
     lines = [" ".join([" " * width, *(f"{name:>7}" for name in rows[ALL])])]

@@ -77,7 +77,7 @@ def resolve_options(
         UserError: if the command is not for the checkpoints, an option is for another kind, or the
             seed is below 0.
     """
-    if args.seed < 0:  # NumPy's generators refuse it
+    if args.seed < 0:  # NumPy's generators would raise a ValueError
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     checkpoint = checkpoints[0]
     kind = checkpoint.kind
@@ -87,7 +87,7 @@ def resolve_options(
             f"{checkpoint.path}: must be a checkpoint of {', '.join(others)} or {last}, but was "
             f"trained with --task {checkpoint.task_name}."
         )
-    # argparse has no defaults for them: a default would look like an option that is given
+    # These options have no default in argparse, because it would look like a given option.
     for name in dict.fromkeys(name for table in options.values() for name in table):
         if name in options[kind]:
             if getattr(args, name) is None:
@@ -114,7 +114,7 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 
     if wanted is None or wanted >= total:
         return list(range(total))
-    # the beginning of a permutation, since rng.choice would sample other lines for another number
+    # rng.choice would give a larger sample other lines; a permutation's beginning is shared.
     return sorted(np.random.default_rng(seed).permutation(total)[:wanted].tolist())
 
 
@@ -127,7 +127,7 @@ def build_card(
     card = result_card(
         command=shlex.join(["fairseq-mm", *sys.argv[1:]]),
         files={role: None if path is None else str(path) for role, path in files.items()},
-        generated=os.devnull,  # likelihoods are of given texts, so there is no output to hash
+        generated=os.devnull,  # there is no generated text to hash
     )
     card["options"] = {name: getattr(args, name) for name in ("split", "seed", *options)}
     card["options"].update(precision=args.precision, device=str(device))
@@ -167,10 +167,10 @@ class _Texts:
 
         hashes: dict[str, Any] = {}
         for role, path in self.files.items():
-            # the size stands for stores that are too large to hash
+            # Files above 4 GiB are not hashed; their size is used instead.
             entry = file_hash(path)
             digest = str(entry.get("sha256", entry.get("bytes")))[:12]
-            # checkpoint_0 and checkpoint_1 are one role
+            # checkpoint_0 and checkpoint_1 have the role `checkpoint`.
             hashes.setdefault(role.partition("_")[0], []).append(digest)
         return hashes
 
@@ -254,7 +254,7 @@ class PromptTexts(_Texts):
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
         """Return the line that represents each prompt."""
         # Prompts that differ only in unknown words have the same tokens. They share one line, so
-        # that their scores are a tie: in other batches they could differ in the last bits.
+        # that their scores are equal; computed in two batches, they could differ slightly.
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             first.setdefault(name, line)
@@ -311,13 +311,13 @@ class AlbumTexts(_Texts):
         """Return the first line of each album's first image sequence."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
-            # as condition_ranking.condition_columns, which compares texts word by word
+            # condition_columns ignores white space, too
             first.setdefault(" ".join(name.split()), line)
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
         """Return the first line with the line's own image sequence."""
-        # not the album's first sequence: an album has several, and the story belongs to one
+        # An album has several image sequences; the story was written for this one.
         return self.visual_ids.index(self.visual_ids[line])
 
 
@@ -341,10 +341,10 @@ def load_on_data(
                 f"{checkpoint.path}: must be a checkpoint of --task multimodal_captioning, but is "
                 f"one of {checkpoint.task_name} instead."
             )
-        if checkpoint.has_provenance and checkpoint.feature_dim:  # else it reads only text
+        if checkpoint.has_provenance and checkpoint.feature_dim:  # else the model reads only text
             with closing(open_folder_features(args.data, args.features)) as features:
                 checkpoint.check_features(features)
-    # scoring generates no text, and every line counts
+    # No text is generated, so no references are read; every line is scored.
     overrides = {"data": args.data, "features": args.features, "eval_gen": False}
     if checkpoint.kind != "summaries":  # its task has no such option
         overrides["one_per_item"] = False
@@ -352,9 +352,8 @@ def load_on_data(
         models, _, task = checkpoint_utils.load_model_ensemble_and_task(
             files, arg_overrides=overrides
         )
-    except RuntimeError as error:  # torch's load_state_dict
+    except RuntimeError as error:  # load_state_dict raises it
         raise UserError(f"{files[0]}: its weights do not fit: {error}") from None
-    # a model that was trained with --fp16 is saved in float16
     return [model.eval().float() for model in models], task
 
 
@@ -422,7 +421,7 @@ class DatasetLikelihood:
 
         scorer = SequenceScorer(self.dictionary)
         number_of_line = {line: number for number, (line, _) in enumerate(pairs)}
-        # the longest text of a batch comes first, and the number of its texts follows from it
+        # A batch begins with its longest text, whose length limits how many texts fit.
         order = sorted(range(len(pairs)), key=lambda number: -len(pairs[number][1]))
         while order:
             size = max(1, self.batch_tokens // len(pairs[order[0]][1]))
@@ -432,7 +431,7 @@ class DatasetLikelihood:
             bfloat16 = self.precision == "bfloat16"
             with torch.no_grad(), torch.autocast(self.device.type, torch.bfloat16, bfloat16):
                 hypotheses = scorer.generate(self.models, sample)
-            # the collater sorts examples with a source text by its length
+            # The collater sorts examples by the length of their source text, if they have one.
             numbers = [number_of_line[line] for line in sample["id"].tolist()]
             yield numbers, [best[0]["positional_scores"].float().cpu() for best in hypotheses]
 

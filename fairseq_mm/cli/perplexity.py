@@ -137,14 +137,14 @@ def run(args: argparse.Namespace) -> None:
     sums = None
     if args.tune_temperature:
         scorer = texts.likelihood
-        # the k most probable tokens of an ensemble change with the temperature
+        # The k most probable tokens of an ensemble change with the temperature.
         top_k = args.top_k if len(scorer.models) == 1 else None
         sums = TemperatureSums(scorer.models, scorer.dictionary, GRID, top_k=top_k)
     counts = _score(texts, lines, [texts.condition(line) for line in lines], sums)
     result = _build_result(counts, texts, lines, args)
     if args.shuffled_images and isinstance(texts, AlbumTexts):
         images = shuffle_images(texts.visual_ids, texts.names, seed=args.seed, data=args.data)
-        # without sums: the temperature is found under the stories' own images
+        # The temperature is tuned with the stories' own images only, so no sums are passed.
         other = _score(texts, lines, [images[line] for line in lines], None)
         result["shuffled"] = _perplexities(other, "of-another-album", texts, lines, args)
         result["ratio"] = (
@@ -182,7 +182,7 @@ def shuffle_images(
         )
     names = list(sequences)
     order = np.random.default_rng(seed).permutation(len(names)).tolist()
-    # one cycle through all albums: no album follows itself, as it could in a second permutation
+    # The order is a cycle, so that no album follows itself, as could happen in a permutation.
     following = {names[a]: names[b] for a, b in zip(order, [*order[1:], order[0]])}
     images = {}
     for album, own in sequences.items():
@@ -212,13 +212,13 @@ def _score(
         for batch, scores in texts.likelihood.batches(pairs, log_probs_of=sums):
             for number, natural_log_probs in zip(batch, scores):
                 tokens = torch.tensor(pairs[number][1])
-                # base 2, as fairseq's loss and its perplexity 2^loss; float64 for sums over a split
+                # Base 2, like fairseq's losses; float64, because a split has many tokens to add.
                 log2_probs = natural_log_probs.double() / math.log(2)
                 is_end = torch.isin(tokens, ends)
                 kind = (tokens == unk).long() + 2 * is_end.long()
                 log_probs.index_add_(0, kind, log2_probs)
                 numbers += torch.bincount(kind, minlength=3)
-                # a text that was truncated has no end, and its last words are in no sentence
+                # A truncated text has no end, so that its last words belong to no sentence.
                 bounds = [0, *(torch.flatten(is_end.nonzero()) + 1).tolist()]
                 sentences += [
                     LogProbability(float(log2_probs[a:b].sum()), b - a)
@@ -268,7 +268,7 @@ def _perplexities(
     from fairseq_mm.metrics.perplexity import corpus_perplexity, transtory_perplexity
     from fairseq_mm.metrics.score_rows import signature
 
-    # the seed is in the signature only if something was drawn with it
+    # The signature names the seed only if something was sampled.
     is_drawn = len(lines) < len(texts.texts) or images == "of-another-album"
     models = sum(role.startswith("checkpoint") for role in texts.files)
 
@@ -296,11 +296,11 @@ def _perplexities(
     for name, (_, ends, unknown) in ROWS.items():
         parts = [counts.known] + [counts.unknown] * unknown + [counts.ends] * ends
         tokens = sum(part.num_tokens for part in parts)
-        value = corpus_perplexity(parts) if tokens else None  # all words may be unknown
+        value = corpus_perplexity(parts) if tokens else None  # there may be no known word
         rows[name] = entry(value, tokens, ends, unknown, counting="tokens")
     if args.counting == "transtory":
-        # the mean over sentences, each with one free token: the released code gives <start> a score
-        # of 10,000, so that its loss is 0
+        # The released code scores <start> with 10,000, so that each sentence counts one token whose
+        # loss is 0. It averages over sentences.
         tokens = sum(sentence.num_tokens for sentence in counts.sentences)
         value = transtory_perplexity(counts.sentences)
         rows["transtory"] = entry(
@@ -322,7 +322,7 @@ def _find_temperatures(sums: "TemperatureSums", tokens: int) -> dict[str, Any]:
         best = best_temperature(np.array(GRID), values)
         tuned[name] = {
             "temperature": best.temperature,
-            # exp(710) overflows
+            # math.exp overflows above 709.
             "perplexity": math.exp(min(-best.log_likelihood / covered, 700.0)),
             "tokens": covered,
             "is_inside": best.is_inside,

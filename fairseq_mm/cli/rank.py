@@ -43,8 +43,8 @@ from fairseq_mm.cli import arguments, likelihood
 from fairseq_mm.cli.run_set_up import register_quietly
 
 _STORIES = {
-    "stories": 1000,  # as in section 5.5 of Fan et al. 2018, like the candidates
-    "draws": 20,  # one draw per story, as in the paper, is noisy
+    "stories": 1000,  # number of stories and candidates as in Fan et al. 2018
+    "draws": 20,  # the paper has one draw, which is noisy
     "candidates": 10,
     "all_pairs": False,
     "batch_tokens": None,
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> None:
 
     checkpoints = Checkpoint.open_all(args.checkpoint, data=args.data)
     kind = likelihood.resolve_options(args, OPTIONS, checkpoints)
-    # imported here, since each of the two brings numpy and its own half of the package
+    # Each of the two modules imports a large part of the package, and only one is needed.
     if kind in ("captions", "vectors"):
         from fairseq_mm.cli.rank_images import rank_images
 

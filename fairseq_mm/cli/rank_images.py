@@ -93,7 +93,7 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
     task.load_dataset(args.split, combine=False)
     output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
     card = _build_card(args, checkpoint, task, device)
-    # another run in the folder would append to the same scores
+    # Two runs at once would write the same files of scores.
     with only_writer(output):
         if kind == "vectors":
             retrievals = _rank_by_vectors(model, task, args, device)
@@ -120,7 +120,7 @@ def _build_card(
     }
     names = ("marginal", "marginal_images", "shortlist", "max_images", "folds")
     card = build_card(args, files, names, device)
-    # not args.threads: by default PyTorch decides, and the number changes the last bits
+    # PyTorch chooses the number if --threads is not given; it can change the last digits.
     card["options"]["threads"] = torch.get_num_threads()
     card["features"] = {"path": task.features.path, **task.feature_attributes}
     card["dictionary_fingerprint"] = fingerprint(symbols_of(task.target_dictionary))
@@ -151,8 +151,8 @@ def _rank_by_likelihood(
         mean_image=mean_image,
     )
     blocks = ranking.sentence_blocks(split.sentences, len(split))
-    # kept scores are reused only if all of this is equal; blocks, since it is by block that they
-    # are kept
+    # Scores of an earlier run are reused only if all entries are equal. Blocks are included,
+    # because finished scores are recorded by block.
     identity = {
         "checkpoint": str(file_hash(checkpoint).get("sha256"))[:12],
         **split.identity(),
@@ -167,10 +167,10 @@ def _rank_by_likelihood(
     truth = split.image_of_sentence
     normalised = (file.log_probs, file.log_marginals, truth)
     if mean_image is not None:
-        # Kiros et al. 2014b divide perplexities, whose logarithms are means over words
+        # Kiros et al. 2014b divide perplexities, whose logarithms are means over words.
         lengths = np.array([len(sentence) for sentence in split.sentences])
         normalised = (file.log_probs / lengths[:, None], file.log_marginals / lengths, truth)
-    # images need no marginal: it is the same for all images of a sentence
+    # P(sentence) is the same for all images, so that ranking images does not need it.
     ranks_by_task = {
         "image_retrieval": ranking.rank_images(file.log_probs, truth),
         "sentence_retrieval": ranking.rank_sentences(*normalised),
@@ -296,7 +296,7 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     lines. Raise a UserError if a vector is not finite.
     """
     images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
-    # embed_split sorts by length, for less padding
+    # embed_split returns sentences in this order, which is sorted by length.
     lines = dataset.lines[dataset.ordered_indices()]
     order = np.argsort(lines)
     return SplitVectors(
@@ -315,12 +315,12 @@ def _rank_by_vectors(
     split = embed_split_in_order(dataset, model, device)
     images, owner, names = split.images, split.image_of_sentence, split.image_names
     is_kept = owner < (args.max_images or len(images))
-    # images are in the order of their first lines, as --max-images counts them
+    # --max-images counts images in the order of their first lines, which is the order here.
     images, names = images[: args.max_images], names[: args.max_images]
     sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
     folds = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
     summary = mean_summary([ranks.summary() for ranks in folds])
-    # each fold ranks the sentences of its own images, in the order of the lines
+    # Each fold ranks the sentences of its own images, in the order of the lines.
     images_of_fold = len(images) // args.folds
     by_fold = np.argsort(owner // images_of_fold, kind="stable")
     sentences_of_fold = np.bincount(owner // images_of_fold)
@@ -336,7 +336,7 @@ def _rank_by_vectors(
         return [_build_records(*row, ids, texts) for row in rows]
 
     best_images, best_sentences = None, None
-    if args.top:  # among all images: folds only concern the ranks
+    if args.top:  # folds affect the ranks, not the best candidates
         texts = caption_texts(task, args.split, lines.tolist())
         units = unit_vectors(sentences, "sentence"), unit_vectors(images, "image")
         best_images = find_best(units[0], units[1], names)
@@ -372,7 +372,7 @@ def _report(
     """Print the table and write the files of the output folder."""
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}
-    # as in the code of VSE++: recalls of both directions; the shortlist is not a third one
+    # rsum is defined by VSE++'s code: the recalls of both directions, without a shortlist.
     rsum = sum(
         value
         for name in ("image_retrieval", "sentence_retrieval")
@@ -427,6 +427,6 @@ def _curve_files(retrievals: Mapping[str, Retrieval], args: argparse.Namespace) 
     try:
         named = {TITLES[name]: curve for name, curve in curves.items()}
         files["recall_curve.svg"] = recall_chart(title, percentages, named)
-    except UserError as error:  # a missing drawing must not cost hours of scores
+    except UserError as error:  # a missing chart must not discard hours of scoring
         print(f"no recall_curve.svg: {error}", file=sys.stderr)
     return files

@@ -64,10 +64,10 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
     identity = {**texts.identity(), "split": args.split, "precision": args.precision}
     output = args.output or name_output(texts.models.files, args.split)
     with only_writer(output):
-        # likelihoods of an earlier run with the same models and texts, to which this run adds
+        # The file may have likelihoods of an earlier run, which are not computed again.
         file = PairScores(output, identity, condition="prompt" if kind == "prompts" else "images")
         pairs = condition_ranking.needed_pairs(columns.true, distractors)
-        if args.all_pairs:  # the mean over all possible draws needs every score
+        if args.all_pairs:  # the mean over all draws needs them
             pairs = np.indices((len(lines), len(columns.texts))).reshape(2, -1).T
         scores = _score(file, pairs, texts, lines, columns)
         rank = (
@@ -114,7 +114,7 @@ def _score(
     columns: Columns,
 ) -> np.ndarray:
     """Return log-likelihoods [stories, columns]; compute and append missing pairs."""
-    # the file names a pair by two lines, so that runs with other draws or stories find it again
+    # Pairs are named by line numbers, so that runs with other draws or stories can reuse them.
     line_by_name = texts.find_lines(columns.texts)
     keys = []
     for story, column in pairs.tolist():
@@ -128,7 +128,7 @@ def _score(
         total=len(keys), initial=len(keys) - len(missing), unit="pair", disable=None
     ) as progress:
         for batch, log_probs in texts.likelihood.batches(to_score):
-            # float64: over a thousand words, float32 sums would round away small differences
+            # A story has up to a thousand words; a float32 sum would round away small differences.
             sums = [float(of_words.double().sum()) for of_words in log_probs]
             file.append(zip((missing[i] for i in batch), sums))
             progress.update(len(batch))
@@ -212,7 +212,7 @@ def _entries(
     for number, line in enumerate(lines):
         own = scores[number, true[number]]
         others = np.delete(scores[number], true[number])
-        others = others[~np.isnan(others)]  # pairs that no draw needs have no score
+        others = others[~np.isnan(others)]  # other draws' candidates only; the rest is NaN
         entry: dict[str, Any] = {"id": line, "score": own, "best_other": float(others.max())}
         if isinstance(texts, PromptTexts):
             entry["prompt"] = texts.names[line]

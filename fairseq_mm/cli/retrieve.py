@@ -39,7 +39,7 @@ _NAMED = 5  # lines in a message
 
 def name_kind(argv: Sequence[str]) -> list[str]:
     """Insert ``nearest`` if the arguments name no kind."""
-    # argparse has no default subcommand
+    # argparse cannot have a default subcommand.
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
         return list(argv)
     return ["nearest", *argv]
@@ -130,12 +130,12 @@ def _run_prompts(args: argparse.Namespace) -> None:
     if not any(prompt.strip() for prompt in training):
         raise UserError(f"{folder / 'train.wp_source'}: must have prompts, but is empty.")
     index = NearestPrompts(training)
-    # no bar for a single prompt of --prompt
+    # A single prompt takes too little time for a progress bar.
     with tqdm(total=len(prompts), unit="prompt", disable=len(prompts) < 2 or None) as bar:
         neighbours = index.search(
             prompts,
             max(args.k),
-            # the nearest line of a training prompt would be the prompt itself, with its own story
+            # The nearest neighbour of a training prompt would be the prompt itself.
             leave_out_same=not args.prompt and args.split == "train",
             progress=bar.update,
         )
@@ -150,7 +150,7 @@ def _run_prompts(args: argparse.Namespace) -> None:
         entries = [
             {
                 "id": i,
-                # <newline> is a word of the data's text, so that split() keeps paragraphs
+                # Paragraphs end with the word <newline>, so that split() keeps them.
                 "hypothesis": " ".join(stories[near[k - 1].line].split()[: args.words or None]),
                 "score": round(near[k - 1].similarity, 6),
                 "prompt": prompts[i],
@@ -189,7 +189,7 @@ def _tokenize(prompt: str) -> str:
 
 
 def _read(path: Path) -> list[str]:
-    # not splitlines(), which also splits at characters such as U+2028 that a story may have
+    # splitlines() would also split at characters such as U+2028, which a story may contain.
     try:
         with open(path, encoding="utf-8") as file:
             return [line.rstrip("\n") for line in file]
@@ -238,7 +238,7 @@ def _write(
         sys.stdout.write(text)
         return
     if not path.endswith(".jsonl"):
-        # an empty line for a prompt without neighbour: line numbers are those of the split
+        # A prompt without neighbour gets an empty line, so that line numbers agree with the split.
         stories = {entry["id"]: entry["hypothesis"] for entry in entries}
         text = "".join(f"{stories.get(i, '')}\n" for i in range(expected))
     write_file(path, text)

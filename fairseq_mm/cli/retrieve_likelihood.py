@@ -45,7 +45,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     device = usable_device(args.device)
     task.load_dataset(args.split, combine=False)
     sampled = []
-    if args.text is None:  # P(sentence) is the same for all images of a sentence
+    if args.text is None:  # ranking images needs no P(sentence)
         number = args.marginal_images or MARGINAL_IMAGES
         sampled = sample_training_images(args.data, number, args.seed)
     split = SplitToRank(task.datasets[args.split], sampled=sampled)
@@ -57,7 +57,7 @@ def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
         log_probs = likelihood([_encode_text(args, task.target_dictionary)])
         check_finite(log_probs)
         return _best(log_probs[0].cpu().numpy(), args.top, split.images)
-    # the query comes first, and the sampled training images follow it
+    # The first column of the scores is the query, the others are sampled training images.
     rows = [
         _read_query(args, split, checkpoint),
         *(split.rows(place) for place in range(len(split.images), len(split))),
@@ -92,7 +92,7 @@ def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkp
 
     reader = ImageReader(checkpoint.build(args.device), weights=args.weights)
     (features,) = reader.read_features([args.image])
-    if isinstance(features, UserError):  # the reader goes on with other images
+    if isinstance(features, UserError):  # the reader returns errors, so that others are read
         raise UserError(f"{args.image}: {features}")
     return features
 
@@ -101,7 +101,7 @@ def _best(
     scores: np.ndarray, top: int, ids: Sequence[str], texts: Optional[Sequence[str]] = None
 ) -> list[dict[str, Any]]:
     (records,) = best_candidates(scores[None], top, ids, texts)
-    # the order of the fields is that of `--jsonl`
+    # --jsonl writes the fields in this order.
     return [
         {"id": record["id"], "score": record["score"], "rank": rank, "text": record.get("text")}
         for rank, record in enumerate(records, start=1)

@@ -124,7 +124,7 @@ def run_nearest(args: argparse.Namespace) -> None:
     warn_of_index(args)
     if args.images and not args.html:
         raise UserError("--images: is for the page of --html, which is missing.")
-    # before the search, since it checks --html and --images
+    # The page checks --html and --images; this must come before the search, which takes long.
     page = None
     if args.html:
         from fairseq_mm.cli.retrieve_page import RetrievedPage
@@ -132,7 +132,7 @@ def run_nearest(args: argparse.Namespace) -> None:
         page = RetrievedPage(args)
     query_text = args.text
     if args.store:
-        # before the search: it takes long, and the folder may have no dictionary
+        # Reading the dictionary first reports a wrong folder before the search, which takes long.
         sentences = _Sentences(args.data)
         items = _search_vectors(args)
         entries = [{**item._asdict(), "text": sentences.get(item.id)} for item in items]
@@ -143,7 +143,7 @@ def run_nearest(args: argparse.Namespace) -> None:
         entries = nearest_by_likelihood(args)
     if page is not None:
         page.write(entries, query_text)
-    # all are read before the first is printed: a damaged file leaves no half of a list
+    # All sentences are read before the first is printed, so that a damaged file prints nothing.
     for entry in entries:
         if args.jsonl:
             fields = {name: value for name, value in entry.items() if value is not None}
@@ -203,7 +203,7 @@ def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
         plus=plus,
         top=args.top,
         resort=args.resort or 0,
-        # an item is its own nearest neighbour
+        # the nearest neighbour of an item is the item itself
         exclude=[args.id] if args.id else [],
     )
 
@@ -240,7 +240,7 @@ class _Sentences:
         if self.data is None or not split or not line.isdecimal():
             return None
         path = os.path.join(self.data, split)
-        if not os.path.exists(f"{path}.idx"):  # an image's id may have a colon, too
+        if not os.path.exists(f"{path}.idx"):  # the key is an image's id, which may contain a colon
             return None
         if split not in self._captions:
             self._captions[split] = self._read(path, split)
@@ -258,5 +258,5 @@ class _Sentences:
         end = self.dictionary.eos()
         tokens = load_binarised_text(path, num_types=len(self.dictionary), end=end)
         captions = read_published_captions(self.data, split)
-        # captions of other lines would be shown beside the wrong ids
+        # If the counts differ, captions would be shown for the wrong lines.
         return tokens if captions is None or len(captions) != len(tokens) else captions

@@ -51,7 +51,7 @@ class RetrievedPage:
             items.append(Item(entry["id"], text, (), scores, images))
         query = self._query_card(query_text)
         shown = [*items, query]
-        # single images may be missing, but a folder without any of them is a mistake
+        # A folder may lack some images, but a folder without any image of the page is wrong.
         if self._missing and not any(item.images for item in shown):
             raise UserError(
                 f"--images {' '.join(self.args.images)}: has none of the {len(self._missing):,} "
@@ -78,7 +78,7 @@ class RetrievedPage:
             images = {name: thumbnail_uri(MediaFile(name, args.image), _SIDE)}
         elif text is None:
             images = self._images(args.id)
-        # the minus sign, since a hyphen before a word looks like a dash
+        # U+2212 is the minus sign; a hyphen before a word would look like a dash.
         words = [f"\u2212 {word}" for word in args.minus or []]
         words += [f"+ {word}" for word in args.plus or []]
         return Item(" ".join([name, *words]), text, (), {}, images)

@@ -63,7 +63,7 @@ def add_plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images", nargs="+", metavar="PATH", help="Folders or archives of the images to show."
     )
-    # load_store_embedder reads it, but no image is embedded here
+    # load_store_embedder reads args.weights; no image is embedded here, so there is no option.
     parser.set_defaults(weights=None)
 
 
@@ -91,7 +91,7 @@ def run_plot(args: argparse.Namespace) -> None:
             ids += [item.id for item in items]
     ids = list(dict.fromkeys(ids))
     words = list(dict.fromkeys(args.word))
-    if len(ids) + len(words) < 3:  # two points have one principal component
+    if len(ids) + len(words) < 3:  # two points lie on a line
         raise UserError(
             f"{len(ids) + len(words)} images and words: at least 3 make a plane; give --id, "
             "--near or --word."
