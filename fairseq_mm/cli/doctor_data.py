@@ -395,7 +395,7 @@ class _SplitChecks:
         if hasattr(cfg, "eval_gen"):
             cfg.eval_gen = split != "train" or os.path.exists(references_path)
         try:
-            # `combine` and `epoch` tell the task that it loads the split for training, not generation.
+            # `combine` and `epoch` tell the task that it loads the split for training.
             self.task.load_dataset(split, combine=False, epoch=1)
             dataset = self.task.datasets[split]
             if not self.is_aligned:

@@ -127,9 +127,6 @@ def _build_card(
     return card
 
 
-# By likelihood ---------------------------------------------------------------------------------
-
-
 def _rank_by_likelihood(
     model: Any,
     task: Any,
@@ -270,9 +267,6 @@ def _build_records(
     ]
 
 
-# By vectors ------------------------------------------------------------------------------------
-
-
 class SplitVectors(NamedTuple):
     """Vectors of the images and sentences of a split.
 
@@ -357,9 +351,6 @@ def _rank_by_vectors(
             best_sentences,
         ),
     }
-
-
-# The report ------------------------------------------------------------------------------------
 
 
 def _report(
