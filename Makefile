@@ -23,11 +23,12 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Without bytecode, which images of containers forbid, each process compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install test soak gpu-check lint demo docs dist-check test-legacy clean
+.PHONY: help install check test soak gpu-check lint demo docs dist-check test-legacy clean
 
 help:
 	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
-	@echo "make test         run the tests"
+	@echo "make check        run ruff and the fast tests, before each commit (two minutes)"
+	@echo "make test         run all tests but the long ones"
 	@echo "make soak         run the long tests too"
 	@echo "make gpu-check    train, generate and extract on the GPUs at hand, beside a CPU"
 	@echo "make lint         ruff and mypy"
@@ -44,6 +45,23 @@ $(STAMP): setup.py constraints.txt
 	touch $@
 
 install: $(STAMP)
+
+# The tests that find most for their seconds, measured file by file: registration, directions of
+# imports, contracts of all models at tiny sizes, equations, losses, metrics, collating, rankings,
+# parsing, and outputs of checkpoints from earlier versions. The slow files of these folders are left
+# to `make test`.
+CHECK_TESTS := tests/test_import_directions.py tests/test_registration.py tests/criterions \
+	tests/data tests/generation tests/metrics tests/models tests/modules tests/ngrams tests/optim \
+	tests/retrieval tests/cli/test_main.py tests/tasks/test_generation_options.py tests/golden
+CHECK_SLOW := data/test_feature_store_checksum data/test_feature_store_writer \
+	metrics/test_content_f1 metrics/test_meteor models/test_presets models/test_vg_bart_training \
+	models/test_vg_t5_commands
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(CHECK_TESTS) \
+		$(CHECK_SLOW:%=--ignore=tests/%.py) $(PYTEST_ARGS)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
