@@ -26,4 +26,5 @@ def rounded(x: Any) -> Any:
         return [rounded(part) for part in x]
     if isinstance(x, dict):
         return {name: rounded(part) for name, part in x.items()}
+    # bool is an int, too: flags stay as they are
     return x if isinstance(x, (int, str)) else None if math.isnan(x) else round(float(x), 6)

@@ -203,7 +203,7 @@ class VideoInspection:
             UserError: If there are several models, the model reads no video, its training data
                 differs from the folder's, or the split cannot be read.
         """
-        place = usable_device(device)
+        place = usable_device(device)  # first: a wrong name is found before a model is built
         check_one_model([checkpoint.path for checkpoint in checkpoints])
         (checkpoint,) = checkpoints
         file, arch = checkpoint.path, checkpoint.arch
@@ -343,7 +343,7 @@ class VideoInspection:
 
     def _written_words(self, side: str, line: int) -> list[str]:
         """Return the words of a line before it was binarized; empty if the folder has no text."""
-        if side not in self._written:
+        if side not in self._written:  # read once: only unknown words need it
             cfg = self.task.cfg
             language = cfg.source_lang if side == TRANSCRIPT else cfg.target_lang
             path = os.path.join(cfg.data, "text", f"{self.split}.{language}")

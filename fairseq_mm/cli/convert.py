@@ -247,6 +247,7 @@ def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, A
         return (_T5 if is_t5(state) else _BART), state
     if os.path.isdir(source):
         return _detect_folder_kind(source), None
+    # before the reader of checkpoints, which would report a damaged file
     if is_numpy_archive(source):
         return _KIROS, None
     state = read_foreign_checkpoint(source)

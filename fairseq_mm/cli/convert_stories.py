@@ -19,6 +19,7 @@ ARGUMENTS: Rows = {
         "which the fusion checkpoint lacks.",
         _FILE,
     ),
+    # no default: an option that has a value counts as given, and other kinds of SOURCE refuse it
     "--compat": (
         "Attention to the prompt's padding: released, to reproduce the numbers of fairseq's model, "
         "or none (default: released).",
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     print(f"{args.source}: --arch {checkpoint.arch}, {checkpoint.num_updates} updates")
     for line in _table(len(checkpoint.weights), conversion):
         print(line)
+    # before the errors below: the table and the notes show what is wrong
     for note in result.notes:
         print(f"note: {note}")
     if result.state is None:
@@ -143,6 +145,7 @@ def _table(num_tensors: int, conversion: Any) -> list[str]:
 
 def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
     """Merge rows whose names differ only in numbers."""
+    # a model of 15 layers has hundreds of tensors, which differ in the number of their layer
     rows = list(rows)
     if len(rows) <= _LISTED:
         return [name + rest for name, rest in rows]

@@ -90,7 +90,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--story-words": (
         "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
         "(default: 1000).",
-        {**_NUMBER, "default": 1000},
+        {**_NUMBER, "default": 1000},  # the limit of Fan et al. 2018
     ),
     "--skip-empty": (
         "Leave out and report {nouns} with a text that has no word (of an image, the caption "
@@ -179,6 +179,7 @@ def add_options(
         options: Keys of ``OPTIONS``, or ``--tokenizer``.
         settled: Values of the kind or the release, which the help texts name as defaults.
     """
+    # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
     names = {
         "nouns": table.nouns,
@@ -235,6 +236,7 @@ def _caption_writer(args: argparse.Namespace) -> CaptionWriter:
 def _story_writer(args: argparse.Namespace) -> VisualStoryWriter:
     vocabulary = _vocabulary(args, "stories")
     tokenize = CaptionTokenizer(args.tokenizer, keep_case=args.keep_case, keep_punctuation=True)
+    # recorded, because it decides which stories and images are in the folder
     policy = args.missing or args.missing_by_default
     settings = _common(args, **tokenize.settings(), missing=policy)
     return VisualStoryWriter(tokenize, {"dict.txt": vocabulary}, **settings)
@@ -247,7 +249,7 @@ def _prompt_writer(args: argparse.Namespace) -> PromptWriter:
             args.default_threshold,
             getattr(args, f"{prefix}_threshold"),
             dictionary=getattr(args, f"{prefix}_dictionary"),
-            prefix=f"{prefix}-",
+            prefix=f"{prefix}-",  # messages name --source-threshold or --target-threshold
         )
         for side, prefix, text in ((SOURCE, "source", "prompts"), (TARGET, "target", "stories"))
     }
@@ -275,6 +277,7 @@ def _video_writer(args: argparse.Namespace) -> VideoWriter:
     vocabulary = _vocabulary(args, "text", max_words=args.max_words)
     subwords = _subwords(args)
     pretrained = None if args.pretrained is None else str(args.pretrained)
+    # after a tokenizer, the text would become pieces that the pretrained model never saw
     tokenizer = args.tokenizer or (args.tokenizer_of_words if subwords.kind == "none" else "none")
     return VideoWriter(
         transcript_text.TOKENIZERS[tokenizer],
@@ -356,6 +359,7 @@ KINDS = {
             "whitespace": "the text is split already; line breaks are lost, write <newline>",
         },
         "story",
+        # the paper says "more than 10 times", but its dictionary sizes are those of 10 and more
         10,
         "--tokenizer --story-words --source-threshold --source-dictionary --target-threshold "
         "--target-dictionary --skip-empty --split-symbols --workers",

@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> None:
     from fairseq_mm.report.item_gallery import gallery_section
     from fairseq_mm.report.training_curves import curves_section, read_training_log
 
+    # before images are read, which takes minutes
     arguments.check_writable("--output", str(args.output))
     read = read_score_references(str(args.data), args.split, None)
     references = read.texts

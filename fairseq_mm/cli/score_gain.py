@@ -128,6 +128,7 @@ def compute_gain(
             "--text-only."
         )
     gain = video_gain(*(system.figures for system in systems))
+    # only now: an explicit --bootstrap without scores by item is an error, the default is not
     samples = SAMPLES if samples is None else samples
     result = _make_result(systems, gain, num_items)
     if gain.share is not None and is_resampled and samples:
@@ -191,6 +192,7 @@ def _read_file(name: str, path: str) -> SystemScores:
 
 
 def _get_figures(values: Mapping[str, Any], where: str) -> Figures:
+    # JSON of Python may hold NaN, which would make every mean NaN
     def is_figure(value: object) -> bool:
         return isinstance(value, (int, float)) and math.isfinite(value)
 
@@ -233,6 +235,7 @@ def _restrict_to_common_items(
                 f"{signed[0].source} and {system.source}: were scored in different ways: "
                 f"{(signed[0].signatures or ('',))[0]} and {(system.signatures or ('',))[0]}."
             )
+    # a share over different items would compare the systems on different videos
     tables = [system.by_item for system in systems if system.by_item is not None]
     if not tables:
         return list(systems), None
@@ -276,6 +279,7 @@ def _make_result(
 
 def _write_message(gain: VideoGain) -> str:
     if gain.share is None:
+        # a mean over the other metrics would hide that the system is worse in one of them
         named = [name for name, share in zip(METRICS, gain.shares) if share is None]
         return (
             f"The system is no better than the baseline in {', '.join(named)}: there is no gain of "

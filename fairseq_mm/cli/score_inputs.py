@@ -111,6 +111,7 @@ def _read_coco_annotations(path: str) -> References:
         for annotation in content["annotations"]:
             key = str(annotation["image_id"])
             references.texts.setdefault(key, []).append(str(annotation["caption"]))
+        # annotations number the images, but a system may name their files
         for image in content.get("images", []):
             if "file_name" in image:
                 references.aliases[PurePosixPath(image["file_name"]).name] = str(image["id"])
@@ -167,6 +168,7 @@ def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
     """Read references, and the visual ids and indexed OOV tokens of a data folder."""
+    # --references replaces the folder's file; the folder still says which items its lines are
     if references is None and data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
     path = references or str(Path(data or "", reference_name(split, references_of)))
@@ -292,6 +294,7 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
 
 def read_alone(path: str) -> JoinedTexts:
     """Read texts with the ids of their file: JSONL, COCO results, or ``id<TAB>text`` lines."""
+    # the ids of a plain text file stand before its tabs; without references, no others are known
     read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
     return JoinedTexts(path, read, read.texts)
 

@@ -27,6 +27,7 @@ def item_entries(
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
     """Return JSON lines ordered by id; ids that are all numbers are sorted as numbers."""
+    # as text, item 10 would stand before item 9
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
     return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered)
@@ -70,6 +71,7 @@ def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
     if samples and row.value is not None and row.sums is not None and row.statistic is not None:
         figures = resampled(row.sums, row.statistic, samples=samples, seed=seed)
         entry["interval"] = interval(figures)
+        # only with both numbers can somebody else compute the same interval
         entry["signature"] = f"{row.signature}|bootstrap:{samples}|seed:{seed}"
     return entry
 

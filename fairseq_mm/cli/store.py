@@ -182,7 +182,7 @@ def _info(args: argparse.Namespace) -> None:
     # --json has the fields as they are; people read one line a fact
     low, high = facts.pop("rows_per_item")
     facts["rows"] = f"{facts['rows']} ({low if low == high else f'{low} to {high}'} an item)"
-    attributes = facts.pop("attributes")
+    attributes = facts.pop("attributes")  # printed last, as there may be many
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<26} {value}")
     for name, value in sorted(attributes.items()):

@@ -22,15 +22,7 @@ _LABEL_PLACES = (
 
 
 class PlotPoint(NamedTuple):
-    """Point of a plot.
-
-    Attributes:
-        label: The word, or the image's name.
-        x: Coordinate to the right.
-        y: Coordinate upwards.
-        is_word: True for a word, False for an image.
-        image: Data URI of a small image that replaces the dot, or None.
-    """
+    """Word or image at a point of the plane; ``image`` is a data URI that replaces the dot."""
 
     label: str
     x: float
@@ -44,7 +36,7 @@ def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) 
 
     Args:
         points: Words and images.
-        variance_shares: Variance shares of the two axes, 0 to 1.
+        variance_shares: Share of the variance along each of the two axes, 0 to 1.
 
     Raises:
         UserError: If there are no points, or a coordinate is not finite.

@@ -38,6 +38,7 @@ def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
                 edgecolor=color,  # a bar of one video among thousands is thinner than a pixel
                 label=name if bins else "",  # no entry in the legend
             )
+            # an id for each bar: the bars of one call are no group in the SVG
             for i, bar in zip(bins, bars):
                 bar.set_gid(f"{color[1:]}-{i}")
                 titles[bar.get_gid()] = [_title(available, unavailable, i)]

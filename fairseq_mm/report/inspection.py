@@ -165,7 +165,7 @@ def gate_sections(result: Mapping[str, Any]) -> list[Section]:
         Histogram(edges, counts[f"transcript {x}"]) for x in ("available", "not available")
     )
     sections = [histogram_section(available, apart), statistics_section(result["statistics"])]
-    if len(result["layers"]) > 1:
+    if len(result["layers"]) > 1:  # of one gate, the first table says the same
         sections.append(statistics_section(result["layers"], heading="By layer"))
     total = int(result["statistics"]["all"]["count"])
     return [*sections, apart_section(result["transcript not available"], total)]

@@ -22,7 +22,7 @@ class Item(NamedTuple):
     Attributes:
         key: Line of ``visual_ids``; ids of several images are separated by tabs.
         hypothesis: Generated text, or None.
-        references: References as published.
+        references: References before tokenization.
         scores: Name -> number.
         images: Id -> data URI.
     """
@@ -68,6 +68,7 @@ def gallery_section(
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}
     scripts = ["gallery.js"] if is_sortable else []
+    # JSON of the scores, which the script sorts by; it has no NaN, see finite_scores
     return section(heading, "gallery.html", *scripts, **values, dumps=json.dumps)
 
 
@@ -76,15 +77,7 @@ def _bare(word: str) -> str:
 
 
 class SummaryCard(NamedTuple):
-    """Card of one video.
-
-    Attributes:
-        name: Name of the video.
-        summary: Detokenized summary.
-        transcript: Transcript of the video.
-        facts: Name -> number.
-        images: Frames, [height, width, 3] uint8.
-    """
+    """Card of one video: detokenized summary, numbers by name, and frames [height, width, 3]."""
 
     name: str
     summary: str

@@ -87,6 +87,7 @@ def _words(
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
     """Draw heat maps of S prompt words by T story words with ``weights`` [T, S]."""
     strongest = max(float(weights.max()), 1e-9)
+    # a table as wide as a story would need scrolling, and hide the words of the prompt on its left
     strips = [
         (words[i : i + _COLUMNS], (weights[i : i + _COLUMNS] / strongest).tolist())
         for i in range(0, len(words), _COLUMNS)

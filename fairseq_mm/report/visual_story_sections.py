@@ -19,13 +19,7 @@ _LEAST = 5  # width of the column of a short word, in letters
 
 
 class EmbeddedImage(NamedTuple):
-    """Image of a page.
-
-    Attributes:
-        uri: Data URI of a small JPEG.
-        width: Width of the original image in pixels.
-        height: Height of the original image in pixels.
-    """
+    """Image of a page: data URI of a small JPEG, with the original image's size in pixels."""
 
     uri: str
     width: int
@@ -43,13 +37,9 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
 
 
 class StoryRow(NamedTuple):
-    """Row of the table.
+    """Row of the table: detokenized sentences of a story, one per image.
 
-    Attributes:
-        name: Name of the system, or of the people's stories; empty for a single story.
-        sentences: Detokenized sentences, one per image.
-        note: Plain text under the name.
-        by_people: True if people wrote the story.
+    The name is empty if the table has a single story; the note is plain text.
     """
 
     name: str
@@ -62,11 +52,10 @@ class Strip(NamedTuple):
     """Images and their stories.
 
     Attributes:
-        title: Plain text.
+        title: Plain text, with the ``note`` beside it.
         keys: Names of the images.
         images: Data URIs of the images; None for an image that is not shown.
         rows: One row or more.
-        note: Plain text beside the title.
     """
 
     title: str
@@ -155,6 +144,7 @@ def _attention(
         note=note,
         of_images=image_padding_mask is not None,
         image_padding_mask=image_padding_mask,
+        # one scale of colours for all sentences, so that they can be compared
         strongest=max(float(sentence.weights.max()) for sentence in sentences),
         # functions that the template calls
         lines_of_words=break_into_lines,
@@ -164,6 +154,7 @@ def _attention(
 
 def break_into_lines(words: Sequence[str]) -> list[range]:
     """Break words into lines, and return the positions of the words of each line."""
+    # lines are broken here because each has its own table, with a row per image
     lines, start, width = [], 0, 0
     for t, word in enumerate(words):
         letters = max(len(word), _LEAST) + 1
