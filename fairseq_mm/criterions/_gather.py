@@ -14,7 +14,6 @@ class Gatherer:
 
     Args:
         count: Number of this process's rows, which may be 0.
-        device: Device of the gathered tensors.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:

@@ -50,9 +50,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     """Cross-entropy that never holds the logits of all tokens in memory.
 
     Args:
-        sentence_avg: True to count sentences instead of tokens as sample size.
         label_smoothing: Epsilon as in fairseq, which smooths over all types except the target.
-        chunk_megabytes: Maximum memory for logits, in MiB.
 
     Raises:
         UserError: if an option is out of its range.
@@ -75,16 +73,10 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss of a batch.
+        """Compute the loss summed over tokens, the divisor of the gradients, and sums for the
+        log.
 
-        Args:
-            model: fairseq model; may be wrapped for several processes.
-            sample: Batch.
-            reduce: Must be True; losses of single tokens do not exist.
-
-        Returns:
-            The loss summed over tokens, the divisor of the gradients, and sums
-                for :meth:`reduce_metrics`.
+        ``model`` may be wrapped for several processes. ``reduce`` must be True.
 
         Raises:
             UserError: if the logits are not a linear map of the decoder's features.
@@ -198,9 +190,7 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
-    """Return the linear map of features [..., E] that a function computes, or None for any other
-    function.
-    """
+    """Return the linear map that a function of features [..., E] computes; None for others."""
     # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
     watched = several.as_subclass(_Watched)
@@ -257,9 +247,7 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a forward pass; return its output with features [B, T, E] instead of logits, and the
-    output layer.
-    """
+    """Run a forward pass; return its output with features for logits, and the output layer."""
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
         raise _refuse(module, "it has no decoder with an output_layer")

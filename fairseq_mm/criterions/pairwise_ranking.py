@@ -75,13 +75,6 @@ class PairwiseRankingConfig(FairseqDataclass):
 class PairwiseRankingCriterion(FairseqCriterion):
     """Criterion of pairwise ranking.
 
-    Args:
-        margin: Minimum difference between the scores of a pair and its negatives.
-        negatives: ``sum``, ``max`` or ``random``.
-        num_negatives: Number of pairs that ``random`` samples for each batch.
-        sum_updates: Number of first updates that use ``sum`` before ``max``.
-        same_image_negatives: True if other sentences of a pair's image are negatives.
-
     Raises:
         UserError: if an option is out of range.
     """
@@ -116,16 +109,11 @@ class PairwiseRankingCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss of a batch.
+        """Compute the loss summed over pairs, the number of pairs, and sums for the log.
 
-        Args:
-            model: Model that embeds images and sentences; may be wrapped for several processes.
-            sample: Batch with ``item`` [B]; in training also ``update_num``, ``is_dummy`` (True for
-                a dummy batch) and, for random negatives, ``negatives``, the batch of extra pairs.
-            reduce: Must be True; losses of single pairs do not exist.
-
-        Returns:
-            The loss summed over pairs, the number of pairs, and sums for :meth:`reduce_metrics`.
+        The batch has ``item`` [B]; in training also ``update_num``, ``is_dummy`` (True for a dummy
+        batch) and, for random negatives, ``negatives``, the batch of extra pairs. ``model`` may be
+        wrapped for several processes. ``reduce`` must be True.
 
         Raises:
             UserError: if the model embeds no images and sentences.

@@ -94,17 +94,11 @@ def _count_layers(weights: Weights, side: str) -> int:
 
 
 def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
-    """Convert the weights of a VG-BART, or of fairseq's BART, in place so that they fit a
-    VG-BART.
+    """Convert weights in place so that they fit a VG-BART of the architecture ``arch``.
 
     - Second copies of encoder layers' parameters, which stock fairseq saves, are dropped.
     - A text-only BART gets the added parameters, as the model has initialised them, and the model's
       provenance.
-
-    Args:
-        model: VG-BART.
-        weights: Weights to convert.
-        arch: Architecture of the model, for messages.
 
     Raises:
         UserError: if the backbone or the vocabulary differs.

@@ -92,9 +92,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
             state.reorder(new_order)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute weights; fairseq calls this before generation and allows no training
-        afterwards.
-        """
+        """Precompute weights for generation; fairseq allows no training afterwards."""
         self.trunk.fold()
 
     def max_positions(self) -> int:

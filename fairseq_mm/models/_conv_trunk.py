@@ -80,10 +80,7 @@ class ConvLayer(nn.Module):
     Args:
         input_dim: C', number of channels of the layer below.
         output_dim: C, number of output channels.
-        embed_dim: E, dimension of words, queries, keys and values.
-        dropout: Dropout of the layer's input.
         source_heads: Heads of the attention to the source; 0 for no such attention.
-        self_attention: Attention to the past, or None.
     """
 
     def __init__(
@@ -148,13 +145,9 @@ class ConvTrunk(nn.Module):
     Args:
         layers: (channels, kernel width) of each layer.
         embed_dim: E, dimension of words, encoder output, queries, keys and values.
-        out_dim: Dimension of the hidden states.
-        dropout: Dropout of the embeddings and of each layer's input.
         table_rows: Rows of the position table.
         source_attention: For each layer, True if it attends to the source.
-        source_heads: Heads of the attention to the source.
         self_attention: For each layer, True if it attends to the past.
-        self_heads: Heads of the self-attention, see :class:`MultiScaleSelfAttention`.
     """
 
     def __init__(
@@ -238,15 +231,9 @@ class ConvTrunk(nn.Module):
         return TrunkState(projected, valid_mask, caches, windows=[None] * len(caches))
 
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
-        """Decode one step.
+        """Compute hidden states [B, out_dim] of the newest words [B], and update the state.
 
-        Args:
-            tokens: [B] newest words.
-            number: Number of words so far, with the start token.
-            state: State of the words before; updated in place.
-
-        Returns:
-            [B, out_dim] hidden states.
+        ``number`` is the number of words so far, with the start token.
         """
         self._check_length(number)
         state.rows = tokens.numel()

@@ -83,10 +83,7 @@ class FusionDecoder(StoryDecoder):
     """Decoder that fuses the model in training with a frozen model.
 
     Args:
-        frozen: Trunk of the frozen model.
-        dropout: Dropout of the trained model's hidden states.
-        masks_padding: See :class:`StoryDecoder`; for the model in training.
-        frozen_masks_padding: The same for the frozen model, as it was trained.
+        frozen_masks_padding: True if the frozen model masks padding, as in its own training.
     """
 
     def __init__(

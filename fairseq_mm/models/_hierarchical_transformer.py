@@ -95,7 +95,6 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
     """Decoder whose layers attend to words, and in selected layers also to frames.
 
     Args:
-        video_dim: Dimension of the encoded frames.
         sees_video: For each layer, True if it attends to both.
     """
 
@@ -181,12 +180,8 @@ def build_hierarchical_transformer(
 ) -> tuple[HierarchicalTransformerEncoder, HierarchicalTransformerDecoder]:
     """Build encoder and decoder from a config that :func:`check_transformer` has checked.
 
-    Args:
-        cfg: Config with the fields of :class:`HierarchicalTransformerConfig`.
-        task: Task with the dictionaries.
-        video: See :class:`HierarchicalTransformerEncoder`.
-        video_dim: Dimension of the encoded frames.
-        sees_video: For each layer of the decoder, True if it attends to the video.
+    See :class:`HierarchicalTransformerEncoder` for ``video``; ``video_dim`` is the dimension of the
+    encoded frames, and ``sees_video`` is True for each layer of the decoder that attends to them.
     """
     encoder = HierarchicalTransformerEncoder(task.source_dictionary, cfg, video)
     decoder = HierarchicalTransformerDecoder(task.target_dictionary, cfg, video_dim, sees_video)

@@ -68,8 +68,6 @@ class ImageVectors(nn.Module):
     """Module that maps the features of each image to a projected, normalised mean.
 
     Args:
-        feature_dim: D, dimension of the features.
-        output_dim: E.
         rows_per_image: R, number of positions of an image.
         non_local: True to apply a non-local block to the grid first.
         non_local_norm: True for batch normalisation in this block.
@@ -147,7 +145,6 @@ class GlocalEncoder(BatchFirstEncoder):
     Concatenates each image's vector with the output of a bidirectional LSTM over all five images.
 
     Args:
-        images: Module from features to vectors of ``cfg.picture_dim``.
         output_dim: Dimension of the result, a projection of the glocal vectors.
     """
 

@@ -60,10 +60,7 @@ class ContentProjection(nn.Module):
     """Linear map ``W u`` of the content vector u, from [B, N, D] features to [B, X].
 
     Args:
-        feature_dim: D, dimension of u.
-        output_dim: X.
         scaling: Scaling of u, see :func:`fairseq_mm.models._pooled_features.scale_vectors`.
-        dropout: Dropout of u.
     """
 
     def __init__(self, feature_dim: int, output_dim: int, *, scaling: str, dropout: float) -> None:
@@ -134,9 +131,7 @@ class LogBilinearDecoder(FeatureDecoder):
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """Apply conditions [B, T or 1, X] to predictions [B, T, row_dim]; the result is compared
-        with the rows of the word table.
-        """
+        """Apply conditions [B, T or 1, X] to predictions [B, T, row_dim]."""
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
@@ -216,9 +211,7 @@ class LogBilinearDecoder(FeatureDecoder):
 
 
 class AdditiveDecoder(LogBilinearDecoder):
-    """Decoder ``logits = R (r + m) + b`` (equations 7 and 8); m is the condition, if there is
-    one.
-    """
+    """Decoder ``logits = R (r + m) + b`` (equations 7 and 8), where m is the condition."""
 
     def __init__(self, dictionary: Any, cfg: LogBilinearConfig) -> None:
         super().__init__(dictionary, cfg.embedding_dim, cfg)

@@ -133,12 +133,9 @@ class SentenceLayer(nn.Module):
     ) -> tuple[Tensor, Optional[Tensor]]:
         """Compute the layer: [B, T, D] -> [B, T, D], and image weights [B, T, 5] or None.
 
-        Args:
-            x: [B, T, D].
-            attended: [B, T, D] output of the self-attention for x.
-            prepared: See :meth:`AllImageAttention.prepare`.
-            sentences: [B, T] index of each word's sentence.
-            image_padding_mask: [B, 5] bool, True at missing images.
+        ``attended`` [B, T, D] is the output of the self-attention for x, ``prepared`` comes from
+        :meth:`AllImageAttention.prepare`, ``sentences`` [B, T] is the index of each word's
+        sentence, and ``image_padding_mask`` [B, 5] is True at missing images.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
         context, weights = self.pictures(x, prepared, sentences, image_padding_mask)
@@ -150,8 +147,6 @@ class SentenceDecoder(FeatureDecoder):
     """Transformer whose words attend to their own sentence and to images, but to no other sentence.
 
     Args:
-        separator: Index of the token between sentences.
-        cfg: Config of Transtory-decoder or Transtory-full.
         sees_all_images: True if words attend to all images, False if to their own sentence's image.
         encodes_sentence: True if the encoding of a word contains its sentence's index.
     """
@@ -236,14 +231,8 @@ class SentenceDecoder(FeatureDecoder):
         super().upgrade_state_dict_named(state_dict, name)
 
     def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
-        """Encode the sentence's index and the position in the sentence by sinusoids.
-
-        Args:
-            sentences: [...] index of each word's sentence, from 0.
-            positions: [...] index of each word in its sentence, from 0.
-
-        Returns:
-            [..., D] float32.
+        """Encode sentences [...] and positions in the sentence [...], from 0, to [..., D]
+        float32.
         """
         dim = self.embedding.embedding_dim
         encoding = sinusoids(positions, dim)

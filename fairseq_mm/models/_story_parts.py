@@ -17,7 +17,7 @@ from fairseq_mm.models._provenance import STATE_KEY, Provenance, decode_json, en
 MODULE_NAME = "frozen_version"
 FROZEN_STATE_KEY = f"{MODULE_NAME}._extra_state"
 
-# options that decide the shape of encoder and trunk, and how they compute
+# Recorded for a frozen part, because they decide its shape and how it computes.
 PART_OPTIONS = (
     *("encoder_embed_dim", "encoder_layers", "max_source_positions"),
     *("decoder_embed_dim", "decoder_layers", "decoder_out_embed_dim", "max_target_positions"),

@@ -111,14 +111,12 @@ class T5DecoderLayer(nn.Module):
         source_bias: Optional[Tensor],
         cached: Optional[tuple[KeyValueCache, int]] = None,
     ) -> Tensor:
-        """Compute the layer: [rows, T, D] -> [rows, T, D].
+        """Compute the layer: [rows, T, D] -> [rows, T, D]; see :meth:`attend_source` for the
+        source.
 
-        Args:
-            x: [rows, T, D]; with ``cached``, T is 1.
-            bias: Bias that broadcasts to [rows, H, T, T], or [rows, H, 1, length] with ``cached``.
-            source: See :meth:`attend_source`.
-            source_bias: See :meth:`attend_source`.
-            cached: Cache of the earlier tokens, and the number of this layer.
+        ``bias`` broadcasts to [rows, H, T, T]. During decoding T is 1, ``cached`` has the cache of
+        the earlier tokens and the number of this layer, and ``bias`` broadcasts to [rows, H, 1,
+        length].
         """
         normed = self.self_attention_norm(x)
         query = self.self_attention.queries(normed)
@@ -186,9 +184,7 @@ class T5Encoder(FairseqEncoder):
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Store in ``rows`` which item each row of the new order belongs to; tensors stay as
-        they are.
-        """
+        """Store in ``rows`` the item of each row of the new order; tensors do not change."""
         rows = encoder_out["rows"]
         # fairseq reorders at every step of a search, and the beams of an item can share its
         # tensors.
@@ -272,9 +268,7 @@ class T5Decoder(FeatureDecoder):
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Compute the tensors that the layers read from the input; items are the first
-        dimension.
-        """
+        """Compute the tensors that the layers read from the input; items come first."""
         x = encoder_out["encoder_out"][0].transpose(0, 1)
         projected = [layer.source_attention.keys_and_values(x) for layer in self.layers]
         bias = None
@@ -289,9 +283,7 @@ class T5Decoder(FeatureDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Return the state that is kept between steps; its ``source`` has only the remaining
-        items.
-        """
+        """Return the state between steps; its ``source`` has only the remaining items."""
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             source = self._source(encoder_out)

@@ -24,8 +24,6 @@ class VgBartEncoder(TransformerEncoder):
     """Encoder of fairseq's BART with fusion layers.
 
     Args:
-        args: Options of fairseq's BART.
-        embed_tokens: Word embedding, shared with the decoder.
         video: Module from features to the frames that the fusions read.
         fusions: Number of a layer -> fusion after this layer.
         gives_video: True if the decoder has fusions, too.
@@ -119,8 +117,6 @@ class VgBartDecoder(TransformerDecoder):
     item.
 
     Args:
-        args: Options of fairseq's BART.
-        embed_tokens: Word embedding.
         fusions: Number of a layer -> fusion after this layer.
     """
 

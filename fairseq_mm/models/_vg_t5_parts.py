@@ -20,12 +20,8 @@ def fuse_at_unit_scale(
 ) -> Tensor:
     """Compute ``s fusion(text / s)``, with s the root mean square of each position of the text.
 
-    Args:
-        fusion: Fusion of the layer.
-        text: [B, N, D] residual stream; the result has its dtype.
-        projected: See :meth:`VideoFusion.project`.
-        padding_mask: [B, M] bool, True at padding; None for no padding.
-        trace: See :class:`FusionTrace`.
+    The text [B, N, D] is the residual stream; the result has its dtype. See
+    :meth:`VideoFusion.forward` for the other arguments.
     """
     stream = text.float()
     # T5's residual stream has no norm and any scale. A layer norm that scaled it to 1 would make
@@ -71,17 +67,12 @@ class VgT5Encoder(T5Encoder):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> EncoderOut:
-        """Encode transcripts and frames, see :meth:`T5Encoder.forward`.
+        """Encode transcripts, see :meth:`T5Encoder.forward`, and frames [B, M, D], padded at the
+        end.
 
-        If the decoder has fusions, ``video`` is [B, M, D] and ``video_padding_mask`` [B, M], empty
-        if all frames are attended to.
-
-        Args:
-            src_tokens: [B, S], padded on either side.
-            src_lengths: Not used.
-            features: [B, M, D] frames, padded at the end.
-            padding_mask: [B, M] bool, True at padding.
-            trace: Record of weights and gates of the layers' fusions, in their order.
+        ``padding_mask`` is [B, M] bool, True at padding. If the decoder has fusions, the output
+        also has ``video`` [B, M, D] and ``video_padding_mask``, empty if all frames are attended
+        to.
 
         Raises:
             UserError: if there are no features of the right dimension.

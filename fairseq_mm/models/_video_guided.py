@@ -201,7 +201,6 @@ class VideoReader(nn.Module):
     """Prepares video features for the fusions: runs the video transformer (VTF), if there is one.
 
     Args:
-        dim: Dimension of the features.
         encoder: The VTF, or None.
         attends_padding: True if a batch's padding, zeros before the VTF, is attended to, as in the
             released code; False if it is masked.
@@ -233,15 +232,11 @@ class VideoReader(nn.Module):
     def forward(
         self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Encode the frames.
+        """Encode frames [B, M, D], padded at the end, and cast them to ``dtype``, the dtype of
+        the text.
 
-        Args:
-            features: [B, M, D], padded at the end.
-            padding_mask: [B, M] bool, True at padding; None for no padding.
-            dtype: Dtype of the text, to which the features are cast.
-
-        Returns:
-            [B, M, D], and the mask for the fusions; None if all frames are attended to.
+        ``padding_mask`` is [B, M] bool, True at padding; None for no padding. Returns [B, M, D],
+        and the mask for the fusions; None if all frames are attended to.
 
         Raises:
             UserError: if there are no features, or they have another dimension.

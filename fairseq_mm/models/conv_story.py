@@ -190,7 +190,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         model.add_module(MODULE_NAME, provenance)
         return model
 
-    # error of the pretrained checkpoint, until a state dict provides the frozen part
+    # Kept until a state dict provides the frozen part, see build_model().
     pretrained_error: Optional[UserError] = None
 
     @property

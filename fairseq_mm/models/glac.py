@@ -207,15 +207,8 @@ class GlacDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Compute equations 6 to 8 word by word; each query is the output of the word before.
 
-        Args:
-            vectors: [B, 5, S H].
-            embedded: [B, T, E].
-            sentences: [B, T].
-            positions: [B, T].
-            state: h and c, [B, layers, H] each.
-
-        Returns:
-            Outputs [B, T, H], weights [B, T, S] and the state after the last word.
+        Vectors are [B, 5, S H], embedded words [B, T, E], sentences and positions [B, T], h and c
+        of the state [B, layers, H]. Returns outputs [B, T, H], weights [B, T, S] and the new state.
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
         # unbind() has one gradient for all words; indexing a word would have one of full size each
@@ -241,9 +234,7 @@ class GlacDecoder(FeatureDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """Run one step on [B, H + E]; updates the layers' states [B, H] in the lists, returns
-        [B, H].
-        """
+        """Run one step, [B, H + E] -> [B, H]; updates the states of the layers in the lists."""
         for i in range(self.lstm.num_layers):
             if i > 0:
                 # Between layers only, as nn.LSTM does.
@@ -258,17 +249,13 @@ class GlacDecoder(FeatureDecoder):
 def copies_with_noise(
     matrix: Tensor, copies: int, noise: float, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Copy a matrix, adding noise whose sum over the copies is zero, so that their mean is the
-    matrix.
+    """Copy a matrix [N, D] S times, [S N, D], with noise whose sum over the copies is zero.
 
     Args:
         matrix: [N, D].
         copies: S, 2 or more.
         noise: Standard deviation of the noise, relative to the matrix's.
         generator: Random generator of the noise, on the CPU; by default PyTorch's.
-
-    Returns:
-        [S N, D] the copies, one after the other.
     """
     samples = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
     # Subtracting the mean shrinks the variance by (S - 1) / S, which the factor restores.

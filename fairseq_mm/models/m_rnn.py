@@ -138,9 +138,7 @@ class MRnnEncoder(BatchFirstEncoder):
 class MRnnDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image and the words before.
 
-    Args:
-        feature_dim: D of the image's feature vector; H and M are the dimensions of the recurrent
-            and of the multimodal layer.
+    D, H and M are the dimensions of the features, the recurrent and the multimodal layer.
 
     Attributes:
         word_table: [V, H + M], see :meth:`make_generation_fast_`; None before it is called.
@@ -161,7 +159,8 @@ class MRnnDecoder(FeatureDecoder):
         # no initial values.
         self.recurrent_weight = nn.Parameter(torch.eye(hidden_dim) * cfg.recurrent_scale)
         self.recurrent_activation = str(cfg.recurrent_activation)
-        # the columns of U that multiply the word; recurrent_weight has the columns of the state
+        # The other columns of U are recurrent_weight, so that both variants have the same name for
+        # them.
         self.word_to_recurrent = None
         if str(cfg.recurrent_input) == "concatenation":
             self.word_to_recurrent = nn.Linear(hidden_dim, hidden_dim, bias=False)
@@ -214,15 +213,11 @@ class MRnnDecoder(FeatureDecoder):
     def language_terms(
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the words' input of the multimodal layer: all terms except V_I^(2) I.
+        """Compute V_w w(t) + V_r r(t) + bias [B, T, M], and the states r(t) [B, T, H], of words
+        [B, T].
 
-        Args:
-            tokens: [B, T] words, the start token first.
-            to_word: [B, H] image's term of embedding layer II, or None.
-            initial: [B, H] recurrent state before the first word.
-
-        Returns:
-            [B, T, M] V_w w(t) + V_r r(t) + bias, and the states [B, T, H] r(t).
+        ``to_word`` [B, H] is the image's term of embedding layer II, or None; ``initial`` [B, H] is
+        the state before the first word.
         """
         first = self.embedding_dropout(self.embedding(tokens))
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]

@@ -64,9 +64,7 @@ class PointerGeneratorConfig(FairseqDataclass):
 
 
 class WordEmbedding(nn.Module):
-    """Embedding of words, [B, T] -> [B, T, E]; indexed OOV tokens share the embedding of
-    ``<unk>``.
-    """
+    """Word embedding [B, T] -> [B, T, E]; indexed OOV tokens share the embedding of ``<unk>``."""
 
     def __init__(self, dictionary: Any, embedding_dim: int) -> None:
         super().__init__()

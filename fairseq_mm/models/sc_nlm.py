@@ -66,7 +66,6 @@ class ScNlmEncoder(ConditionEncoder):
     """Encoder that computes ``W^fd u_n`` for each position n of a sentence.
 
     Args:
-        tags: fairseq dictionary of the tags.
         content: T^(u), projection of the content vector to G.
 
     Attributes:
@@ -92,9 +91,7 @@ class ScNlmEncoder(ConditionEncoder):
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the term of each tag at each position of a window; fairseq calls this
-        before generation.
-        """
+        """Precompute the term of each tag at each position of a window, for generation."""
         with torch.no_grad():
             folded = self.structure.project_table(self.tag_embedding.weight)
             self.folded = folded.flatten(0, 1).contiguous()

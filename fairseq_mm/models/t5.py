@@ -90,9 +90,7 @@ def check_t5_options(config: type, cfg: Any, task: Any) -> None:
 def build_t5_parts(
     cfg: Any, task: Any, encoder: Callable[..., Any], decoder: Callable[..., Any]
 ) -> tuple[Any, Any]:
-    """Build encoder and decoder, by functions with the arguments of :class:`T5Encoder` and
-    :class:`T5Decoder`.
-    """
+    """Build encoder and decoder, by functions with the arguments of the T5 classes."""
     dictionary = task.target_dictionary
     # no padding_idx: the padding token is the start token, whose embedding must learn
     embedding = nn.Embedding(len(dictionary), cfg.model_dim)

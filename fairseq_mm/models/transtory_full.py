@@ -73,11 +73,7 @@ class TranstoryFullConfig(FairseqDataclass):
 
 
 class TranstoryFullEncoder(BatchFirstEncoder):
-    """Transformer over the five images.
-
-    Args:
-        images: Module from features to vectors of ``cfg.picture_dim``.
-    """
+    """Transformer over the five images."""
 
     def __init__(self, images: ImageVectors, cfg: TranstoryFullConfig) -> None:
         super().__init__()

@@ -166,9 +166,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
-        """Build the memory of the first sentence from images [B, F]; ages and mask are on
-        ``device``.
-        """
+        """Build the memory of the first sentence, from images [B, F]."""
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
         fused = self.picture_fusion(image) + self.memory_fusion.bias

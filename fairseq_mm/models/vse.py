@@ -169,12 +169,7 @@ def _reset_gru(gru: nn.GRU) -> None:
 
 @register_model("vse", dataclass=VseConfig)
 class VseModel(LoadStateDictMixin, BaseFairseqModel):
-    """Model that embeds images and sentences in one space.
-
-    Args:
-        sentence_encoder: Module from tokens [B, T] to vectors [B, K].
-        feature_dim: D, dimension of the image's feature vector.
-    """
+    """Model that embeds images and sentences in one space."""
 
     def __init__(self, sentence_encoder: SentenceEncoder, feature_dim: int, cfg: VseConfig) -> None:
         super().__init__()

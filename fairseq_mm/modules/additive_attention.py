@@ -11,12 +11,6 @@ class AdditiveAttention(nn.Module):
     """``z = sum_i a_i V x_i`` with ``a = softmax(w tanh(K x_i + Q h))``.
 
     Bahdanau et al. 2015, appendix A.1.2.
-
-    Args:
-        query_dim: Q, dimension of the queries.
-        context_dim: C, dimension of the elements.
-        hidden_dim: A, dimension of the hidden layer.
-        output_dim: V, dimension of the output.
     """
 
     def __init__(self, query_dim: int, context_dim: int, hidden_dim: int, output_dim: int) -> None:
@@ -52,12 +46,6 @@ class ModalityAttention(nn.Module):
 
     The second level of hierarchical attention (Libovicky and Helcl 2017, section 3.2, equations 8
     to 10). The contexts z_m of the modalities must be projected to one dimension beforehand.
-
-    Args:
-        query_dim: Q, dimension of the decoder state h.
-        context_dim: C, dimension of each context.
-        hidden_dim: A, dimension of the hidden layer.
-        num_modalities: M.
     """
 
     def __init__(
@@ -91,9 +79,6 @@ class CoverageAttention(nn.Module):
     equations 1, 2 and 11).
 
     Args:
-        query_dim: Dimension of the decoder states s.
-        key_dim: K, dimension of the source vectors h.
-        attention_dim: A, dimension of the hidden layer.
         has_coverage: True to add the term of ``c_i``. Steps are then computed one after the other;
             without it, all at once.
     """
@@ -127,9 +112,8 @@ class CoverageAttention(nn.Module):
             coverage: [B, S] float32 before the first step; None for zeros.
 
         Returns:
-            weights: [B, T, S] float32.
-            coverages: [B, T + 1, S] float32 before each step and after the last; None without
-                coverage.
+            Weights [B, T, S] float32, and coverages [B, T + 1, S] float32 before each step and
+                after the last; None without coverage.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

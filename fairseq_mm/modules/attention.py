@@ -23,16 +23,13 @@ def merge_heads(x: Tensor) -> Tensor:
 def attention_weights(
     query: Tensor, key: Tensor, attention_mask: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute ``softmax(query key / sqrt(A))`` in float32.
+    """Compute ``softmax(query key / sqrt(A))`` in float32, with the dtype of the query.
 
     Args:
         query: [..., T, A].
         key: [..., S, A].
         attention_mask: Bool tensor that broadcasts to [..., T, S], True where a query may attend;
             at least one entry of each row is True. None to attend everywhere.
-
-    Returns:
-        [..., T, S] with the dtype of ``query``.
     """
     # The product is in the dtype of the inputs, as in the fused kernels, but the softmax in
     # float32, so that weights agree with :func:`attend`.
@@ -50,9 +47,7 @@ def attend(
     *,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Return the mean [..., T, A] of the values [..., S, A], weighted by
-    :func:`attention_weights` after dropout.
-    """
+    """Average values [..., S, A] to [..., T, A] by :func:`attention_weights` after dropout."""
     if _FUSED is None:
         # Callers pass 0 in evaluation, so dropout needs no flag here, as
         # in the fused kernel.

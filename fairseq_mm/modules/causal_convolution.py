@@ -16,9 +16,6 @@ class CausalConvolution(nn.Module):
     Gehring et al. 2017, section 3.2; output t depends on inputs t - width + 1 to t.
 
     Args:
-        input_dim: I.
-        output_dim: O.
-        width: Kernel width, in steps.
         dropout: Dropout that the caller applies to the input; the initial weights' scale
             compensates for it.
     """
@@ -41,15 +38,10 @@ class CausalConvolution(nn.Module):
         return F.glu(F.conv1d(x, self.weight, self.bias).transpose(1, 2), dim=2)
 
     def step(self, x: Tensor, window: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute the output of the newest step.
+        """Compute the output [B, O] of the newest step, and the window for the next step.
 
-        Args:
-            x: [B, I] input of the newest step.
-            window: [B, (width - 1) I] inputs of the steps before it; None at the first step.
-
-        Returns:
-            output: [B, O].
-            window: Window for the next step.
+        ``window`` [B, (width - 1) I] has the inputs of the steps before x [B, I]; None at the first
+        step.
         """
         if window is None:
             window = x.new_zeros(x.size(0), (self.width - 1) * self.input_dim)

@@ -89,9 +89,7 @@ class _Problem:
         return torch.addmm(self.bias[start:end], features, weight, out=out)
 
     def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum loss and negative log-likelihood from the rows' [R] log-normalizers and target
-        logits.
-        """
+        """Sum loss and negative log-likelihood, from [R] log-normalizers and target logits."""
         nll = (normalizer - target_logit).sum()
         if not self.smoothing:
             return nll, nll.clone()
@@ -115,9 +113,7 @@ class _Problem:
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return the column of each row's target in a tile and a mask of the rows whose target is in
-    it, both [R, 1].
-    """
+    """Return [R, 1] columns of the targets in a tile, and a mask of the targets in it."""
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
     return column.clamp(0, end - start - 1), inside

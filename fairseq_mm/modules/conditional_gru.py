@@ -19,9 +19,7 @@ class ConditionalGRU(nn.Module):
     Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section 3.2.
 
     Args:
-        input_dim: E, dimension of word embeddings.
         hidden_dim: H, dimension of states, hidden layers of the attentions, and contexts.
-        source_dims: Dimension of each modality's elements.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, source_dims: Sequence[int]) -> None:
@@ -48,15 +46,9 @@ class ConditionalGRU(nn.Module):
     ) -> tuple[Tensor, list[Tensor], Tensor]:
         """Read a word [B, E] with the state [B, H] after the previous word.
 
-        Args:
-            word: [B, E].
-            hidden: [B, H].
-            projected: Result of :meth:`project`.
-            padding_masks: [B, N] bool for each modality, True at padding.
-
-        Returns:
-            The new state [B, H], attention weights [B, N] for each modality, and [B, M] weights of
-                the modalities.
+        See :meth:`project` for ``projected``; masks are [B, N] bool, True at padding. Returns the
+        new state [B, H], attention weights [B, N] for each modality, and weights [B, M] of the
+        modalities.
         """
         hidden = self.first(word, hidden)
         contexts, weights = [], []

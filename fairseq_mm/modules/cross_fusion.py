@@ -16,9 +16,7 @@ class GatedFusion(nn.Module):
         g = sigmoid(W_f [x; y~])
         x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
 
-    Args:
-        dim: C, dimension of x.
-        other_dim: D, dimension of y.
+    x has the dimension ``dim``, y ``other_dim``.
     """
 
     def __init__(self, dim: int, other_dim: int) -> None:

@@ -96,9 +96,6 @@ class KeyValueCache:
     position.
 
     Args:
-        num_layers: Number of layers.
-        num_heads: H.
-        head_dim: A.
         like: Tensor with the number of rows, dtype and device of the cache.
     """
 

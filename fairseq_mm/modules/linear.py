@@ -28,9 +28,7 @@ _FEW_OUTPUTS = 8192
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous; weights are [O, I], bias is
-    [O].
-    """
+    """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous; weights are [O, I]."""
     if not _is_float32_on_cpu(x):
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.size(-1))
@@ -59,9 +57,7 @@ def normal_linear(input_dim: int, output_dim: int, std: float) -> nn.Linear:
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Apply G linear maps, each to its own vectors: [G, N, I] -> [G, N, O], with weights [G, O, I]
-    and biases [G, O].
-    """
+    """Apply G linear maps: [G, N, I] -> [G, N, O], with weights [G, O, I] and biases [G, O]."""
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
@@ -71,9 +67,8 @@ def _is_float32_on_cpu(x: Tensor) -> bool:
 
 
 def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Compute a linear layer in float32, also under autocast, for products that overflow in
-    float16.
-    """
+    """Compute a linear layer in float32, also under autocast."""
+    # For products that overflow, or lose too much precision, in half precision.
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.float(), layer.weight.float(), bias)
@@ -132,11 +127,6 @@ class WeightNormalized(nn.Module):
 
 class ContextWindow(nn.Module):
     """Linear map ``sum_i C^(i) x_i`` of the L elements of each window of a sequence.
-
-    Args:
-        length: L, number of elements of a window.
-        input_dim: I, dimension of each element.
-        output_dim: O.
 
     Attributes:
         weight: [O, L * I] matrices C^(1) ... C^(L), side by side.

@@ -14,9 +14,7 @@ class MaskedBatchNorm(nn.Module):
     normalised with the running statistics.
 
     Args:
-        channels: D.
         momentum: Minimum weight of a batch in the running statistics.
-        eps: Number added to the variance.
     """
 
     def __init__(self, channels: int, momentum: float = 0.01, eps: float = 1e-5) -> None:

@@ -68,9 +68,7 @@ class Scale(NamedTuple):
 
 
 class KeyValueCache:
-    """Keys and values of one layer during decoding, one entry per stride with ``num_heads``
-    heads.
-    """
+    """Keys and values of one layer during decoding, one entry of ``num_heads`` heads per stride."""
 
     def __init__(self, strides: list[int], num_heads: int, head_dim: int) -> None:
         self.strides = strides
@@ -150,7 +148,6 @@ class MultiScaleSelfAttention(nn.Module):
         # Gehring et al. 2017, section 3.5, without the dropout that the other layers of this model
         # have on their inputs.
         self.input_proj = normal_linear(hidden_dim, 3 * embed_dim, hidden_dim**-0.5)
-        # networks for queries, keys and values, shared by all heads or one per head
         networks = 3 * num_heads if is_multi_scale else 3
         width = self.head_dim if is_multi_scale else embed_dim
         shapes = [(width, embed_dim)]
@@ -192,9 +189,7 @@ class MultiScaleSelfAttention(nn.Module):
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """Compute :meth:`forward` for the newest step, [B, C] -> [B, C], and append it to the
-        cache.
-        """
+        """Compute the newest step, [B, C] -> [B, C], and append it to the cache."""
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         query, key, value = self._project(rows).unbind(0)  # [B, H, A]
         if cache.num_times:
@@ -246,8 +241,6 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """Regroup [G, B, O] to [networks, B, O G / networks], so that each network has its own
-        input.
-        """
+        """Regroup [G, B, O] to [networks, B, O G / networks], the input of each network."""
         G, B, _ = rows.shape
         return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

@@ -71,9 +71,7 @@ class SkippingLSTM(nn.Module):
     def with_last_states(
         self, x: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute :meth:`forward`, and the final state and cell of each direction, [2 *
-        num_layers, B, H].
-        """
+        """Compute :meth:`forward`, and last state and cell, [2 * num_layers, B, H] each."""
         counts = (~padding_mask).sum(dim=1)
         # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU
         on_cpu = counts.cpu()

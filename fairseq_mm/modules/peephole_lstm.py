@@ -17,8 +17,6 @@ class PeepholeLSTM(nn.Module):
         m(t) = o(t) tanh(c(t))                                          (5)
 
     Args:
-        input_dim: D.
-        hidden_dim: H.
         diagonal: True if W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes;
             the paper's equations multiply by full matrices.
     """

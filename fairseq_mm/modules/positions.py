@@ -76,7 +76,7 @@ def sentence_positions(tokens: Tensor, separator: int) -> tuple[Tensor, Tensor]:
     is_start = tokens.eq(separator)
     is_start[:, 0] = False  # whatever the first token is, it starts sentence 0
     times = torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
-    # The running maximum of the starts so far is the start of the current sentence.
+    # A running maximum, because the latest start so far is the start of the current sentence.
     starts = torch.where(is_start, times, torch.zeros_like(times)).cummax(dim=1).values
     return is_start.long().cumsum(dim=1), times - starts
 

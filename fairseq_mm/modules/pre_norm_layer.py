@@ -39,9 +39,7 @@ class PreNormEncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2) of queries [B, T, D] to a source
-    of any dimension C.
-    """
+    """Multi-head attention (Vaswani et al. 2017) of queries [B, T, D] to a source [B, N, C]."""
 
     def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -72,17 +70,10 @@ class SourceAttention(nn.Module):
         dropout: float = 0.0,
         needs_weights: bool = False,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Attend to a source.
+        """Attend from x [B, T, D] to a source, see :meth:`project`.
 
-        Args:
-            x: [B, T, D].
-            projected: See :meth:`project`.
-            padding_mask: [B, N] bool, True at padding of the source.
-            dropout: Dropout of the weights; must be 0 with ``needs_weights``.
-            needs_weights: True to return the weights.
-
-        Returns:
-            [B, T, D], and the heads' mean weights [B, T, N] or None.
+        ``padding_mask`` is [B, N] bool, True at padding. With ``needs_weights``, ``dropout`` must
+        be 0. Returns [B, T, D], and the heads' mean weights [B, T, N] or None.
         """
         query = split_heads(self.query_proj(x), self.num_heads)
         attention_mask = ~padding_mask[:, None, None]
@@ -148,7 +139,7 @@ class PreNormDecoderLayer(nn.Module):
         past: Optional[tuple[Tensor, Tensor]] = None,
         needs_weights: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Optional[LayerTrace]]:
-        """Compute the layer.
+        """Compute the layer: [B, T, D] -> [B, T, D].
 
         Args:
             x: [B, T, D].
@@ -158,7 +149,7 @@ class PreNormDecoderLayer(nn.Module):
             needs_weights: True to return a trace.
 
         Returns:
-            [B, T, D]; keys and values of all words so far; a trace or None.
+            The output, keys and values of all words so far, and a trace or None.
         """
         rate = self.dropout if self.training else 0.0
         query, key, value = self.self_attention.project(self.self_attention_norm(x))

@@ -16,9 +16,6 @@ class RelativeAttention(nn.Module):
     and the current segment. The weights are the softmax of A / sqrt(head_dim).
 
     Args:
-        dim: Dimension of input and output.
-        num_heads: H.
-        head_dim: A.
         clamp_length: Maximum distance; larger distances count as this one.
         dropout: Dropout of the distances' sinusoids.
     """
@@ -65,7 +62,7 @@ class RelativeAttention(nn.Module):
         distances: Tensor,
         attention_mask: Tensor,
     ) -> Tensor:
-        """Compute the attention weights, in float32.
+        """Compute attention weights [B, H, L, K], with the softmax in float32.
 
         Args:
             queries: [B, H, L, A].
@@ -73,9 +70,6 @@ class RelativeAttention(nn.Module):
             distance_keys: Result of :meth:`distance_keys`.
             distances: [B or 1, L, K] distance from each key to each query; any number if masked.
             attention_mask: [B or 1, L, K] bool, True where a query may attend.
-
-        Returns:
-            [B, H, L, K] with the dtype of the queries.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))
         # One product per distance, then a gather for each pair of positions: rows of a batch may be

@@ -37,10 +37,8 @@ def remember(
     Args:
         memory: Memory that the segment was read with.
         hidden: [B, L, D] states of the segment, per layer.
-        lengths: [B] number of real states, on the device of the memory's ages and mask, which
-            may differ from the device of the states.
-        segment_length: Length to which shorter segments count as padded; longer ones are not
-            truncated.
+        lengths: [B] number of real states, on the device of the memory's ages and mask.
+        segment_length: Length to which shorter segments count as padded; longer ones are kept.
         memory_length: l_M, the maximum length of the memory.
     """
     device = lengths.device

@@ -78,16 +78,13 @@ class _SimpleRecurrence(torch.autograd.Function):
 def simple_recurrence(
     inputs: Tensor, weight: Tensor, initial: Tensor, activation: str = "relu"
 ) -> Tensor:
-    """Compute the states of all steps (Mao et al. 2015, equation 2).
+    """Compute the states r(1), ..., r(T), [B, T, H] (Mao et al. 2015, equation 2).
 
     Args:
-        inputs: ``[B, T, H]`` word vectors w(1), ..., w(T).
-        weight: ``[H, H]`` matrix U.
-        initial: ``[B, H]`` state r(0).
+        inputs: [B, T, H] word vectors w(1), ..., w(T), whose dtype the states have.
+        weight: [H, H] matrix U.
+        initial: [B, H] state r(0).
         activation: Name of f in ``ACTIVATIONS``.
-
-    Returns:
-        states: ``[B, T, H]`` r(1), ..., r(T), in the inputs' dtype.
     """
     dtype = inputs.dtype
     states = _SimpleRecurrence.apply(

@@ -17,9 +17,6 @@ class SourceAttention(nn.Module):
     released code.
 
     Args:
-        hidden_dim: C, channels of the layer.
-        embed_dim: E, dimension of the target's embeddings and the encoder's output.
-        num_heads: Number of heads, a divisor of E.
         dropout: Dropout of the layer's input; the scale of the initial weights depends on it.
     """
 
@@ -55,14 +52,10 @@ class SourceAttention(nn.Module):
         valid_mask: Optional[Tensor] = None,
         trace: Optional[list[Tensor]] = None,
     ) -> Tensor:
-        """Attend from [B, T, C] to the source.
+        """Attend from [B, T, C], with the embeddings [B, T, E] of the target, to the source.
 
-        Args:
-            hidden: [B, T, C].
-            embedding: [B, T, E] embeddings of the target.
-            source: Result of :meth:`project_source`.
-            valid_mask: [B, 1, 1, S] bool, False at padding of the source; None for no padding.
-            trace: List to which the weights [B, heads, T, S] are appended.
+        ``valid_mask`` is [B, 1, 1, S] bool, False at padding; None for no padding. The weights [B,
+        heads, T, S] are appended to ``trace``.
         """
         B, T, _ = hidden.shape
         keys, values = source

@@ -24,13 +24,8 @@ def attend_unscaled(
 ) -> Tensor:
     """Compute ``softmax(query key^T + bias) value``, with the softmax in float32.
 
-    Args:
-        query: [B, H, T, A].
-        key: [B, H, S, A].
-        value: [B, H, S, A].
-        bias: Bias that broadcasts to [B, H, T, S], ``-inf`` at masked keys; each query has at least
-            one visible key. None for zero.
-        dropout: Dropout of the softmax.
+    Queries are [B, H, T, A], keys and values [B, H, S, A]. The bias broadcasts to [B, H, T, S] and
+    is ``-inf`` at masked keys; each query has at least one visible key.
     """
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
@@ -52,8 +47,6 @@ class T5Attention(nn.Module):
     """Multi-head attention without scaling and without biases (Raffel et al. 2020, section 2.1).
 
     Args:
-        dim: Dimension of input and output.
-        num_heads: H.
         head_dim: A, which may differ from ``dim / num_heads``.
     """
 
@@ -98,11 +91,6 @@ _INNER_SCALE = 16.0
 class T5FeedForward(nn.Module):
     """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with a gate
     ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where gelu is its approximation by tanh.
-
-    Args:
-        dim: Dimension of input and output.
-        inner_dim: Dimension of the inner layer.
-        gated: True for the form with a gate.
     """
 
     def __init__(self, dim: int, inner_dim: int, dropout: float, *, gated: bool) -> None:
@@ -140,10 +128,6 @@ class RMSNorm(nn.Module):
     """Root mean square norm ``weight x / sqrt(mean(x^2) + epsilon)``, without mean and bias.
 
     Raffel et al. 2020, section 2.1; Zhang and Sennrich 2019. Computed in float32.
-
-    Args:
-        dim: Size of the last dimension.
-        epsilon: Number added to the mean square.
     """
 
     def __init__(self, dim: int, epsilon: float = 1e-6) -> None:
@@ -199,7 +183,6 @@ class RelativeBias(nn.Module):
 
     Args:
         num_buckets: See :func:`relative_buckets`.
-        num_heads: H.
         max_distance: See :func:`relative_buckets`.
         bidirectional: True if keys may follow the query.
     """

@@ -16,7 +16,6 @@ class VideoTransformerEncoder(nn.Module):
     """Transformer encoder whose input is ``sqrt(dim) frame + position``.
 
     Args:
-        dim: Dimension of the features and of the output.
         num_layers: Number of layers; 4 in the paper.
         num_heads: Number of heads, a divisor of ``dim``; 8 in the paper.
         ffn_dim: Inner dimension of the feed-forward layers; 2048 in the paper.

@@ -52,12 +52,8 @@ class VideoFusion(nn.Module):
     Keys have no bias if it would add the same number to all scores of a softmax.
 
     Args:
-        text_dim: Dimension of text and output.
-        video_dim: Dimension of the frames.
-        kind: One of ``KINDS``.
         common_dim: Dimension of queries, keys and values; only for ``multi_head``.
         num_heads: Number of heads, a divisor of ``common_dim``; only for ``multi_head``.
-        forget_gate: True for a forget gate.
         dropout: Dropout of the term that is added to the text.
         identity_init: True to output ``text + mix * (fusion - text)`` with a learned number
             ``mix``, initially 0, so that a pretrained model starts unchanged.

@@ -59,9 +59,6 @@ class AdamL2Config(FairseqDataclass):
 class FairseqAdamL2(FairseqAdam):
     """fairseq optimizer for Adam with L2 regularisation.
 
-    Args:
-        params: Parameters of the model, or parameter groups.
-
     Raises:
         UserError: if an option is out of range.
     """
@@ -131,9 +128,6 @@ class AdamL2(torch.optim.Optimizer):
     precision, and zero with ``--fp16``, ``--bf16`` or ``--ddp-backend legacy_ddp``.
 
     Args:
-        params: Parameters, or parameter groups.
-        lr: Learning rate.
-        betas: Decay rates of the running averages of the gradient and of its square.
         eps: Number added to the root of the bias-corrected second moment.
         weight_decay: Factor of the weight in its gradient.
         amsgrad: True to use the maximum of the second moment over all updates.

@@ -86,9 +86,7 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the rate of the pretrained parameters; the rate of the added parameters is
-        proportional.
-        """
+        """Set the rate of the pretrained parameters; the other rate is proportional."""
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
             group["lr"] = rate
