@@ -40,33 +40,27 @@ def tag_folder(
         raise UserError(f"--model: is of spaCy, but the tagger is {tagger}.")
     tagger = tagger or installed_tagger()
     with locked_output(folder):
-        yield from _tag_splits(folder, splits, tagger, model)
-
-
-def _tag_splits(
-    folder: Path, splits: list[Path], tagger: str, model: Optional[str]
-) -> Iterator[str]:
-    texts = {}
-    for path in splits:
-        # all texts before the first file is written: a damaged one must not leave half of the tags
-        check_prepared_file(path)
-        texts[path.stem] = [line for _, line in read_lines(path)]
-    for split, lines in texts.items():
-        path = folder / f"{split}.tags"
-        counts: Counter[str] = Counter()
-        # the rules learn verbs from train, so that all splits are tagged consistently
-        tagged = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
-        # the old digest goes first: after a kill, an unrecorded file is no error, a wrong digest is
-        record_file(folder, path.name, None)
-        with output_file(path) as file:
-            for tags in tqdm(tagged, desc=split, total=len(lines), unit=" lines", disable=None):
-                counts.update(tags.split())
-                file.write(f"{tags}\n")
-        shares = ", ".join(
-            f"{tag} {n / sum(counts.values()):.0%}" for tag, n in counts.most_common(4)
-        )
-        record_file(folder, path.name, digest_file(path))
-        yield f"{path}: {len(lines):,} lines, {len(counts)} kinds of tags by {tagger} ({shares})"
+        texts = {}
+        for path in splits:
+            # all texts before the first file is written: a damaged one must not leave half the tags
+            check_prepared_file(path)
+            texts[path.stem] = [line for _, line in read_lines(path)]
+        for split, lines in texts.items():
+            path = folder / f"{split}.tags"
+            counts: Counter[str] = Counter()
+            # the rules learn verbs from train, so that all splits are tagged consistently
+            tagged = tag_lines(lines, tagger, model=model, known=texts.get("train", lines))
+            # the old digest goes first: after a kill, no record is no error, a wrong digest is
+            record_file(folder, path.name, None)
+            with output_file(path) as file:
+                for tags in tqdm(tagged, desc=split, total=len(lines), unit=" lines", disable=None):
+                    counts.update(tags.split())
+                    file.write(f"{tags}\n")
+            record_file(folder, path.name, digest_file(path))
+            total = sum(counts.values())
+            shares = ", ".join(f"{tag} {n / total:.0%}" for tag, n in counts.most_common(4))
+            kinds = f"{len(counts)} kinds of tags by {tagger} ({shares})"
+            yield f"{path}: {len(lines):,} lines, {kinds}"
 
 
 def installed_tagger() -> str:
