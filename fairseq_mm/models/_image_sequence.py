@@ -178,11 +178,6 @@ class GlocalEncoder(BatchFirstEncoder):
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
-def image_vectors(task: Any, output_dim: int, **options: bool) -> ImageVectors:
-    """Build :class:`ImageVectors` for the features of a task."""
-    return ImageVectors(task.feature_dim, output_dim, task.rows_per_image, **options)
-
-
 class StoryModel(FairseqEncoderDecoderModel):
     """Model of stories of five images; carries the provenance of its training data.
 

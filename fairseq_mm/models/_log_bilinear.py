@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.dataclass import FairseqDataclass
-from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel
+from fairseq.models import FairseqEncoderDecoderModel
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
@@ -57,18 +57,14 @@ class ConditionEncoder(BatchFirstEncoder):
 
 
 class ContentProjection(nn.Module):
-    """Linear map ``W u`` of the content vector u, from [B, N, D] features to [B, X].
+    """Linear map ``W u`` of the scaled content vector u, from features [B, N, D] to [B, X]."""
 
-    Args:
-        scaling: Scaling of u, see :func:`fairseq_mm.models._pooled_features.scale_vectors`.
-    """
-
-    def __init__(self, feature_dim: int, output_dim: int, *, scaling: str, dropout: float) -> None:
+    def __init__(self, feature_dim: int, output_dim: int, cfg: ContentConfig) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(output_dim, feature_dim))
         nn.init.xavier_uniform_(self.weight)
-        self.scaling = scaling
-        self.dropout = nn.Dropout(dropout)
+        self.scaling = str(cfg.feature_scaling)
+        self.dropout = nn.Dropout(cfg.feature_dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
         """Average features [B, N, D] over N, scale and project them to [B, X].
@@ -251,24 +247,14 @@ class FactoredDecoder(LogBilinearDecoder):
 
 
 class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Base of the log-bilinear models."""
+    """Base of the log-bilinear models; carries the provenance of its training data."""
 
-    @classmethod
-    def from_parts(
-        cls, encoder: FairseqEncoder, decoder: LogBilinearDecoder, provenance: Provenance
-    ) -> Any:
-        """Build the model, which carries the provenance of its training data."""
-        model = cls(encoder, decoder)
-        model.add_module(MODULE_NAME, provenance)
-        return model
+    def __init__(
+        self, encoder: ConditionEncoder, decoder: LogBilinearDecoder, provenance: Provenance
+    ) -> None:
+        super().__init__(encoder, decoder)
+        self.add_module(MODULE_NAME, provenance)
 
     def forward(self, prev_output_tokens: Tensor, **inputs: Tensor) -> tuple[Tensor, None]:
         """Compute logits [B, T, V] from words [B, T] and the inputs of the encoder."""
         return self.decoder(prev_output_tokens, self.encoder(**inputs))
-
-
-def content_projection(cfg: Any, task: Any, output_dim: int) -> ContentProjection:
-    """Build the projection of the task's features."""
-    return ContentProjection(
-        task.feature_dim, output_dim, scaling=str(cfg.feature_scaling), dropout=cfg.feature_dropout
-    )

@@ -54,9 +54,9 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import FeatureDecoder
 from fairseq_mm.models._image_sequence import (
     GlocalEncoder,
+    ImageVectors,
     StoryModel,
     encoder_output,
-    image_vectors,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -288,8 +288,12 @@ class GlacModel(StoryModel):
                 f"--slice-temperature {cfg.slice_temperature} does nothing with --slices 1: give "
                 "--slices, or --arch glac_decoder_attention."
             )
-        images = image_vectors(
-            task, cfg.picture_dim, non_local=cfg.non_local, non_local_norm=cfg.non_local_norm
+        images = ImageVectors(
+            task.feature_dim,
+            cfg.picture_dim,
+            task.rows_per_image,
+            non_local=cfg.non_local,
+            non_local_norm=cfg.non_local_norm,
         )
         encoder = GlocalEncoder(images, cfg, cfg.slices * cfg.hidden_dim)
         decoder = GlacDecoder(task.target_dictionary, task.separator_index, cfg)

@@ -55,7 +55,7 @@ class LblModel(LogBilinearModel):
     def build_model(cls, cfg: LblConfig, task: Any) -> "LblModel":
         check_sizes(LblConfig, cfg)
         decoder = AdditiveDecoder(task.target_dictionary, cfg)
-        return cls.from_parts(LblEncoder(), decoder, Provenance.of_task(task))
+        return cls(LblEncoder(), decoder, Provenance.of_task(task))
 
 
 TINY = {"embedding_dim": 8, "context_length": 3}  # for tests

@@ -31,8 +31,8 @@ from fairseq_mm.models._log_bilinear import (
     AdditiveDecoder,
     ContentConfig,
     ContentEncoder,
+    ContentProjection,
     LogBilinearModel,
-    content_projection,
 )
 from fairseq_mm.models._options import check_sizes
 from fairseq_mm.models._presets import register_presets
@@ -51,11 +51,11 @@ class MlblBModel(LogBilinearModel):
     @classmethod
     def build_model(cls, cfg: MlblBConfig, task: Any) -> "MlblBModel":
         check_sizes(MlblBConfig, cfg)
-        content = content_projection(cfg, task, cfg.embedding_dim)
+        content = ContentProjection(task.feature_dim, cfg.embedding_dim, cfg)
         nn.init.zeros_(content.weight)  # start as lbl, because a larger term would hide r
         encoder = ContentEncoder(content)
         decoder = AdditiveDecoder(task.target_dictionary, cfg)
-        return cls.from_parts(encoder, decoder, Provenance.of_task(task))
+        return cls(encoder, decoder, Provenance.of_task(task))
 
 
 TINY = {"embedding_dim": 8, "context_length": 3}  # for tests

@@ -36,9 +36,9 @@ from fairseq.models import register_model
 from fairseq_mm.models._log_bilinear import (
     ContentConfig,
     ContentEncoder,
+    ContentProjection,
     FactoredDecoder,
     LogBilinearModel,
-    content_projection,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -59,9 +59,9 @@ class MlblFModel(LogBilinearModel):
     @classmethod
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":
         check_sizes(MlblFConfig, cfg)
-        encoder = ContentEncoder(content_projection(cfg, task, cfg.num_factors))
+        encoder = ContentEncoder(ContentProjection(task.feature_dim, cfg.num_factors, cfg))
         decoder = FactoredDecoder(task.target_dictionary, cfg)
-        return cls.from_parts(encoder, decoder, Provenance.of_task(task))
+        return cls(encoder, decoder, Provenance.of_task(task))
 
 
 TINY = {"embedding_dim": 8, "context_length": 3, "num_factors": 6}  # for tests

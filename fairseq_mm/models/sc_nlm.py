@@ -43,7 +43,6 @@ from fairseq_mm.models._log_bilinear import (
     ContentProjection,
     FactoredDecoder,
     LogBilinearModel,
-    content_projection,
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
@@ -159,7 +158,9 @@ class ScNlmModel(LogBilinearModel):
             raise UserError(
                 "sc_nlm reads structures, but the data has none: tag it with scripts/tag_pos.py."
             )
-        encoder = ScNlmEncoder(tags, content_projection(cfg, task, cfg.attribute_dim), cfg)
+        encoder = ScNlmEncoder(
+            tags, ContentProjection(task.feature_dim, cfg.attribute_dim, cfg), cfg
+        )
         decoder = FactoredDecoder(task.target_dictionary, cfg)
         provenance = Provenance(
             symbols_of(task.target_dictionary),
@@ -169,7 +170,7 @@ class ScNlmModel(LogBilinearModel):
             # inputs.
             symbols_of(tags),
         )
-        return cls.from_parts(encoder, decoder, provenance)
+        return cls(encoder, decoder, provenance)
 
 
 TINY = {  # for tests

@@ -20,7 +20,7 @@ from typing import Any, Optional
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 
-from fairseq_mm.models._image_sequence import GlocalEncoder, StoryModel, image_vectors
+from fairseq_mm.models._image_sequence import GlocalEncoder, ImageVectors, StoryModel
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
@@ -57,7 +57,8 @@ class TranstoryDecoderModel(StoryModel):
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
         check_sizes(TranstoryDecoderConfig, cfg, heads={"decoder_attention_heads": "embedding_dim"})
-        encoder = GlocalEncoder(image_vectors(task, cfg.picture_dim), cfg, cfg.embedding_dim)
+        images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
+        encoder = GlocalEncoder(images, cfg, cfg.embedding_dim)
         decoder = SentenceDecoder(
             task.target_dictionary,
             task.separator_index,

@@ -33,7 +33,7 @@ from fairseq.models import register_model
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import BatchFirstEncoder
-from fairseq_mm.models._image_sequence import ImageVectors, StoryModel, image_vectors
+from fairseq_mm.models._image_sequence import ImageVectors, StoryModel
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._sentence_decoder import SentenceDecoder
@@ -125,7 +125,8 @@ class TranstoryFullModel(StoryModel):
                 "decoder_attention_heads": "embedding_dim",
             },
         )
-        encoder = TranstoryFullEncoder(image_vectors(task, cfg.picture_dim), cfg)
+        images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
+        encoder = TranstoryFullEncoder(images, cfg)
         # The released decoder sees only the image of its sentence, which tells sentences apart.
         is_released = str(cfg.compat) == "released"
         decoder = SentenceDecoder(

@@ -41,12 +41,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
-from fairseq_mm.models._image_sequence import (
-    ImageVectors,
-    StoryModel,
-    encoder_output,
-    image_vectors,
-)
+from fairseq_mm.models._image_sequence import ImageVectors, StoryModel, encoder_output
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.attention import merge_heads, split_heads
@@ -469,7 +464,8 @@ class TranstoryXLModel(StoryModel):
                 "--model-dim must be even, for sines and cosines of distances, but is "
                 f"{cfg.model_dim}."
             )
-        encoder = TranstoryXLEncoder(image_vectors(task, cfg.picture_dim))
+        images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
+        encoder = TranstoryXLEncoder(images)
         decoder = TranstoryXLDecoder(task.target_dictionary, task.separator_index, cfg)
         return cls(encoder, decoder, task)
 
