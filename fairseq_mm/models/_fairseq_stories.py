@@ -81,7 +81,9 @@ class Recipe(NamedTuple):
     def make(self, name: str, shape: tuple[int, ...], weights: Mapping[str, Tensor]) -> Tensor:
         """Make the tensor ``name`` of ``shape``."""
         if self.kind == "identity":
-            return _identity(name, shape)
+            if name.endswith(".weight_v"):
+                return torch.eye(shape[-1]).expand(shape).clone()
+            return torch.ones(shape) if name.endswith(".weight_g") else torch.zeros(shape)
         # Weights may be half precision, but a new checkpoint is float32.
         tensors = [weights[source].float() for source in self.names]
         if self.kind == "convolution":
@@ -223,12 +225,6 @@ def _self_attention_recipe(
         place_in_list = "" if kind == "q" else f".{int(is_multi_scale)}"
         names += [f"{head}.in_proj_{kind}{place_in_list}{layer}.{leaf}" for head in heads]
     return Recipe(tuple(names), "stacked")
-
-
-def _identity(name: str, shape: tuple[int, ...]) -> Tensor:
-    if name.endswith(".weight_v"):
-        return torch.eye(shape[-1]).expand(shape).clone()
-    return torch.ones(shape) if name.endswith(".weight_g") else torch.zeros(shape)
 
 
 def _reason_to_leave_out(

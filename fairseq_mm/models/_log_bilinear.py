@@ -144,13 +144,6 @@ class LogBilinearDecoder(FeatureDecoder):
             folded = self.write(self.context.project_table(self.read(self.table.weight)))
             self.folded = folded.flatten(0, 1).contiguous()
 
-    def _window_step(self, words: Tensor) -> Tensor:
-        """Predict from windows [B, n-1] by :attr:`folded`: returns [B, 1, row_dim]."""
-        assert self.folded is not None
-        first_rows = torch.arange(self.context_length, device=words.device) * len(self.dictionary)
-        # One lookup that also sums, instead of n-1 products of matrices per step.
-        return F.embedding_bag(words + first_rows, self.folded, mode="sum").unsqueeze(1)
-
     def extract_features(
         self,
         prev_output_tokens: Tensor,
@@ -173,7 +166,10 @@ class LogBilinearDecoder(FeatureDecoder):
                 condition = condition[torch.arange(len(place), device=place.device), place]
                 condition = condition.unsqueeze(1)
         if incremental_state is not None and self.folded is not None:
-            written = self._window_step(words)
+            # One lookup that also sums, instead of n-1 products of matrices per step.
+            places = torch.arange(self.context_length, device=words.device)
+            rows = words + places * len(self.dictionary)  # [B, n-1]
+            written = F.embedding_bag(rows, self.folded, mode="sum").unsqueeze(1)
         else:
             embedded = self.embedding_dropout(self.read(self.table(words)))  # [B, T + n-2, K]
             written = self.write(self.context(embedded))

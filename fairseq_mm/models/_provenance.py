@@ -245,16 +245,12 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
     return content
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(word, str) for word in value)
-
-
-_WORDS = (_are_words, "a list of strings")
-_SIZE = (_is_size, "a number of 0 or more")
+_WORDS = (
+    lambda value: isinstance(value, list) and all(isinstance(word, str) for word in value),
+    "a list of strings",
+)
+# type() and not isinstance(), because True is an int
+_SIZE = (lambda value: type(value) is int and value >= 0, "a number of 0 or more")
 _OBJECT = (lambda value: isinstance(value, dict), "an object")
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "words": _WORDS,

@@ -247,7 +247,11 @@ class T5Decoder(FeatureDecoder):
                 cache = KeyValueCache(len(self.layers), layer.num_heads, A, like)
                 saved["cache"] = cache
             cache.add_position()
-            bias = self._newest_bias(saved, cache.length)
+            bias = saved["bias"]
+            if bias is None or bias.size(1) < cache.length:
+                # More distances than needed, so that most steps only take a slice.
+                bias = saved["bias"] = self.relative_bias.newest(2 * cache.length + 30)
+            bias = bias[:, bias.size(1) - cache.length :].unsqueeze(1).unsqueeze(0)
         x = self.dropout(_embed(self.embedding, prev_output_tokens))
         for number, layer in enumerate(self.layers, start=1):
             cached = None if cache is None else (cache, number - 1)
@@ -303,14 +307,6 @@ class T5Decoder(FeatureDecoder):
         else:
             saved["source"] = select_rows(saved["items"], items)
         return saved
-
-    def _newest_bias(self, saved: dict[str, Any], length: int) -> Tensor:
-        """Return the biases [1, H, 1, length] of the newest token."""
-        bias = saved["bias"]
-        if bias is None or bias.size(1) < length:
-            # More distances than needed, so that most steps only take a slice.
-            bias = saved["bias"] = self.relative_bias.newest(2 * length + 30)
-        return bias[:, bias.size(1) - length :].unsqueeze(1).unsqueeze(0)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, STATE)

@@ -44,7 +44,12 @@ class VgBartEncoder(TransformerEncoder):
         self.fusions: Any = fusions
         self.gives_video = gives_video
         for layer in self.layers:
-            _disable_fused_path(layer)
+            # Stock fairseq 0.12.2 only: PyTorch's fused layer wants the batch first. The copies of
+            # parameters for it would learn nothing.
+            if hasattr(layer, "can_use_fastpath"):
+                layer.can_use_fastpath = False
+                for name in DUPLICATES:
+                    getattr(layer, name).requires_grad_(False)
 
     def forward(
         self,
@@ -227,13 +232,3 @@ class VgBartDecoder(TransformerDecoder):
             if incremental_state is not None:
                 self.set_incremental_state(incremental_state, STATE, memory)
         return memory
-
-
-def _disable_fused_path(layer: Any) -> None:
-    """Keep an encoder layer of stock fairseq from using PyTorch's fused layer."""
-    # Stock fairseq 0.12.2 only: PyTorch's fused layer wants the batch first. The copies of
-    # parameters for it would learn nothing.
-    if hasattr(layer, "can_use_fastpath"):
-        layer.can_use_fastpath = False
-        for name in DUPLICATES:
-            getattr(layer, name).requires_grad_(False)

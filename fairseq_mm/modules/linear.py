@@ -29,7 +29,8 @@ _FEW_OUTPUTS = 8192
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous; weights are [O, I]."""
-    if not _is_float32_on_cpu(x):
+    is_plain = x.device.type == "cpu" and x.dtype == torch.float32
+    if not is_plain or torch.is_autocast_cpu_enabled():
         return F.linear(x, weight, bias)
     rows = x.reshape(-1, x.size(-1))
     is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS
@@ -59,11 +60,6 @@ def normal_linear(input_dim: int, output_dim: int, std: float) -> nn.Linear:
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Apply G linear maps: [G, N, I] -> [G, N, O], with weights [G, O, I] and biases [G, O]."""
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
-
-
-def _is_float32_on_cpu(x: Tensor) -> bool:
-    is_plain = x.device.type == "cpu" and x.dtype == torch.float32
-    return is_plain and not torch.is_autocast_cpu_enabled()
 
 
 def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -92,18 +92,16 @@ class KeyValueCache:
         for number, (key, value) in enumerate(entries):
             # Step s is a key of stride n only if n divides s: subsampling is anchored at the
             # beginning of the text, so old keys never change.
-            if self.num_times % self.strides[number] == 0:
-                self._put(number, self.count_keys(number), key, value)
+            if self.num_times % self.strides[number]:
+                continue
+            scale, place = self.scales[number], self.count_keys(number)
+            if place == scale.keys.size(2):
+                # Doubling copies each position at most twice on average.
+                scale = Scale(*(F.pad(x, (0, 0, 0, place)) for x in scale))
+                self.scales[number] = scale
+            scale.keys[:, :, place] = key
+            scale.values[:, :, place] = value
         self.num_times += 1
-
-    def _put(self, number: int, place: int, key: Tensor, value: Tensor) -> None:
-        scale = self.scales[number]
-        capacity = scale.keys.size(2)
-        if place == capacity:  # doubling copies each position at most twice on average
-            scale = Scale(*(F.pad(x, (0, 0, 0, capacity)) for x in scale))
-            self.scales[number] = scale
-        scale.keys[:, :, place] = key
-        scale.values[:, :, place] = value
 
     def reorder(self, new_order: Tensor) -> None:
         for number, scale in enumerate(self.scales):

@@ -55,14 +55,12 @@ class PeepholeLSTM(nn.Module):
             input_gate, forget_gate = torch.sigmoid(gates[:, : 2 * H] + peepholes).chunk(2, dim=1)
             cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 3 * H :])
             # One product with the new cell serves o of this step and i and f of the next.
-            peepholes, output_peephole = self._peep(cell).split([2 * H, H], dim=1)
+            if self.diagonal:
+                terms = cell.repeat(1, 3) * self.cell_weight
+            else:
+                terms = cell @ self.cell_weight.t()
+            peepholes, output_peephole = terms.split([2 * H, H], dim=1)
             output_gate = torch.sigmoid(gates[:, 2 * H : 3 * H] + output_peephole)
             hidden = output_gate * torch.tanh(cell)
             states.append(hidden)
         return torch.stack(states, dim=1)
-
-    def _peep(self, cell: Tensor) -> Tensor:
-        """Compute the cell's terms [B, 3H] in the gates i, f and o."""
-        if self.diagonal:
-            return cell.repeat(1, 3) * self.cell_weight
-        return cell @ self.cell_weight.t()
