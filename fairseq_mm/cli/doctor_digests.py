@@ -88,7 +88,7 @@ class FolderDigests:
         if any(name.endswith(".idx") for name in files):
             self.unrecorded = others
         if not self.repair:
-            yield from self._problems()
+            yield from self._report_problems()
         if self.is_whole:
             yield ok(
                 "digests", f"{len(files)} files of {self.folder} are as prepare.json records them"
@@ -117,7 +117,7 @@ class FolderDigests:
                     f"{self.folder}/prepare.json records"
                 )
                 if not self.repair:
-                    yield self._problem(name)
+                    yield self._build_problem(name)
 
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
         """Record files without a digest, and with `accept` files that differ from their digests.
@@ -129,12 +129,12 @@ class FolderDigests:
         if self.damage and not self.accept:
             return  # `check` has reported it
         if not is_sound:
-            yield from self._problems()
+            yield from self._report_problems()
             text = f"none was added, because {self.folder} has the problems above"
             yield note("digests", text, "repair them first")
             return
         if not self.accept:
-            yield from self._problems(with_unrecorded=False)
+            yield from self._report_problems(with_unrecorded=False)
         old = {} if self.record is None else self.record.files
         remaining = {
             name: x for name, x in old.items() if name not in self.changed or not self.accept
@@ -145,7 +145,7 @@ class FolderDigests:
             if name not in remaining
         }
         changes: dict[str, Any] = {"digests": by_split({**remaining, **new})}
-        changes.update(self._records_of_stores())
+        changes.update(self._build_store_records())
         if not read_prepare_record(self.folder):
             changes["kind"] = self.kind  # a new prepare.json says which task reads the folder
         from fairseq_mm.prepare.data_folder import locked_output
@@ -161,7 +161,7 @@ class FolderDigests:
         number = len(remaining) + len(new)
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
-    def _records_of_stores(self) -> dict[str, Any]:
+    def _build_store_records(self) -> dict[str, Any]:
         """Return entries of ``prepare.json``; an entry that is None is removed."""
         # The record of a store that differs is kept unless the change is accepted.
         old = {} if self.record is None else self.record.stores
@@ -170,16 +170,16 @@ class FolderDigests:
         stores = {**new, **remaining}
         return {"store": stores.pop(STORE, None), "stores": stores or None}
 
-    def _problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
+    def _report_problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
         """Report changed files and, unless their digests were just added, unrecorded ones."""
         for name in self.changed:
-            yield self._problem(name)
+            yield self._build_problem(name)
         for name in self.unrecorded if with_unrecorded and self.record is not None else ():
             text = "is not among the files that prepare.json records: prepare has not written it"
             remedy = "remove it or, if it belongs to the folder, give --repair"
             yield problem(os.path.join(self.folder, name), text, remedy)
 
-    def _problem(self, name: str) -> Finding:
+    def _build_problem(self, name: str) -> Finding:
         remedy = f"{ANEW} or, if the change is meant, {repair_command(self.folder)}"
         path = os.path.join(self.folder, name)
         if name.startswith(os.pardir):  # a listed store outside the folder
