@@ -164,7 +164,7 @@ class VideoInspection:
         self.split = split
         self.file = file
         self.batch_size = batch_size or (8 if self.device.type == "cpu" else 32)
-        # --lines counts every line of the split, also several lines of one video
+        # before load_dataset, which reads it: --lines counts also several lines of one video
         task.cfg.all_lines = True
         task.load_dataset(split)
         self.dataset: Any = task.datasets[split]
@@ -441,6 +441,7 @@ def _build_task(
 ) -> VideoSummarizationTask:
     """Build the task of the data folder with the settings of the model's training."""
     trained = checkpoint.cfg.task
+    # a model that was trained on the first frames of a video must not see the others
     max_frames = checkpoint.provenance.get("max_frames")
     cfg = VideoSummarizationConfig(
         data=data,

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     _check_output(args)
     checkpoint = converting.fairseq_stories(args.source, state)
     pretrained = None
+    # fairseq's fusion checkpoint has the frozen weights, but not their dropout and heads
     if args.pretrained_checkpoint:
         pretrained = converting.read_fairseq_stories(args.pretrained_checkpoint)
     files = _dictionary_files(args, checkpoint.languages)

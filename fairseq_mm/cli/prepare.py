@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
+from fairseq_mm.cli.records import list_first
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join
 from fairseq_mm.prepare.captions import TEXT_TABLE
@@ -154,6 +155,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
     corpus = args.read(args)
+    # before images are checked, so that the splits do not depend on what is missing
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
     _leave_out_missing(corpus, args)
@@ -206,8 +208,7 @@ def _print_report(report: dict[str, Any], writer: FolderWriter, output: Path) ->
     for split, counts in report["counts"].items():
         print(f"{split}: {writer.describe(counts)}")
     for what, ids in report["exceptions"].items():
-        shown = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
-        print(f"exception, {what}: {len(ids):,} ({shown}; all in prepare.json)")
+        print(f"exception, {what}: {len(ids):,} ({list_first(ids, 3)}; all in prepare.json)")
     if report.get("masked"):
         print(f"missing_images.txt: images without features: {len(report['masked']):,}")
     sizes = report.get("dictionary_words", {})

@@ -107,6 +107,11 @@ def compute_digests(files: Sequence[str]) -> Any:
     return digests[0] if len(digests) == 1 else digests
 
 
+def list_first(names: Sequence[str], count: int) -> str:
+    """Join the first names, with dots if there are more: ``a, b, ...``."""
+    return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
+
+
 def counted(number: int, one: str, several: Optional[str] = None) -> str:
     """Return a number with its noun: ``1 story``, ``1,200 stories``."""
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"

@@ -107,6 +107,7 @@ def check_scores_for(
     check_generated_for(path, output, data, split)
     longest = max(num_tokens.values())
     for number, count in sorted(num_tokens.items()):
+        # sizes are in the index file: no text is decoded for this comparison
         size = int(folder_text.lines.sizes[number]) if number < len(folder_text) else count
         # a shorter text was cut at the run's maximum length, and is then as long as the longest
         if count > size or (count < size and count < longest):
@@ -128,6 +129,7 @@ def check_generated_for_lines(
     """
     if output is None:
         return
+    # a text can occur in several lines: it is wrong only if its own line is not among them
     positions: dict[str, list[int]] = {}
     for position, line in enumerate(lines):
         positions.setdefault(letters_of(line), []).append(position)

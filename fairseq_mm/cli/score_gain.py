@@ -119,7 +119,7 @@ def compute_gain(
     ``samples`` is the number of bootstrap samples: None for the default, 0 for no interval.
     """
     others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
-    systems, num_items = _restrict_to_common_items([system, *others])
+    systems = _restrict_to_common_items([system, *others])
     # the baseline's figures are often a paper's, without scores by item: they count as exact
     is_resampled = all(system.by_item is not None for system in systems[:2])
     if samples and not is_resampled:
@@ -130,7 +130,7 @@ def compute_gain(
     gain = video_gain(*(system.figures for system in systems))
     # only now: an explicit --bootstrap without scores by item is an error, the default is not
     samples = SAMPLES if samples is None else samples
-    result = _make_result(systems, gain, num_items)
+    result = _make_result(systems, gain)
     if gain.share is not None and is_resampled and samples:
         # [items, metrics], or [metrics] for a baseline without scores by item
         matrices = [
@@ -185,7 +185,7 @@ def _read_file(name: str, path: str) -> SystemScores:
             key = str(entry["id"])
         except (ValueError, TypeError, KeyError):
             raise UserError(f"{where}: must be {_MADE_BY}, but is not.") from None
-        if key in by_item:
+        if key in by_item:  # as in two joined files: the share would depend on their order
             raise UserError(f"{where}: item {key!r} has stood before.")
         by_item[key] = _get_figures(entry, where)
     return SystemScores(name, path, _mean(by_item), by_item=by_item, num_items=len(by_item))
@@ -221,13 +221,8 @@ def _mean(by_item: Mapping[str, Figures]) -> Figures:
     return tuple(sum(column) / len(column) for column in zip(*by_item.values()))
 
 
-def _restrict_to_common_items(
-    systems: Sequence[SystemScores],
-) -> tuple[list[SystemScores], Optional[int]]:
-    """Recompute the scores over the items that all files have, and count them.
-
-    The count is None without scores by item.
-    """
+def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
+    """Recompute the scores over the items that all files with scores by item have."""
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:
         if system.signatures != signed[0].signatures:
@@ -238,7 +233,7 @@ def _restrict_to_common_items(
     # a share over different items would compare the systems on different videos
     tables = [system.by_item for system in systems if system.by_item is not None]
     if not tables:
-        return list(systems), None
+        return systems
     common = [key for key in tables[0] if all(key in table for table in tables)]
     if not common:
         named = " and ".join(system.source for system in systems if system.by_item is not None)
@@ -249,12 +244,10 @@ def _restrict_to_common_items(
             by_item = {key: system.by_item[key] for key in common}
             system = replace(system, figures=_mean(by_item), by_item=by_item, num_items=len(common))
         restricted.append(system)
-    return restricted, len(common)
+    return restricted
 
 
-def _make_result(
-    systems: Sequence[SystemScores], gain: VideoGain, num_items: Optional[int]
-) -> dict[str, Any]:
+def _make_result(systems: Sequence[SystemScores], gain: VideoGain) -> dict[str, Any]:
     result: dict[str, Any] = {
         "systems": {
             system.name: {"source": system.source, **dict(zip(METRICS, system.figures))}
@@ -266,8 +259,9 @@ def _make_result(
         "share": gain.share,
         "message": _write_message(gain),
     }
-    if num_items is not None:
-        result["items"] = num_items
+    sizes = [len(system.by_item) for system in systems if system.by_item is not None]
+    if sizes:
+        result["items"] = sizes[0]  # all are equal after the restriction to common items
     counts = sorted({system.num_items for system in systems if system.num_items is not None})
     if len(counts) > 1:
         result["note"] = (

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from fairseq_mm.cli.records import list_first
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row, format_figure
 
@@ -94,8 +95,7 @@ def _print_columns(lines: list[list[str]]) -> None:
 def print_problems(path: str, problems: dict[str, list[str]]) -> None:
     """Print the result of :meth:`JoinedTexts.problems` to stderr."""
     for what, ids in problems.items():
-        named = ", ".join(ids[:NAMED]) + (", ..." if len(ids) > NAMED else "")
-        print(f"{path}: {len(ids)} {what}: {named}", file=sys.stderr)
+        print(f"{path}: {len(ids)} {what}: {list_first(ids, NAMED)}", file=sys.stderr)
 
 
 def print_result(result: dict[str, Any]) -> None:

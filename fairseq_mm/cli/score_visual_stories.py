@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Callable, Optional
 
-from fairseq_mm.cli.score_inputs import References
-from fairseq_mm.data.split_files import read_missing_images, read_visual_ids
+from fairseq_mm.cli.records import list_first
+from fairseq_mm.cli.score_inputs import References, read_split_ids
+from fairseq_mm.data.split_files import read_missing_images
 from fairseq_mm.data.split_text import read_albums, read_story_words, story_text_path
 from fairseq_mm.data.story_text import SEPARATOR, split_sentences
 from fairseq_mm.errors import UserError
@@ -83,8 +84,7 @@ def describe_split(
         )
         summary += f", {with_features:,} with features, {len(missing):,} in missing_images.txt"
         if unknown:
-            named = ", ".join(unknown[:NAMED]) + (", ..." if len(unknown) > NAMED else "")
-            summary += f", {len(unknown):,} in neither ({named})"
+            summary += f", {len(unknown):,} in neither ({list_first(unknown, NAMED)})"
     else:
         summary += ", no feature store to look for them in"
     counts["summary"] = summary
@@ -108,7 +108,7 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
 
 def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
     """Return stories, by line of visual_ids, as the challenge's ``-testFile`` of EvalVIST."""
-    visual_ids = read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
+    visual_ids = read_split_ids(data, split)
     albums = read_albums(data, split)
     if len(albums) != len(visual_ids):
         raise UserError(

@@ -95,6 +95,7 @@ def _split_by_sentence(
 ) -> list[SentenceAttention]:
     sentences = []
     for number, text in enumerate(texts):
+        # a sentence has at least its end, so that each number occurs
         start = story.sentences.index(number)
         span = slice(start, start + story.sentences.count(number))
         sentences.append(
@@ -139,6 +140,7 @@ def make_video_section(
             rows.append((label, facts[name]))
     if len(attention.gates):
         rows.append(("forget gate", f"{attention.gates.mean():.4f}"))
+    # layers are averaged on the page; the JSON of --layers has each of them
     maps = []
     for side in attention.maps:
         part = frames_section(
