@@ -105,7 +105,7 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "coco": Preset("ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty")),
-    # how2 and wp: their texts are tokenized when they are prepared, and generated as these tokens
+    # none: words are what spaces separate, as in the tables of Yu et al.
     "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
     "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty")),
     "vist": Preset(
