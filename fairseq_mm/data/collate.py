@@ -49,6 +49,7 @@ def pad_features(
         if mask is not None:
             line[: len(mask)] |= mask
     padding_mask = torch.from_numpy(padding)
+    # the common case, for which filling with zeros first would write the memory twice
     if (counts == N).all():
         return torch.from_numpy(np.stack(rows)), padding_mask
     features = np.zeros((len(rows), N, rows[0].shape[1]), dtype=rows[0].dtype)

@@ -367,7 +367,6 @@ class FeatureStores:
         return any(key in store for store in self.stores)
 
     def count_rows(self, key: str) -> int:
-        """Return the number of rows of an item."""
         return self._find_store(key).count_rows(key)
 
     def read(self, key: str) -> np.ndarray:

@@ -56,6 +56,7 @@ def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
         ) from None
     finally:
         if status is None:
+            # waited for, because an ended child stays in the process table until its status is read
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         receiver.close()

@@ -70,6 +70,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 def split_sentences(line: str) -> list[str]:
     """Split the line of a visual story into sentences; a sentence without words is empty."""
+    # by words, since the separator counts only as a word of its own
     sentences: list[list[str]] = [[]]
     for word in line.split():
         if word == SEPARATOR:

@@ -237,6 +237,7 @@ class Subwords:
                     os.replace(partial, path)
             except OSError as error:
                 raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
+        # last, since it names the kind: it must not be in the folder without its files
         with output_file(Path(folder) / SUBWORDS_FILE) as file:
             file.write(json.dumps(self._describe()) + "\n")
 

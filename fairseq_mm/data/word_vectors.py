@@ -111,6 +111,7 @@ def _open(path: str) -> BinaryIO:
 
 def _read_lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
     """Yield the lines of a file whose first bytes ``start`` have been read."""
+    # the last piece is the beginning of a line whose rest is still in the file
     *whole, cut = start.split(b"\n")
     for line in whole:
         yield line + b"\n"

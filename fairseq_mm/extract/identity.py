@@ -53,6 +53,7 @@ def _normalize(name: str, value: Any) -> object:
     try:
         if name == "grid":
             return int(value)  # a bool, a number, or numpy's
+        # compared as a value: equal JSON may differ in white space and in the order of keys
         if name == "preprocessing":
             return parse_json(str(value), name)
     except (TypeError, ValueError, OverflowError):

@@ -140,6 +140,7 @@ class ClipReader(Reader):
 
     @property
     def max_waiting(self) -> int:
+        # by bytes, since clips differ in size; two are a clip and the end of its file
         return max(2, AHEAD_BYTES // int(np.prod(self.preprocessing.input_shape)))
 
     def _decode(self, media: AnyMedia) -> Generator[np.ndarray, None, MediaEnd]:

@@ -173,6 +173,7 @@ class _Run:
             for file in files:
                 if file.key not in done:
                     yield from self._process_file(file, events)
+                # black inputs: every later input keeps its place in the batches
                 for _ in range(done.get(file.key, 0)):
                     yield from self._add_input(None, None)
             self._compute_batch()
@@ -231,10 +232,10 @@ class _Run:
             yield first.file, np.concatenate(first.rows), first.num_inputs, first.end
 
     def show(self, num_done: int) -> None:
-        """Update the progress bar."""
         self.bar.n = num_done + len(self.unreadable)
         counts = {self.reader.inputs_are: self.num_inputs, "unreadable": len(self.unreadable)}
         self.bar.set_postfix(counts, refresh=False)
+        # draws the bar at most once in `mininterval`, unlike refresh
         self.bar.update(0)
 
     def summary(self, num_items: int) -> RunSummary:
