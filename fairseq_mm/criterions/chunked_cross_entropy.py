@@ -73,8 +73,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
     ) -> tuple[Tensor, int, dict[str, Any]]:
-        """Compute the loss summed over tokens, the divisor of the gradients, and sums for the
-        log.
+        """Compute the loss summed over tokens, the divisor of gradients, and sums for the log.
 
         ``model`` may be wrapped for several processes. ``reduce`` must be True.
 

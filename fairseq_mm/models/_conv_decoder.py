@@ -86,8 +86,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
-        # States reorder themselves in place, because their buffers are too large to be copied at
-        # each step.
+        # States reorder themselves, because only they know which part of their buffers is in use.
         for state in self.get_incremental_state(incremental_state, STATE) or ():
             state.reorder(new_order)
 

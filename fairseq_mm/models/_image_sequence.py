@@ -99,8 +99,7 @@ class ImageVectors(nn.Module):
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Split features [B, N R, D] into grids [B, N, R, D] in float32, zero for missing
-        images.
+        """Split features [B, N R, D] into float32 grids [B, N, R, D], zero for missing images.
 
         Returns the grids, and a mask [B, N], True at missing images; ``padding_mask`` is [B, N R]
         bool.
@@ -121,8 +120,7 @@ class ImageVectors(nn.Module):
         return grids.masked_fill(is_padding.unsqueeze(-1), 0), is_padding.all(dim=2)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute vectors [B, N, E], zero for missing images, and a mask [B, N], True at missing
-        images.
+        """Compute vectors [B, N, E], zero at missing images, and a mask [B, N] of missing images.
 
         See :meth:`grids` for the arguments.
         """
@@ -164,8 +162,7 @@ class GlocalEncoder(BatchFirstEncoder):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
-        images.
+        """Encode features [B, 5 R, D]; ``padding_mask`` [B, 5 R] is True at missing images.
 
         Returns ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5] bool. The vector of
         a missing image depends only on the other images.

@@ -89,8 +89,7 @@ class ContentEncoder(ConditionEncoder):
 
 
 class LogBilinearDecoder(FeatureDecoder):
-    """Base of decoders that predict a word from the n-1 words before; a subclass defines the
-    word vectors.
+    """Base of decoders that predict a word from the n-1 words before.
 
     Args:
         row_dim: Width of the word table, whose rows the output layer compares with.
@@ -131,8 +130,7 @@ class LogBilinearDecoder(FeatureDecoder):
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the contribution of each word at each position of the context to the
-        prediction.
+        """Precompute the contribution of each word at each position of the context.
 
         fairseq calls this before generation.
         """

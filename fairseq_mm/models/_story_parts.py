@@ -144,8 +144,7 @@ def part_options(cfg: Any) -> dict[str, Any]:
 
 
 def find_pretrained(path: str, data: Optional[str]) -> str:
-    """Return the path of a pretrained checkpoint, as given or, as in fairseq, in the data
-    folder.
+    """Return the path of a pretrained checkpoint, as given or in the data folder.
 
     Raises:
         UserError: if neither exists.

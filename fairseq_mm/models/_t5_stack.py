@@ -111,8 +111,7 @@ class T5DecoderLayer(nn.Module):
         source_bias: Optional[Tensor],
         cached: Optional[tuple[KeyValueCache, int]] = None,
     ) -> Tensor:
-        """Compute the layer: [rows, T, D] -> [rows, T, D]; see :meth:`attend_source` for the
-        source.
+        """Compute the layer, [rows, T, D] -> [rows, T, D]; see :meth:`attend_source`.
 
         ``bias`` broadcasts to [rows, H, T, T]. During decoding T is 1, ``cached`` has the cache of
         the earlier tokens and the number of this layer, and ``bias`` broadcasts to [rows, H, 1,

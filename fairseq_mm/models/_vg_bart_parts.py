@@ -118,8 +118,7 @@ class VgBartEncoder(TransformerEncoder):
 
 
 class VgBartDecoder(TransformerDecoder):
-    """Decoder of fairseq's BART with fusion layers; beams share the keys and values of their
-    item.
+    """Decoder of fairseq's BART with fusion layers; beams share their item's keys and values.
 
     Args:
         fusions: Number of a layer -> fusion after this layer.

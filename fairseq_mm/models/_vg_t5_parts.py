@@ -67,8 +67,7 @@ class VgT5Encoder(T5Encoder):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> EncoderOut:
-        """Encode transcripts, see :meth:`T5Encoder.forward`, and frames [B, M, D], padded at the
-        end.
+        """Encode transcripts, see :meth:`T5Encoder.forward`, and frames [B, M, D].
 
         ``padding_mask`` is [B, M] bool, True at padding. If the decoder has fusions, the output
         also has ``video`` [B, M, D] and ``video_padding_mask``, empty if all frames are attended

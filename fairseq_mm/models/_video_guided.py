@@ -232,8 +232,7 @@ class VideoReader(nn.Module):
     def forward(
         self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Encode frames [B, M, D], padded at the end, and cast them to ``dtype``, the dtype of
-        the text.
+        """Encode frames [B, M, D], padded at the end, in ``dtype``, the dtype of the text.
 
         ``padding_mask`` is [B, M] bool, True at padding; None for no padding. Returns [B, M, D],
         and the mask for the fusions; None if all frames are attended to.

@@ -204,8 +204,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         prev_output_tokens: Tensor,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] from prompts [B, S], padded on either side, and stories [B,
-        T].
+        """Compute logits [B, T, V] from prompts [B, S] and stories [B, T].
 
         Raises:
             UserError: if the pretrained checkpoint was not loaded, or a text is too long.

@@ -213,8 +213,7 @@ class MRnnDecoder(FeatureDecoder):
     def language_terms(
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute V_w w(t) + V_r r(t) + bias [B, T, M], and the states r(t) [B, T, H], of words
-        [B, T].
+        """Compute V_w w(t) + V_r r(t) + bias [B, T, M], and r(t) [B, T, H], of words [B, T].
 
         ``to_word`` [B, H] is the image's term of embedding layer II, or None; ``initial`` [B, H] is
         the state before the first word.

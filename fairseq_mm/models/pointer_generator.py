@@ -166,8 +166,7 @@ class PointerGeneratorDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features ``V [s; h*] + b``: [B, T, H], or [B, 1, H] when decoding
-        incrementally.
+        """Compute features ``V [s; h*] + b``, [B, T, H], or [B, 1, H] at a decoding step.
 
         The second result has ``attn``, a list of one tensor [B, T, S] of weights; ``write_score``
         [B, T], whose sigmoid is p_gen; and with coverage ``coverage_loss`` [B, T] (equation 12).
@@ -267,8 +266,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def forward(
         self, src_tokens: Tensor, src_lengths: Optional[Tensor], prev_output_tokens: Tensor
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V] from sources [B, S], padded on either side, and targets [B,
-        T].
+        """Compute logits [B, T, V] from sources [B, S] and targets [B, T].
 
         See :meth:`PointerGeneratorDecoder.forward` for the second result.
         """

@@ -96,8 +96,7 @@ class TranstoryFullEncoder(BatchFirstEncoder):
         self.output_proj = nn.Linear(cfg.picture_dim, cfg.embedding_dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
-        images.
+        """Encode features [B, 5 R, D]; ``padding_mask`` [B, 5 R] is True at missing images.
 
         Returns ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5] bool.
         """

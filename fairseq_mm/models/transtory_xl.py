@@ -89,8 +89,7 @@ class TranstoryXLEncoder(BatchFirstEncoder):
         self.pictures = images
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D]; ``padding_mask`` is [B, 5 R] bool, True at missing
-        images.
+        """Encode features [B, 5 R, D]; ``padding_mask`` [B, 5 R] is True at missing images.
 
         Returns ``vectors`` [B, 5, F], zero for missing images, and ``image_padding_mask`` [B, 5]
         bool.

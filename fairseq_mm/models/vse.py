@@ -201,8 +201,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return model
 
     def embed_images(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Embed images from features [B, N, D]; ``padding_mask`` is [B, N] bool, True at
-        padding.
+        """Embed images from features [B, N, D]; ``padding_mask`` [B, N] is True at padding.
 
         Returns [B, K] float32, of unit length unless ``image_norm`` says otherwise.
         """
@@ -215,8 +214,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return embedded
 
     def embed_sentences(self, tokens: Tensor) -> Tensor:
-        """Embed words [B, T], right-padded, with or without ``</s>`` at the end: a batch's
-        ``target``.
+        """Embed words [B, T], right-padded, with or without ``</s>``: a batch's ``target``.
 
         Returns [B, K] float32 of unit length; zeros for a sentence without tokens.
         """
@@ -242,8 +240,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:
-    """Copy pretrained vectors into an embedding; words without a vector keep their random
-    vector.
+    """Copy pretrained vectors into an embedding; other words keep their random vectors.
 
     Args:
         embedding: Embedding with uniformly sampled vectors.

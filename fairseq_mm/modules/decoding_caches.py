@@ -92,8 +92,7 @@ _BLOCK = 16
 
 
 class KeyValueCache:
-    """Keys and values of all tokens so far and all layers, in one tensor; all rows are at the same
-    position.
+    """Keys and values of all tokens so far and all layers; all rows are at the same position.
 
     Args:
         like: Tensor with the number of rows, dtype and device of the cache.

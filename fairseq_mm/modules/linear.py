@@ -71,8 +71,7 @@ def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 class WeightNormalized(nn.Module):
-    """Weight-normalised matrices ``g v / |v|`` with biases; the norm is over the inputs of each
-    output.
+    """Weight-normalised matrices ``g v / |v|`` with biases, normalised for each output.
 
     Salimans, Kingma. Weight normalization. NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
 

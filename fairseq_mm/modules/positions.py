@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 
 def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tensor:
-    """Encode positions [...] by sines and cosines of geometric frequencies (Vaswani et al. 2017,
-    section 3.5).
+    """Encode positions [...] by sines and cosines (Vaswani et al. 2017, section 3.5).
 
     Args:
         positions: [...] numbers.
@@ -99,8 +98,7 @@ def next_positions(
 
 
 def select_sentence_vectors(vectors: Tensor, sentences: Tensor) -> Tensor:
-    """Select the vector of each token's sentence: vectors [B, N, ...] and indices [B, T] -> [B,
-    T, ...].
+    """Select the vectors [B, N, ...] of the tokens' sentences [B, T]: returns [B, T, ...].
 
     An index beyond N selects the last vector.
     """

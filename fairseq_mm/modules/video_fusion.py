@@ -118,8 +118,7 @@ class VideoFusion(nn.Module):
         self.text_axis = text_axis
 
     def project(self, video: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the terms that depend only on the video [B, M, video_dim], for
-        :meth:`forward`.
+        """Compute the terms that depend only on the video [B, M, video_dim].
 
         Returns:
             Keys and values. ``multi_head``: [B, h, M, common_dim / h] each. Other kinds: keys [B,
@@ -178,8 +177,7 @@ class VideoFusion(nn.Module):
         return output if self.mix is None else text + self.mix * (output - text)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Add an identity as W_o to weights that were saved before there was W_o; fairseq calls
-        this.
+        """Add an identity as W_o to weights from before there was W_o.
 
         Args:
             state_dict: Weights of the whole model, changed in place.

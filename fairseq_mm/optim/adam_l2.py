@@ -157,8 +157,7 @@ class AdamL2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Update the parameters once; ``closure`` evaluates the model again and returns the
-        loss.
+        """Update the parameters once; ``closure`` evaluates the model and returns the loss.
 
         Raises:
             RuntimeError: if a gradient is sparse.
