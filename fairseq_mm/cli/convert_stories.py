@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
     print(f"{args.source}: --arch {checkpoint.arch}, {checkpoint.num_updates} updates")
     for line in _table(len(checkpoint.weights), conversion):
         print(line)
-    # before the errors below: the table and the notes show what is wrong
+    # before the errors below, whose causes the table and the notes show
     for note in result.notes:
         print(f"note: {note}")
     if result.state is None:

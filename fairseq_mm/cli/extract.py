@@ -154,7 +154,7 @@ ARGUMENTS: dict[str, Rows] = {
         "--overwrite": ("Replace a finished store at OUTPUT.", FLAG),
     },
 }
-# options of preprocessing that are not given are None: the preprocessing of the network applies
+# options of preprocessing have no default: each network has a preprocessing of its own
 BUILD_OPTIONS = (
     *("weights", "layer", "grid", "seed", "device", "frames", "stride", "fps"),
     *("resize", "size", "resize_size", "crop", "interpolation", "normalize"),

@@ -44,7 +44,7 @@ class Release(NamedTuple):
         module: Module with a docstring, ``add_arguments(parser)`` and ``read(args)``.
         options: Options about the data.
         fixed_options: Options of the kind that the release does not offer.
-        values: Values of these options, and defaults in place of the defaults of the kind.
+        values: Values of the fixed options, and defaults that replace the kind's defaults.
     """
 
     kind: str
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
     corpus = args.read(args)
-    # before images are checked, so that the splits do not depend on what is missing
+    # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))
     _leave_out_missing(corpus, args)

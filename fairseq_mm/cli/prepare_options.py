@@ -359,7 +359,7 @@ KINDS = {
             "whitespace": "the text is split already; line breaks are lost, write <newline>",
         },
         "story",
-        # the paper says "more than 10 times", but its dictionary sizes are those of 10 and more
+        # the paper says "more than 10 times", but its dictionary sizes result from 10 or more
         10,
         "--tokenizer --story-words --source-threshold --source-dictionary --target-threshold "
         "--target-dictionary --skip-empty --split-symbols --workers",

@@ -111,7 +111,7 @@ PRESETS = {
     "vist": Preset(
         "ptb", ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences")
     ),
-    # a prompt has many good stories: overlap with one of them says little
+    # a prompt has many good stories: overlap with one reference says little
     "wp": Preset("none", ("diversity", "copying"), has_references=False),
 }
 # perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read

@@ -273,7 +273,7 @@ def _make_result(systems: Sequence[SystemScores], gain: VideoGain) -> dict[str, 
 
 def _write_message(gain: VideoGain) -> str:
     if gain.share is None:
-        # a mean over the other metrics would hide that the system is worse in one of them
+        # a mean over the other metrics would hide a metric in which the system is worse
         named = [name for name, share in zip(METRICS, gain.shares) if share is None]
         return (
             f"The system is no better than the baseline in {', '.join(named)}: there is no gain of "

@@ -140,7 +140,7 @@ def make_video_section(
             rows.append((label, facts[name]))
     if len(attention.gates):
         rows.append(("forget gate", f"{attention.gates.mean():.4f}"))
-    # layers are averaged on the page; the JSON of --layers has each of them
+    # layers are averaged on the page; the JSON of --layers has every layer
     maps = []
     for side in attention.maps:
         part = frames_section(
@@ -167,7 +167,7 @@ def gate_sections(result: Mapping[str, Any]) -> list[Section]:
         Histogram(edges, counts[f"transcript {x}"]) for x in ("available", "not available")
     )
     sections = [histogram_section(available, apart), statistics_section(result["statistics"])]
-    if len(result["layers"]) > 1:  # of one gate, the first table says the same
+    if len(result["layers"]) > 1:  # one gate has the figures of the first table
         sections.append(statistics_section(result["layers"], heading="By layer"))
     total = int(result["statistics"]["all"]["count"])
     return [*sections, apart_section(result["transcript not available"], total)]

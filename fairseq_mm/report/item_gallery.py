@@ -67,7 +67,7 @@ def gallery_section(
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}
-    # without a menu, the script would fail at the elements that it looks for
+    # the script fails on a page without the menu
     scripts = ["gallery.js"] if is_sortable else []
     # JSON of the scores, which the script sorts by; it has no NaN, see finite_scores
     return section(heading, "gallery.html", *scripts, **values, dumps=json.dumps)
