@@ -1,7 +1,7 @@
 """Conversion of a checkpoint of fairseq's BART to a folder that Hugging Face's package loads.
 
-Reads checkpoints that fairseq publishes, that :mod:`fairseq_mm.conversion.bart` has written, and
-that were trained from either, in the layout of any version.
+Reads checkpoints of any version of fairseq: published ones, checkpoints that
+:mod:`fairseq_mm.conversion.bart` has written, and checkpoints that were trained from them.
 """
 
 import os
@@ -221,6 +221,6 @@ def _tokenizer_config(*, has_mask: bool) -> dict[str, Any]:
         "tokenizer_class": "BartTokenizer",
         "add_prefix_space": False,
         **{"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
-        # without the null, BartTokenizer would add a <mask> beyond the last row
+        # null, because BartTokenizer would otherwise add a <mask> beyond the last row
         **{"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK if has_mask else None},
     }

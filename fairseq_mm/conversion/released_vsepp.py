@@ -186,7 +186,7 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Remove the prefixes of parallel modules, which wrap the network or its ``features``."""
-    # VSE++ wrapped AlexNet's and VGG's features alone, and ResNets whole, in DataParallel
+    # DataParallel wrapped a whole ResNet, but only the features of AlexNet and VGG
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x
         for name, x in network.items()

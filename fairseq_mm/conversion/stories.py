@@ -190,7 +190,7 @@ def convert_stories(
     notes: list[str] = []
     options = _options(checkpoint, notes, layers_from_weights=layers_from_weights)
     frozen = None
-    projects = [_projects_input(checkpoint, options)] * 2  # of the model and of its frozen part
+    projects = [_projects_input(checkpoint, options)] * 2  # model, frozen part
     if checkpoint.is_fusion:
         other = checkpoint if pretrained is None else pretrained
         frozen = _frozen_options(checkpoint, other, options, notes)

@@ -162,7 +162,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` of these sizes, and the values that it sets."""
+    """Return the ``--arch`` with these sizes, and its values."""
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
             return arch, sizes
@@ -331,7 +331,7 @@ def convert_t5_to_huggingface(
             "convert keeps: there is no such model of Hugging Face's."
         )
     names = dict(_weight_names(options))
-    # what a video-guided T5 adds; its text part alone would be another model
+    # A video-guided T5 has more tensors. Without them the text part would be another model.
     others = sorted(set(weights) - {STATE_KEY, _OUTPUT, *_EMBEDDINGS, *names})
     if others:
         raise UserError(

@@ -63,7 +63,7 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
 def check_search(args: Any, *, has_source: bool = False) -> None:
     """Refuse options that fairseq's search cannot combine with image inputs.
 
-    Without this check, some options would fail in fairseq with a traceback.
+    In fairseq, some of these options would fail with a traceback.
 
     Args:
         args: Some or all of fairseq's generation options.
@@ -104,7 +104,7 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
         "--diversity-rate": getattr(args, "diversity_rate", -1) > 0,
         "--match-source-len": getattr(args, "match_source_len", False),
     }
-    # each is a class of search in fairseq, whose own error does not name the options
+    # fairseq has one class of search for each, and its own error does not name the options
     names = [name for name, is_chosen in chosen.items() if is_chosen]
     if len(names) > 1:
         raise UserError(f"{names[0]} and {names[1]} exclude each other.")

@@ -171,7 +171,7 @@ class HierarchicalStoryTask(GenerationTask):
         generator = super().build_generator(models, args, *others, **kwargs)
         if getattr(args, "score_reference", False):
             return generator
-        # the default alone must not exceed the other limits; an explicit 150 looks the same
+        # the default must not exceed the other limits; an explicit 150 cannot be told from it
         if getattr(args, "min_len", 1) == self.generation_defaults["min_len"]:
             most = [generator.max_len - 1]
             if not generator.max_len_a:

@@ -292,8 +292,8 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> tuple[Any, Any, dict[str, Any]]:
         if self.ranking is not None:
             self.ranking.forget()
-            # fairseq gives a process without a batch a dummy batch, which would pass for negatives
-            # of the other processes
+            # A process without a batch gets a dummy batch from fairseq. Other processes must not
+            # take its items for negatives.
             sample = {**sample, "update_num": update_num, "is_dummy": ignore_grad}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 

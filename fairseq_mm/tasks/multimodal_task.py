@@ -195,15 +195,13 @@ class GenerationTask(GeneratesText, FairseqTask):
         super().__init__(cfg, **options)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens that the generated texts of a batch begin with, [B, p]; None if there
-        are none.
-        """
+        """Return the first tokens of all generated texts of a batch, [B, p], or None."""
         return None
 
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Prepare the task's own search for a batch. By default there is none."""
+        """Prepare the task's own search for a batch. The default does nothing."""
 
     def inference_step(
         self,

@@ -160,7 +160,7 @@ class VideoSummarizationTask(MultimodalTask):
         self.start_index = dictionary.eos()
         self.oov_words: dict[str, list[list[str]]] = {}
         self.tokenizer: Optional[str] = None
-        self.nbest = 1  # of fairseq-generate, which decodes so many hypotheses per line
+        self.nbest = 1  # number of hypotheses per line that fairseq-generate decodes
 
     @classmethod
     def setup_task(cls, cfg: VideoSummarizationConfig, **kwargs: Any) -> "VideoSummarizationTask":
@@ -321,7 +321,7 @@ class VideoSummarizationTask(MultimodalTask):
         text_path = f"{list(texts)[1]}.idx"
         visual_path, visual_ids = f"{base}.visual_ids", None
         check_prepared_file(visual_path)
-        # models of transcripts alone train without ids, but use them for references if they exist
+        # text-only models train without ids; validation needs ids only to look up references
         if videos is not None or os.path.exists(visual_path):
             visual_ids = _read_video_ids(visual_path)
             check_line_counts(
@@ -425,7 +425,7 @@ class VideoSummarizationTask(MultimodalTask):
         batch = super().inference_step(generator, models, sample, *others, **kwargs)
         oov_words = self.oov_words.get(sample.get("split", ""))
         if oov_words is not None and "target" in sample:
-            # of each line, fairseq-generate decodes the transcript, the summary and the hypotheses
+            # fairseq-generate decodes the transcript, the summary and the hypotheses of each line
             num_texts = 1 + (sample["target"] is not None)
             self.readable.expect(
                 oov_words[line]

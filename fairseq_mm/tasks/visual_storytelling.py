@@ -228,9 +228,9 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         """Copy the running statistics of batch normalisation from the first process to all others.
 
         Each process has the statistics of its own batches, but fairseq saves only those in the
-        first process. Without the copy, validation would use other models than the saved one, and a
-        resumed training, which starts from the saved statistics in all processes, would validate
-        differently.
+        first process. If the statistics differed, validation would use other models than the saved
+        one. A resumed training starts from the saved statistics in all processes, so it would
+        validate differently.
         """
         super().begin_valid_epoch(epoch, model)
         if distributed.get_data_parallel_world_size() > 1:
