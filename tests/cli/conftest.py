@@ -1,5 +1,7 @@
 """Fixtures shared by the tests of commands."""
 
+import json
+
 import pytest
 
 from fairseq_mm.cli import doctor_environment
@@ -14,6 +16,17 @@ def write(tmp_path):
         return str(path)
 
     return write_file
+
+
+@pytest.fixture
+def run_for_json(run_command):
+    """Runs a command: exit status, content of the file that it writes, stdout, stderr."""
+
+    def run(path, *arguments):
+        status, out, err = run_command(*arguments)
+        return status, json.loads(path.read_text()) if path.exists() else {}, out, err
+
+    return run
 
 
 @pytest.fixture

@@ -66,12 +66,16 @@ def vectors_one_by_one(model, task):
     return images, lines
 
 
-def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
+def embed(trained, output, *options):
     data, checkpoints = trained
-    output = tmp_path / "v.h5"
-    arguments = [data, "--checkpoint", checkpoints, "--output", output]
+    arguments = [data, "--checkpoint", checkpoints, "--output", output, *options]
     assert main(["embed", *map(str, arguments)]) in (0, None)
-    store = FeatureStore(output)
+    return FeatureStore(output)
+
+
+def test_vectors_are_the_models_own(trained, model_and_task, tmp_path, capsys):
+    output = tmp_path / "v.h5"
+    store = embed(trained, output)
     images, lines = vectors_one_by_one(*model_and_task)
     assert store.ids == [*images, *(f"valid:{i}" for i in range(21))]
     assert store.dtype == np.float32
@@ -99,11 +103,7 @@ def test_what_is_done_is_said_and_other_vectors_are_refused(trained, tmp_path, c
 
 
 def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
-    data, checkpoints = trained
-    output = tmp_path / "i.h5"
-    arguments = [data, "--checkpoint", checkpoints, "--of", "images", "--output", output]
-    assert main(["embed", *map(str, arguments)]) in (0, None)
-    store = FeatureStore(output)
+    store = embed(trained, tmp_path / "i.h5", "--of", "images")
     images, _ = vectors_one_by_one(*model_and_task)
     assert store.ids == list(images)
     for key, vector in images.items():
@@ -112,11 +112,7 @@ def test_images_alone_have_the_same_vectors(trained, model_and_task, tmp_path):
 
 
 def test_words_are_sentences_of_themselves(trained, model_and_task, tmp_path):
-    data, checkpoints = trained
-    output = tmp_path / "w.h5"
-    arguments = [data, "--checkpoint", checkpoints, "--of", "words", "--output", output]
-    assert main(["embed", *map(str, arguments)]) in (0, None)
-    store = FeatureStore(output)
+    store = embed(trained, tmp_path / "w.h5", "--of", "words")
     assert store.ids == [f"word:{word}" for word in WORDS]
     model, task = model_and_task
     for word in ("a", "big"):

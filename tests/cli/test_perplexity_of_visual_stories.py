@@ -9,7 +9,6 @@ import torch
 from toy_data import make_dictionary, make_visual_stories_folder, write_store
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.cli.perplexity import shuffle_images
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
@@ -28,7 +27,7 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def perplexity(made, tmp_path, capsys):
+def perplexity(made, tmp_path, run_for_json):
     """Runs the command; returns exit status, result, stdout, stderr."""
     data, path = made
 
@@ -36,10 +35,7 @@ def perplexity(made, tmp_path, capsys):
         file = tmp_path / "result.json"
         file.unlink(missing_ok=True)
         arguments = [data, "--checkpoint", path, "--json", file, "--device", "cpu", *options]
-        status = main(["perplexity", *map(str, arguments)])
-        result = json.loads(file.read_text()) if file.exists() else {}
-        printed = capsys.readouterr()
-        return status, result, printed.out, printed.err
+        return run_for_json(file, "perplexity", *arguments)
 
     return run
 

@@ -8,7 +8,6 @@ import torch
 from toy_data import make_dictionary, make_visual_stories_folder
 from toy_visual_story_models import random_story_model, write_story_checkpoint
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.metrics.condition_ranking import draw_distractors, rank_albums
 from fairseq_mm.retrieval.story_likelihood import VisualStoryLikelihood
@@ -28,17 +27,13 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def rank(made, tmp_path, capsys):
+def rank(made, tmp_path, run_for_json):
     """Runs the command; returns exit status, content of ranking.json, stdout, stderr."""
     data, path = made
 
     def run(*options, output=tmp_path / "out", path=path):
         arguments = [data, "--checkpoint", path, "--output", output, "--device", "cpu", *options]
-        status = main(["rank", *map(str, arguments)])
-        file = output / "ranking.json"
-        result = json.loads(file.read_text()) if file.exists() else {}
-        printed = capsys.readouterr()
-        return status, result, printed.out, printed.err
+        return run_for_json(output / "ranking.json", "rank", *arguments)
 
     return run
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from toy_story_models import make_story_folder, train_stories
 
-from fairseq_mm.cli.main import main
 from fairseq_mm.cli.rank_stories import name_output
 from fairseq_mm.inference.checkpoint import load_models
 from fairseq_mm.metrics import condition_ranking
@@ -23,17 +22,13 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def rank(trained, tmp_path, capsys):
+def rank(trained, tmp_path, run_for_json):
     """Runs the command; returns exit status, content of ranking.json, stdout, stderr."""
     data, path = trained
 
     def run(*options, output=tmp_path / "out", data=data, path=path):
         arguments = [data, "--checkpoint", path, "--output", output, *options]
-        status = main(["rank", *map(str, arguments)])
-        file = output / "ranking.json"
-        result = json.loads(file.read_text()) if file.exists() else {}
-        printed = capsys.readouterr()
-        return status, result, printed.out, printed.err
+        return run_for_json(output / "ranking.json", "rank", *arguments)
 
     return run
 

@@ -3,24 +3,18 @@
 from pathlib import Path
 
 import pytest
-from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from recipe_calls import parse_training
 
 POSITIONAL = ("data", "saved", "embedding")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multimodal_captioning"
-
-
-def parsed(call):
-    command, *arguments = call
-    assert command == "fairseq-train"
-    return options.parse_args_and_arch(options.get_training_parser(), arguments)
 
 
 @pytest.mark.parametrize("recipe", ["train_m_rnn", "train_vse"])
 def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
     for gpus in (1, 2, 16, 64):
         (call,) = run_recipe(EXAMPLE, recipe, "data", "saved", GPUS=str(gpus))
-        args = parsed(call)
+        args = parse_training(call)
         assert args.distributed_world_size == gpus
         assert gpus * args.batch_size == 128
 
@@ -28,7 +22,7 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
 def test_the_papers_embedding_is_trained_as_it_says(run_recipe):
     """Kiros et al. 2014, sections 2.2 and 3.1: what the paper names, and nothing else."""
     (call,) = run_recipe(EXAMPLE, "train_vse", "data", "saved", PAPER="1")
-    args = parsed(call)
+    args = parse_training(call)
     assert (args.arch, args.negatives, args.margin) == ("vse_lstm", "random", 0.2)
     assert (args.optimizer, args.lr, args.momentum) == ("sgd", [1.0], 0.0)
     assert (args.lr_scheduler, args.decay_epochs) == ("epoch_decay", 1)
@@ -47,7 +41,7 @@ def test_the_log_bilinear_code_trains_by_sgd(run_recipe, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     *_, call = run_recipe(EXAMPLE, "train_sc_nlm", *POSITIONAL, PAPER="1")
-    args = parsed(call)
+    args = parse_training(call)
     assert (args.arch, args.optimizer, args.momentum) == ("sc_nlm", "sgd", 0.23)
     # a step of .43 / 40 times (1 - .23) of the gradient is what the code takes
     assert args.lr[0] == pytest.approx(0.43 / 40 * (1 - 0.23), rel=0.01)

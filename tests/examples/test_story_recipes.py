@@ -1,7 +1,6 @@
 """The recipes of examples/hierarchical_story: their commands run, with small sizes, one after the
 other."""
 
-import functools
 import itertools
 import json
 import re
@@ -9,10 +8,10 @@ import subprocess
 from argparse import Namespace
 
 import pytest
-from fairseq import options
 from fairseq.data import Dictionary
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_MODEL_REGISTRY
+from recipe_calls import parse_training
 from toy_data import PACKAGE, run_fairseq
 from toy_story_models import make_story_folder
 
@@ -27,19 +26,8 @@ LSTM = "--encoder-embed-dim 8 --encoder-hidden-size 8 --decoder-hidden-size 8"
 RUN = "--max-update 2 --num-workers 0 --cpu"
 
 
-@pytest.fixture
-def calls_of(run_recipe):
-    """Runs a recipe of this example; returns the arguments of each command that it called."""
-    return functools.partial(run_recipe, EXAMPLE)
-
-
-def parsed(call):
-    assert call[0] == "fairseq-train"
-    return options.parse_args_and_arch(options.get_training_parser("translation"), call[1:])
-
-
 def model_options(call):
-    return convert_namespace_to_omegaconf(parsed(call)).model
+    return convert_namespace_to_omegaconf(parse_training(call)).model
 
 
 def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
@@ -55,7 +43,7 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
     for recipe, part, saved, arguments, sizes in sequence:
         small = f"{sizes} {WIDTHS} {RUN}".split()
         (call,) = calls_of(recipe, data / part, saved, *arguments, *small, SIZE="small")
-        parsed(call)
+        parse_training(call)
         run_fairseq(monkeypatch, "train", *call[1:])
         assert (tmp_path / saved / "checkpoint_best.pt").exists()
 
@@ -91,7 +79,7 @@ def test_any_number_of_gpus_gives_the_same_batch(calls_of):
     updates = set()
     for gpus in (1, 2, 4, 8):
         (call,) = calls_of("2_train_seq2seq", "data", "saved", GPUS=str(gpus))
-        args = parsed(call)
+        args = parse_training(call)
         assert args.distributed_world_size == gpus
         updates.add((gpus * args.update_freq[0], args.max_tokens))
     assert updates == {(8, 1500)}
@@ -100,8 +88,8 @@ def test_any_number_of_gpus_gives_the_same_batch(calls_of):
 def test_full_size_has_the_papers_optimization(calls_of):
     (story,) = calls_of("3_train_fusion", "data", "saved", "trained.pt")
     (language,) = calls_of("1_train_prompt_lm", "data", "saved")
-    assert (parsed(story).lr, parsed(language).lr) == ([0.25], [1.0])
-    for args in (parsed(story), parsed(language)):
+    assert (parse_training(story).lr, parse_training(language).lr) == ([0.25], [1.0])
+    for args in (parse_training(story), parse_training(language)):
         assert (args.optimizer, args.momentum, args.clip_norm) == ("nag", 0.99, 0.1)
         assert (args.weight_decay, args.lr_scheduler) == (1e-7, "reduce_lr_on_plateau")
     assert (model_options(story).dropout, model_options(language).dropout) == (0.3, 0.1)
@@ -109,7 +97,7 @@ def test_full_size_has_the_papers_optimization(calls_of):
 
 def test_further_options_take_precedence(calls_of):
     (call,) = calls_of("4_train_lstm", "data", "saved", "--lr", "3", "--seed", "2", SIZE="small")
-    assert (parsed(call).lr, parsed(call).seed) == ([3.0], 2)
+    assert (parse_training(call).lr, parse_training(call).seed) == ([3.0], 2)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +146,7 @@ def test_parameters_of_the_full_size_are_those_of_the_table(calls_of):
 
     def count(recipe, *arguments, words=(source, target)):
         (call,) = calls_of(recipe, "data", "saved", *arguments)
-        arch, cfg = parsed(call).arch, model_options(call)
+        arch, cfg = parse_training(call).arch, model_options(call)
         if arch == "conv_story_fusion":
             (frozen,) = calls_of("2_train_seq2seq", "data", "saved")
             model = ConvStoryModel(cfg, *words, part_options(model_options(frozen)))

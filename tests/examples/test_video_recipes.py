@@ -1,13 +1,12 @@
 """The recipes of examples/video_summarization: their commands parse, and run with small sizes."""
 
-import functools
 import json
 
 import pytest
 import torch
-from fairseq import options
 from fairseq.checkpoint_utils import load_model_ensemble
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from recipe_calls import parse_training
 from toy_bart import TINY_BART, write_bart
 from toy_data import PACKAGE, make_videos_folder, run_fairseq
 
@@ -40,20 +39,12 @@ PRETRAINED = {
 }
 
 
-@pytest.fixture
-def calls_of(run_recipe):
-    """Runs a recipe of this example; returns the arguments of each command that it called."""
-    return functools.partial(run_recipe, EXAMPLE)
-
-
 def option(name):
     return f"--{name.replace('_', '-')}"
 
 
 def configuration(call):
-    assert call[0] == "fairseq-train"
-    parser = options.get_training_parser("translation")
-    return convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, call[1:]))
+    return convert_namespace_to_omegaconf(parse_training(call))
 
 
 @pytest.mark.parametrize("system", TABLE_1_WORDS)

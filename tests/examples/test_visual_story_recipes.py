@@ -1,12 +1,11 @@
 """The recipes of examples/visual_storytelling: their commands run, with small sizes, one after the
 other."""
 
-import functools
 import json
 
 import pytest
-from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from recipe_calls import parse_training
 from toy_data import PACKAGE, make_visual_stories_folder, run_fairseq
 
 from fairseq_mm.cli.main import main
@@ -14,17 +13,6 @@ from fairseq_mm.cli.main import main
 EXAMPLE = PACKAGE.parent / "examples/visual_storytelling"
 ARCHES = ("glac", "glac_decoder_attention", "transtory_decoder", "transtory_full", "transtory_xl")
 RUN = "--max-update 2 --num-workers 0 --cpu"
-
-
-@pytest.fixture
-def calls_of(run_recipe):
-    """Runs a recipe of this example; returns the arguments of each command that it called."""
-    return functools.partial(run_recipe, EXAMPLE)
-
-
-def parsed(call):
-    assert call[0] == "fairseq-train"
-    return options.parse_args_and_arch(options.get_training_parser("translation"), call[1:])
 
 
 def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
@@ -58,12 +46,12 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_every_system_has_the_papers_optimization_and_small_sizes(calls_of, arch):
     (call,) = calls_of("1_train", "data", "saved", arch)
-    args = parsed(call)
+    args = parse_training(call)
     assert (args.optimizer, args.weight_decay, args.batch_size) == ("adam_l2", 1e-5, 64)
     assert args.lr == [1e-3 if arch.startswith("glac") else 1e-4]
     assert (args.patience, args.max_epoch) == (5, 100)
     (small,) = calls_of("1_train", "data", "saved", arch, SIZE="small")
-    cfg = convert_namespace_to_omegaconf(parsed(small))
+    cfg = convert_namespace_to_omegaconf(parse_training(small))
     assert cfg.model.picture_dim == 256
     assert (cfg.optimizer._name, cfg.optimizer.weight_decay) == ("adam_l2", 1e-5)
 
@@ -72,7 +60,7 @@ def test_any_number_of_gpus_gives_the_same_batch(calls_of):
     sizes = set()
     for gpus in (1, 2, 8, 32):
         (call,) = calls_of("1_train", "data", "saved", "glac", GPUS=str(gpus))
-        sizes.add(gpus * parsed(call).batch_size)
+        sizes.add(gpus * parse_training(call).batch_size)
     assert sizes == {64}
 
 

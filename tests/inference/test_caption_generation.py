@@ -494,16 +494,16 @@ def test_a_checkpoint_with_code_is_refused(tmp_path, monkeypatch):
     assert not (tmp_path / "exploited").exists()
 
 
-def test_a_checkpoint_without_a_dictionary_is_refused(changed):
-    path = changed(provenance={"words": None})
-    with pytest.raises(UserError, match=r"carries no dictionary \(--arch m_rnn_tiny, --task multi"):
-        from_pretrained(path)
-
-
-def test_weights_that_do_not_fit_are_refused(changed):
-    path = changed(provenance={"words": [*WORDS, "more"]})
-    with pytest.raises(UserError, match=r"do not fit --arch m_rnn_tiny: .*size mismatch"):
-        from_pretrained(path)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (None, r"carries no dictionary \(--arch m_rnn_tiny, --task multi"),
+        ([*WORDS, "more"], "do not fit --arch m_rnn_tiny: .*size mismatch"),
+    ],
+)
+def test_a_dictionary_that_is_not_the_weights_is_refused(changed, words, message):
+    with pytest.raises(UserError, match=message):
+        from_pretrained(changed(provenance={"words": words}))
 
 
 def test_a_checkpoint_of_another_task_or_architecture_is_refused(trained, changed):

@@ -1,10 +1,7 @@
 """Content F1: the rule for stop words by hand, a naive recount of METEOR's real alignments, what a
 broken Java says."""
 
-import os
 import shutil
-import stat
-import sys
 
 import numpy as np
 import pytest
@@ -34,20 +31,6 @@ def needs_meteor():
     if shutil.which("java") is None:
         pytest.skip("no java on the PATH: METEOR's jar cannot run")
     pytest.importorskip("pycocoevalcap")
-
-
-@pytest.fixture
-def java_that(tmp_path, monkeypatch):
-    """Puts a program named java that runs the given Python lines first on the PATH."""
-    pytest.importorskip("pycocoevalcap")
-
-    def install(code):
-        program = tmp_path / "java"
-        program.write_text(f"#!{sys.executable}\nimport sys, time\n{code}\n")
-        program.chmod(program.stat().st_mode | stat.S_IEXEC)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-    return install
 
 
 def naive_content_f1(hypothesis, reference, matches):

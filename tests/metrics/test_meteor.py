@@ -1,8 +1,6 @@
 """METEOR's process: what it is asked, and that a missing, failing or hanging Java is one line."""
 
-import os
 import shutil
-import stat
 import sys
 
 import pytest
@@ -12,20 +10,6 @@ from fairseq_mm.metrics.meteor import meteor
 
 HYPOTHESES = ["a dog", "two|||cats"]
 REFERENCES = [["a dog", "the dog"], ["two cats"]]
-
-
-@pytest.fixture
-def java_that(tmp_path, monkeypatch):
-    """Puts a program named java that runs the given Python lines first on the PATH."""
-    pytest.importorskip("pycocoevalcap")
-
-    def install(code):
-        program = tmp_path / "java"
-        program.write_text(f"#!{sys.executable}\nimport os, sys, time\n{code}\n")
-        program.chmod(program.stat().st_mode | stat.S_IEXEC)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-
-    return install
 
 
 ANSWERS = """
