@@ -61,8 +61,8 @@ class ConvEncoder(BatchFirstEncoder):
             channels = out_channels
         self.output_proj = normal_linear(channels, embed_dim, math.sqrt(1 / channels))
         self.dropout = nn.Dropout(dropout)
-        # Section 3.5: every attention layer of the decoder sends a gradient through keys and
-        # values, and would make the encoder learn that many times as fast.
+        # Gehring et al. 2017, section 3.4: keys and values get a gradient from each attention layer
+        # of the decoder, and their sum would be too large.
         self.gradient_scale = 1 / (2 * max(1, num_attention_layers))
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
