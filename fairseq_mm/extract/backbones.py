@@ -40,6 +40,7 @@ import os
 import re
 import typing
 import warnings
+from collections import Counter
 from collections.abc import Collection
 from types import ModuleType
 from typing import Any, NamedTuple, Optional
@@ -49,6 +50,8 @@ from urllib.parse import urlparse
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fairseq_mm.compat.deferred_imports import OF_TORCHVISION, deferred
 from fairseq_mm.data.input_files import compute_sha256
@@ -261,6 +264,7 @@ def build_image_backbone(
     layers = _cut_after(network, model, layer)
     needed = list(layers.state_dict())  # the names of tensors are as in the whole network
     recorded = _load_weights(network, model, weights, seed=seed, needed=needed)
+    fold_norms(layers)  # after the weights are loaded, since it renames tensors
     has_class_token = model.startswith("vit_") and layer.startswith("encoder")
     rows = LayerRows(layers, grid=grid, has_class_token=has_class_token)
     preprocessing = default_preprocessing(model, weights)
@@ -339,6 +343,39 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
     near = [name for name in names if layer and layer in name][:5]
     near = difflib.get_close_matches(layer, names, n=5, cutoff=0.4) or near or nodes[-5:]
     raise UserError(f"--layer {layer}: {model} has no such layer. Near: {', '.join(near)}.")
+
+
+def fold_norms(layers: nn.Module) -> None:
+    """Merge each batch normalisation into the convolution before it, for evaluation only.
+
+    Features differ by float32 roundings. MobileNet-v2 needs a quarter less time on a CPU.
+
+    Args:
+        layers: Graph of a network that ends at a layer, see :func:`_cut_after`; changed in place.
+    """
+    modules = dict(layers.named_modules())
+    calls = [node for node in layers.graph.nodes if node.op == "call_module"]  # type: ignore[union-attr]
+    uses = Counter(node.target for node in calls)
+    pairs = [(node.args[0], node) for node in calls if isinstance(node.args[0], Node)]
+    for conv, norm in pairs:
+        # a convolution whose output is also read elsewhere must stay as it is
+        is_read_once = len(conv.users) == uses[conv.target] == uses[norm.target] == 1
+        if is_read_once and _can_fold(modules.get(conv.target), modules[norm.target]):
+            folded = fuse_conv_bn_eval(modules[conv.target], modules[norm.target])
+            for name, module in ((conv.target, folded), (norm.target, nn.Identity())):
+                parent, _, attribute = name.rpartition(".")
+                setattr(layers.get_submodule(parent), attribute, module)
+    # the graph calls blocks of torchvision.ops as a whole
+    for name in uses:
+        for module in modules[name].modules():
+            for i in range(len(module) - 1) if isinstance(module, nn.Sequential) else ():
+                if _can_fold(module[i], module[i + 1]):
+                    module[i] = fuse_conv_bn_eval(module[i], module[i + 1])
+                    module[i + 1] = nn.Identity()
+
+
+def _can_fold(conv: Optional[nn.Module], norm: nn.Module) -> bool:
+    return isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
 
 
 def download_weights(entry: Any) -> dict[str, Tensor]:
