@@ -333,7 +333,7 @@ class VideoInspection:
             tokens = [restore_oov_words(token, oov_words) for token in tokens]
         unk = self.task.dictionary.unk_word
         if unk in tokens:
-            # <s> is added when the text is read: the folder's text begins one token later
+            # <s> is added when the text is read: the words of the file begin after it
             start = int(tokens[0] == "<s>")
             words = self._written_words(side, line)
             for i, word in enumerate(words[: len(tokens) - start], start):
