@@ -362,7 +362,7 @@ def fold_norms(layers: nn.Module) -> None:
         is_read_once = len(conv.users) == uses[conv.target] == uses[norm.target] == 1
         if is_read_once and _can_fold(modules.get(conv.target), modules[norm.target]):
             folded = fuse_conv_bn_eval(modules[conv.target], modules[norm.target])
-            for name, module in ((conv.target, folded), (norm.target, nn.Identity())):
+            for name, module in ((str(conv.target), folded), (str(norm.target), nn.Identity())):
                 parent, _, attribute = name.rpartition(".")
                 setattr(layers.get_submodule(parent), attribute, module)
     # the graph calls blocks of torchvision.ops as a whole
