@@ -145,11 +145,7 @@ def read_released_visual_stories(
     if SEPARATOR in words:
         raise UserError(f"{files.vocabulary}: has {SEPARATOR}, which separates sentences here.")
     words.append(SEPARATOR)
-    network = {}
-    for name, x in weights.items():
-        if name.startswith(_RESNET):
-            child, _, rest = name[len(_RESNET) :].partition(".")
-            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
+    network = _torchvision_names(weights)
     # our name -> released name, for messages about files that the user can look into
     origins = {
         _rename(name): name
@@ -386,6 +382,16 @@ def _check(
                 f"{files.locate(origins[name])} must be {list(x.shape)} here, but is "
                 f"{list(weights[name].shape)}."
             )
+
+
+def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of the encoder's ResNet by torchvision's names."""
+    network = {}
+    for name, x in weights.items():
+        if name.startswith(_RESNET):
+            child, _, rest = name[len(_RESNET) :].partition(".")
+            network[f"{_CHILDREN.get(child, child)}.{rest}"] = x
+    return network
 
 
 def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
