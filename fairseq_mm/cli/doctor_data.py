@@ -321,12 +321,12 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
 
     Exchanged references leave every file readable and every count right.
     """
-    from fairseq_mm.cli.score_alignment import letters_of
+    from fairseq_mm.cli.score_alignment import extract_letters
     from fairseq_mm.data.input_files import read_lines
     from fairseq_mm.data.split_files import read_references, read_visual_ids
 
     references = {
-        key: [letters_of(text) for text in texts]
+        key: [extract_letters(text) for text in texts]
         for key, texts in read_references(references_path).items()
     }
     item_by_letters = {letters: key for key, texts in references.items() for letters in texts}
@@ -334,7 +334,7 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
         # Only letters are compared: references are as published, but the text was tokenized, may
         # be truncated, and has separators such as <sent>.
         words = [word for word in line.split() if word[0] + word[-1] != "<>"]
-        letters = letters_of(" ".join(words))
+        letters = extract_letters(" ".join(words))
         is_own = any(own.startswith(letters) for own in references.get(key, []))
         if not is_own and letters in item_by_letters:
             raise UserError(

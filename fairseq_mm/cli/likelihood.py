@@ -210,7 +210,7 @@ class PromptTexts(_Texts):
     def _find_side(self, args: argparse.Namespace) -> str:
         """Return ``--side``, or the side of the data folder whose dictionary the model has."""
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
-        from fairseq_mm.models._provenance import symbols_of
+        from fairseq_mm.models._provenance import list_words
         from fairseq_mm.prepare.data_folder import read_dictionary_words
 
         file, option = self.models.files[0], getattr(args, "side", None)
@@ -220,7 +220,7 @@ class PromptTexts(_Texts):
             return TARGET
         if option:
             return str(option)
-        words = set(symbols_of(self.models.dictionary))
+        words = set(list_words(self.models.dictionary))
         sides = []
         for side in (SOURCE, TARGET):
             path = side_path(args.data, args.split, side).parents[1] / f"dict.{side}.txt"

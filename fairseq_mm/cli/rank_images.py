@@ -29,7 +29,7 @@ from fairseq_mm.metrics.ranks import (
     summarize_ranks,
 )
 from fairseq_mm.metrics.result_card import file_hash
-from fairseq_mm.models._provenance import fingerprint, symbols_of
+from fairseq_mm.models._provenance import fingerprint, list_words
 from fairseq_mm.report.figures import recall_chart
 from fairseq_mm.retrieval import ranking
 from fairseq_mm.retrieval.likelihood import build_likelihood
@@ -123,7 +123,7 @@ def _build_card(
     # PyTorch chooses the number if --threads is not given; it can change the last digits.
     card["options"]["threads"] = torch.get_num_threads()
     card["features"] = {"path": task.features.path, **task.feature_attributes}
-    card["dictionary_fingerprint"] = fingerprint(symbols_of(task.target_dictionary))
+    card["dictionary_fingerprint"] = fingerprint(list_words(task.target_dictionary))
     return card
 
 

@@ -132,13 +132,13 @@ def check_generated_for_lines(
     # a text can occur in several lines: it is wrong only if its own line is not among them
     positions: dict[str, list[int]] = {}
     for position, line in enumerate(lines):
-        positions.setdefault(letters_of(line), []).append(position)
+        positions.setdefault(extract_letters(line), []).append(position)
     differing = [
         number
         for number, (_, text) in sorted(output.targets.items())
         if number < len(lines)
         and not _is_beginning(text, lines[number])
-        and number not in positions.get(letters_of(text), [number])
+        and number not in positions.get(extract_letters(text), [number])
     ]
     if differing:
         _refuse(path, output, differing, references_path, lines[differing[0]])
@@ -173,8 +173,8 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
     def agrees(decode: Decode) -> bool:
         equal = sum(
-            letters_of(decode(output.hypotheses[number][0][1], number))
-            == letters_of(output.detokenised[number][0][1])
+            extract_letters(decode(output.hypotheses[number][0][1], number))
+            == extract_letters(output.detokenised[number][0][1])
             for number in numbers
         )
         return 2 * equal >= len(numbers)
@@ -185,14 +185,14 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 def _is_beginning(text: str, line: str) -> bool:
     """Return True if a text equals a line or its beginning, as after truncation."""
-    letters = letters_of(text)
-    if letters or not letters_of(line):
-        return letters_of(line).startswith(letters)
+    letters = extract_letters(text)
+    if letters or not extract_letters(line):
+        return extract_letters(line).startswith(letters)
     # every line begins with an empty string, so texts without letters are compared as they are
     return text.strip() != "" and line.lstrip().startswith(text.strip())
 
 
-def letters_of(text: str) -> str:
+def extract_letters(text: str) -> str:
     """Return the letters and digits in lower case, which subwords and tokenizers keep."""
     # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())

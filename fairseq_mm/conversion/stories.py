@@ -30,7 +30,7 @@ from fairseq_mm.models._fairseq_stories import (
     options_of_weights,
 )
 from fairseq_mm.models._options import parse_flag, parse_flags, parse_layers
-from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, symbols_of
+from fairseq_mm.models._provenance import MODULE_NAME, STATE_KEY, Provenance, list_words
 from fairseq_mm.models.conv_story import ConvStoryConfig, ConvStoryModel
 
 # Options that the weights do not show, or not always. The values are the defaults of fairseq's
@@ -347,7 +347,7 @@ def _convert(
     projects_input: list[bool],
 ) -> tuple[ConvStoryModel, Conversion]:
     model = ConvStoryModel(Namespace(**options), *dictionaries, frozen_options)
-    source_words, target_words = map(symbols_of, dictionaries)
+    source_words, target_words = map(list_words, dictionaries)
     # with its dictionaries, the checkpoint generates without a data folder
     model.add_module(MODULE_NAME, Provenance(target_words, {}, 0, source_words))
     conversion = convert_weights(
@@ -425,7 +425,7 @@ def load_story_dictionaries(
         )
     for file, dictionary, expected in zip(files, dictionaries, types):
         if len(dictionary) != expected:
-            cause = _explain_size(symbols_of(dictionary), expected - dictionary.nspecial)
+            cause = _explain_size(list_words(dictionary), expected - dictionary.nspecial)
             raise UserError(
                 f"{file}: has {len(dictionary)} words (special symbols included), but {checkpoint} "
                 f"was trained with {expected}: {cause}."

@@ -43,7 +43,7 @@ from fairseq_mm.conversion.t5_vocabulary import (
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import t5_backbone
-from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, symbols_of
+from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, list_words
 from fairseq_mm.models.t5 import BASE, LARGE, SMALL, T5Config, T5Model
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
@@ -107,7 +107,7 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     content = subwords.files["sentencepiece.model"]
     dictionary = t5_dictionary(content, len(embedding), pieces_path, notes)
     task = VideoSummarizationTask.from_provenance(
-        symbols_of(dictionary), {}, 0, subwords=subwords.to_state()
+        list_words(dictionary), {}, 0, subwords=subwords.to_state()
     )
     defaults = config_defaults(T5Config)
     try:
@@ -325,7 +325,7 @@ def convert_t5_to_huggingface(
     embedding = weights[_EMBEDDINGS[0]]
     notes: list[str] = []
     expected = t5_dictionary(subwords.files["sentencepiece.model"], len(embedding), path, notes)
-    if symbols_of(expected) != provenance["words"]:
+    if list_words(expected) != provenance["words"]:
         raise UserError(
             f"{path}: its dictionary is not in the order of T5's vocabulary, which fairseq-mm "
             "convert keeps: there is no such model of Hugging Face's."

@@ -81,17 +81,16 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             inputs: Images, or features of all images.
             **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
-        if all(map(is_features, inputs)):
-            images: Any = iter(inputs)
-        else:
-            images = self.reader.read_features(inputs, **options)
+        are_features = all(map(is_features, inputs))
+        images: Any = iter(inputs) if are_features else self.reader.read_features(inputs, **options)
         if self.embedder is not None:
             images = self._embedded(images, options.get("batch_size") or _EMBEDDED)
         for position, features in enumerate(images):
             if isinstance(features, UserError):
-                yield features
+                yield features  # not raised: the other images can still be captioned
                 continue
-            if self.embedder is None:
+            # the reader has checked the dimension of its extractor, and the embedder the features
+            if are_features and self.embedder is None:
                 self.reader.check_dimension(features, position)
             yield Example(features=features.astype(np.float32))
 

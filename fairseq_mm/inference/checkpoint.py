@@ -34,7 +34,7 @@ from fairseq_mm.models._provenance import (
     are_same_subwords,
     decode_provenance,
     fingerprint,
-    symbols_of,
+    list_words,
 )
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
@@ -92,14 +92,12 @@ class LoadedModels:
                     "earlier checkpoint."
                 )
             model.make_generation_fast_()
+            # fairseq's replacement of `train` is a function within a function: not picklable
             model.train = _refuse_training
 
 
 def _refuse_training(mode: bool = True) -> None:
-    """Replace ``train`` of a model that was prepared for generation.
-
-    fairseq's own replacement is a function within a function, which cannot be pickled.
-    """
+    """Replace ``train`` of a model that was prepared for generation."""
     if mode:
         raise RuntimeError("cannot train a model that was prepared for inference")
 
@@ -205,8 +203,6 @@ class Checkpoint:
             "that it was trained with is not loaded (--user-dir DIR; in Python import it)."
         )
 
-    # Purpose of the model ------------------------------------------------------------------------
-
     @property
     def task_class(self) -> Any:
         """Task that generates with the model: the task of its training, or the task of prompts for
@@ -243,7 +239,7 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """Kind of the texts: ``captions``, ``vectors`` (of embeddings), ``prompts`` (stories of
+        """Kind of the results: ``captions``, ``vectors`` (of embeddings), ``prompts`` (stories of
         prompts and language models), ``albums`` (visual stories) or ``summaries``; empty for tasks
         of other packages."""
         if self.command == "tell":
@@ -306,12 +302,10 @@ class Checkpoint:
         """First twelve digits of the file's SHA-256, by which vector stores name the checkpoint."""
         return compute_sha256(self.path)[:12]
 
-    # Record of the training data -----------------------------------------------------------------
-
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """Record of the training data, see :func:`fairseq_mm.models._provenance.decode_provenance`;
-        of a model without a record, the vocabulary of its data folder.
+        """Record of the training data, see :func:`fairseq_mm.models._provenance.decode_provenance`.
+        For a model without a record, the vocabulary of its data folder.
 
         Raises:
             UserError: if the record is malformed, or there is neither a record nor a data folder.
@@ -326,7 +320,7 @@ class Checkpoint:
         if self.input_kind == "prompts" and self.data is not None:
             return self._vocabularies_of_text(self.data)
         if self.input_kind == "videos" and self.data is not None:
-            words = symbols_of(load_dictionary(os.path.join(self.data, f"dict.{SOURCE}.txt")))
+            words = list_words(load_dictionary(os.path.join(self.data, f"dict.{SOURCE}.txt")))
             subwords = Subwords.load(pathlib.Path(self.data))
             return {
                 "words": words,
@@ -353,7 +347,7 @@ class Checkpoint:
         sides = [getattr(self.cfg.task, f"{side}_lang", None) for side in ("target", "source")]
         # folders of language models have one dictionary without a language's name
         names = [f"dict.{side}.txt" for side in sides] if all(sides) else ["dict.txt"]
-        words, *others = [symbols_of(load_dictionary(os.path.join(data, name))) for name in names]
+        words, *others = [list_words(load_dictionary(os.path.join(data, name))) for name in names]
         source = others[0] if others else None
         return {"words": words, "source_words": source, "extractor": {}, "feature_dim": 0}
 
@@ -428,8 +422,6 @@ class Checkpoint:
                 )
         self.task_class.check_ensemble_states(self.path, self.state, other.path, other.state)
 
-    # Task and model ------------------------------------------------------------------------------
-
     def build(self, device: Optional[str] = None) -> LoadedModels:
         """Build the task and the model, see :func:`build_models`."""
         return build_models([self], device)
@@ -469,7 +461,7 @@ class Checkpoint:
         """Build the model with its weights, in evaluation mode.
 
         Args:
-            task: Task that builds the model: of :meth:`build_task`, or of a data folder.
+            task: Task that builds the model, from :meth:`build_task` or with a data folder.
 
         Raises:
             UserError: if the weights do not fit the architecture or the task.
@@ -488,15 +480,14 @@ class Checkpoint:
 
     @cached_property
     def _model_cfg(self) -> Any:
-        """Config of the model without the files that its training began with: the checkpoint
-        contains their weights."""
+        """Config of the model without the files that its training began with."""
+        # the checkpoint contains the weights of these files, which may be gone
         cfg = self.cfg.model
         if getattr(cfg, "pretrained_checkpoint", None):
             with open_dict(cfg):
                 cfg.pretrained_checkpoint = f"{cfg.pretrained_checkpoint} (carried)"
         if self.has_provenance:
             return cfg
-        # BART asks for options that a configuration would lose
         options = dict(cfg)
         for name in ("encoder_embed_path", "decoder_embed_path"):
             if options.get(name):
@@ -531,7 +522,7 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
     first, *others = checkpoints
     for other in others:
         first.check_ensemble(other)
-    # the models of an ensemble share one task: check_ensemble has compared all that it holds
+    # one task for all models: check_ensemble has compared vocabularies, subwords and features
     task = first.build_task()
     builder = _TextModelBuilder(task) if first.task_class is HierarchicalStoryTask else task
     return LoadedModels(
@@ -546,8 +537,8 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
 
 
 class _TextModelBuilder:
-    """Stand-in for fairseq's ``translation`` and ``language_modeling``, with what ``build_model``
-    of their models needs: the dictionaries."""
+    """Task for building models of fairseq's ``translation`` and ``language_modeling``; it has the
+    dictionaries that their ``build_model`` reads."""
 
     def __init__(self, task: HierarchicalStoryTask) -> None:
         self.target_dictionary = self.dictionary = task.target_dictionary
@@ -567,7 +558,7 @@ def usable_device(name: Optional[str]) -> torch.device:
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.empty(0, device=name).device
-        # PyTorch takes this name for a device like any other, and fails at the first product
+        # PyTorch accepts this name, but tensors on the device have no values
         if device.type == "meta":
             raise UserError("device meta: has no memory, and computes nothing.")
         return device
@@ -577,12 +568,9 @@ def usable_device(name: Optional[str]) -> torch.device:
 
 
 def _read_fairseq_file(path: str) -> dict[str, Any]:
-    """Read a checkpoint as fairseq does, onto the CPU.
-
-    The repairs of fairseq guard this way of loading: pickled code is refused, as are options that
-    fairseq would evaluate.
-    """
+    """Read a checkpoint as fairseq does, onto the CPU."""
     try:
+        # guarded by compat.loading, which refuses pickled code, and options that are code
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
         _unify_sections(state["cfg"])
         names = [state["cfg"][section]["_name"] for section in ("task", "model")]
@@ -600,8 +588,7 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
 
 
 def _unify_sections(cfg: Any) -> None:
-    """Turn the options of task and model, which fairseq's older tasks and models leave in a
-    namespace, into config sections."""
+    """Convert the namespaces that older tasks and models of fairseq leave to config sections."""
     with open_dict(cfg):
         for name in ("task", "model"):
             if isinstance(cfg[name], Namespace):

@@ -1,4 +1,4 @@
-"""Which files a user's checkpoint argument names.
+"""Finds the files of the checkpoints that a user names.
 
 This module imports neither torch nor fairseq, so that a missing checkpoint is refused at once.
 """

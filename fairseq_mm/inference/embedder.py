@@ -26,7 +26,7 @@ from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import ImageReader, list_of_several
-from fairseq_mm.models._provenance import symbols_of
+from fairseq_mm.models._provenance import list_words
 
 _SENTENCES = 128  # at once
 
@@ -105,7 +105,7 @@ class Embedder(Picklable, ImageReader):
             return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
         for position, rows in enumerate(features):
             self.check_dimension(rows, position)
-        # stores may hold float16, which the CPU multiplies slowly or not at all
+        # stores may have float16, which a CPU multiplies slowly, and with PyTorch 1.12 not at all
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
         return vectors.float().cpu().numpy()
@@ -122,7 +122,7 @@ class Embedder(Picklable, ImageReader):
             [n, K] float32, in the order of the sentences.
         """
         dictionary = self.task.target_dictionary
-        # sentences of similar length need less padding, which recurrent models compute, too
+        # sentences of similar length need less padding, on which recurrent models spend time, too
         order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
         vectors = np.empty((len(sentences), self.models[0].embed_dim), dtype=np.float32)
         for start in range(0, len(order), _SENTENCES):
@@ -196,12 +196,12 @@ class Embedder(Picklable, ImageReader):
 
 def get_tokenizer(dictionary: Any) -> Callable[[str], list[str]]:
     """Return a function that splits detokenized text into words as a dictionary has them."""
-    words = symbols_of(dictionary)
+    words = list_words(dictionary)
     tokenize = CaptionTokenizer(
         keep_case=any(word != word.lower() for word in words), keep_punctuation=True
     )
 
-    # a mark that the model does not know was left out when it was trained
+    # a punctuation mark outside the vocabulary was left out in training; a word is an error
     def words_of_text(text: str) -> list[str]:
         words = tokenize(text)
         return [word for word in words if word in dictionary or any(map(str.isalnum, word))]

@@ -1,5 +1,5 @@
-"""The features that a checkpoint was trained on: its extractor's weights, and other features beside
-them."""
+"""Checks of features against a checkpoint's training features, and the search for the weights of
+its extractor."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ def check_store_extractor(
         raise UserError(
             f"{path}: features have dimension {dim}, but {file} was trained on {feature_dim}."
         )
-    # features without a record are taken on trust, as imported ones often are
+    # stores that were imported often have no record of their extractor
     if not identity.get("extractor") or not attributes.get("extractor"):
         return
     if all(name in identity and name in attributes for name in IDENTITY):
@@ -117,7 +117,7 @@ def check_store_extractor(
             given_by=path,
         )
         return
-    # an imported store may record anything
+    # an imported store may record only some of the fields, in any form
     for name in IDENTITY:
         ours, theirs = identity.get(name), attributes.get(name)
         if name in identity and name in attributes and ours != theirs:

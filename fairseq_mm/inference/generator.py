@@ -73,8 +73,8 @@ class Generator(Picklable):
         self.prompt_generator = prompt_generator
         self.processor = build_processor(loaded, options)
         loaded.prepare_for_generation()
-        # an ensemble can be no longer than its model with the fewest positions;
-        # </s> takes one of them
+        # texts can be no longer than the model of an ensemble with the fewest positions allows,
+        # and </s> takes one of the positions
         self.max_len = min(model.max_decoder_positions() for model in self.models) - 1
 
     def __repr__(self) -> str:
@@ -112,15 +112,16 @@ class Generator(Picklable):
                     f"vocabulary, where `no_repeat_ngram_size` is 1, but is {config.min_len}."
                 )
         self._encode_prefix(config)
-        # what the task refuses is said before inputs are read
+        # built here, so that an option that the task refuses is reported before inputs are read
         self._fairseq_generator(config, "text")
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
         """Return fairseq's generator of a configuration; the last one is reused."""
+        # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             with float32_by_default():
-                # `config` builds it to check the options, and `stream` then takes the same
+                # a number for the stream: the seed of a sample is a list of integers
                 generator = self.task.generator_for(
                     self.models, config, stream=STREAMS.index(stream)
                 )
@@ -172,11 +173,7 @@ class Generator(Picklable):
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """Read all inputs.
-
-        Raises:
-            UserError: if an input cannot be read; the message names the first.
-        """
+        """Read all inputs; the error of an unreadable input names the first."""
         examples = []
         reading = {} if reading is None else reading
         if not isinstance(reading, Mapping):
@@ -195,11 +192,7 @@ class Generator(Picklable):
         return examples
 
     def _size_of_batches(self, batch_size: Optional[int]) -> int:
-        """Return the given batch size, or the processor's default.
-
-        Raises:
-            UserError: if it is below 1.
-        """
+        """Return the given batch size, or the processor's default."""
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
         batch_size = typed_option("batch_size", batch_size, int)
@@ -296,7 +289,7 @@ class Generator(Picklable):
                 generator, self.models, sample, prefix_tokens=prefix
             )
         ordered: dict[int, list[Hypothesis]] = {}
-        # fairseq sorts the sentences of a batch by length; `item` says where each came from
+        # `collate` sorts the batch by the length of its sources; `item` has the original positions
         for position, hypotheses in zip(sample["item"].tolist(), finalized):
             ordered[position] = [
                 self._build_hypothesis(best, examples[position], indices[position])
@@ -321,11 +314,7 @@ class Generator(Picklable):
         )
 
     def _encode_prefix(self, config: GenerationConfig) -> Optional[torch.Tensor]:
-        """``[p]`` tokens that every text begins with.
-
-        Raises:
-            UserError: if a word is not in the vocabulary, or there are too many.
-        """
+        """Return the tokens [p] that every text begins with, or None."""
         words = (config.prefix or "").split()
         if not words:
             return None
@@ -343,7 +332,7 @@ class Generator(Picklable):
             raise UserError(f"prefix {config.prefix!r}: {error}") from None
 
     def encode(self, text: str) -> torch.Tensor:
-        """``[t]`` target tokens of a text, ``</s>`` included; unknown words are an error.
+        """Return the target tokens [t] of a text, with ``</s>``.
 
         Raises:
             UserError: if a word is not in the vocabulary.
@@ -456,24 +445,16 @@ class Generator(Picklable):
 
 
 def _without_iterator(inputs: Any) -> Any:
-    """Return a list in the place of an iterator, which could be read once only."""
+    """Return a list instead of an iterator, which can be read only once."""
     # an open file iterates over its lines, but is one input
     is_file = hasattr(inputs, "read")
     return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
 
 
 def _as_list(name: str, values: Any, expected: str) -> list[Any]:
-    """Return the values of an argument as a list.
-
-    Args:
-        name: Name of the argument.
-        values: Its value.
-        expected: Description of a right value, for the message.
-
-    Raises:
-        UserError: if it cannot be iterated over, as an array without dimensions.
-    """
+    """Return the values of an argument as a list; ``expected`` describes it in the message."""
     try:
+        # an array without dimensions has __iter__, but raises a TypeError
         iterator = iter(values)
     except TypeError:
         shown = reprlib.repr(values)
@@ -484,11 +465,7 @@ def _as_list(name: str, values: Any, expected: str) -> list[Any]:
 
 
 def _check_indices(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
-    """Return the indices of the inputs as plain integers; by default their positions.
-
-    Raises:
-        UserError: if one is no integer.
-    """
+    """Return the indices of the inputs as plain integers; by default their positions."""
     if indices is None:
         return range(count)
     if isinstance(indices, torch.Tensor):

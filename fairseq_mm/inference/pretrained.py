@@ -12,7 +12,7 @@ from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.structured_captioner import StructuredCaptioner
 from fairseq_mm.inference.structured_loading import load_structured_captioner
-from fairseq_mm.models._provenance import fingerprint, symbols_of
+from fairseq_mm.models._provenance import fingerprint, list_words
 
 
 @float32_by_default()
@@ -103,7 +103,7 @@ def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> N
     file = models.files[0]
     if models.source_dictionary is None:
         raise UserError(f"{file}: is a language model, which needs no prompt model.")
-    generated, read = symbols_of(prompt_models.dictionary), symbols_of(models.source_dictionary)
+    generated, read = list_words(prompt_models.dictionary), list_words(models.source_dictionary)
     if generated != read:
         raise UserError(
             f"{prompt_models.files[0]}: has a vocabulary of {len(generated)} words (fingerprint "

@@ -174,12 +174,12 @@ class Processor(Generic[Input]):
         return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=self.source_pad)
 
     def encode(self, text: str) -> torch.Tensor:
-        """``[t]`` target tokens of a text, ``</s>`` included.
+        """Return the target tokens [t] of a text, with ``</s>``.
 
         Raises:
             UserError: if a word is not in the vocabulary.
         """
-        # encode_words adds no end: fairseq's own encode_line would add unknown words silently
+        # not fairseq's encode_line: it would add unknown words to the dictionary
         end = torch.tensor([self.dictionary.eos()])
         return torch.cat([encode_words(self.dictionary, self.tokenize(text)), end])
 

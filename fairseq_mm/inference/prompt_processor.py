@@ -118,7 +118,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
             )
         words = words[:limit]
         tokens = [dictionary.index(word) for word in words]
-        # special symbols that somebody writes are words that are not known
+        # if somebody writes "<pad>" or "</s>", it is an unknown word, not the special symbol
         tokens = [dictionary.unk() if i < dictionary.nspecial else i for i in tokens]
         unknown = [word for word, i in zip(words, tokens) if i == dictionary.unk()]
         if len(unknown) == len(words):

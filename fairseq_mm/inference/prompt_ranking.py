@@ -1,10 +1,10 @@
-"""Which of several stories of a prompt is most its own.
+"""Ranks several stories of one prompt by how well they fit it.
 
-Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018, section 5.5: a story is scored
-under its own prompt and under 9 others; ranking counts how often its own is the likeliest. Here the
-stories of one prompt are ordered by how much likelier they are under it than under the likeliest of
-the others, in nats a token: above 0 the own prompt ranks first. The paper orders stories so for its
-Figure 7, "the relevance of the kth best story to a given prompt", by no rule that it states.
+Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018, section 5.5, scores a story
+under its own prompt and under 9 others. Here, the stories of one prompt are ranked by their
+log-likelihood under the prompt minus the highest log-likelihood under another prompt, in nats per
+token. The paper ranks stories for its Figure 7, "the relevance of the kth best story to a given
+prompt", but does not state its rule.
 """
 
 from collections.abc import Iterable, Sequence

@@ -183,7 +183,7 @@ class ImageReader(MediaReader):
                 waiting, following = following, submit(start + batch_size)
                 decoded = [future.result() for future in waiting]
                 readable = [pixels for pixels in decoded if not isinstance(pixels, UserError)]
-                # an unreadable image is no part of the batch, but keeps its place in the output
+                # unreadable images are not part of the batch, but keep their places in the output
                 rows: Iterator[Any] = iter(extractor.rows_of_each(readable))
                 for pixels in decoded:
                     yield pixels if isinstance(pixels, UserError) else next(rows)
@@ -269,7 +269,6 @@ class VideoReader(MediaReader):
         # How2's features name their network, but record no weights file
         if "weights" in self.identity:
             return super()._build_extractor()
-        # as How2's features are published
         name = str(self.identity["extractor"])
         if self.weights is None:
             raise UserError(
@@ -301,16 +300,14 @@ class VideoReader(MediaReader):
             UserError: if the extractor cannot be rebuilt, or the video cannot be read; the message
                 does not name the video.
         """
-        # a clip is 16 frames, so that a batch of clips takes as much memory as a batch of images
         size = batch_size or (8 if self.device.type == "cpu" else 64)
         return self.extractor.first_clips(video, self.max_frames, batch_size=size, **options)
 
 
 @contextlib.contextmanager
 def _any_size_allowed() -> Iterator[None]:
-    """Lift Pillow's size limit while threads read images, because each reading lifts and restores
-    it for all threads.
-    """
+    """Lift Pillow's size limit while threads read images."""
+    # each reading lifts the limit and restores it for all threads, whatever they read
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None
     try:

@@ -127,10 +127,10 @@ class StructuredCaptioner(Picklable):
         decoder.prepare_for_generation()
         self.tags = decoder.task.structure_dictionary
         self._check_tags()
-        # the two models may have been trained with dictionaries of another order or size
+        # the dictionaries of the two models may differ in order and size; if the embedding lacks a
+        # word of the decoder, it reads <unk>
         theirs = embedder.task.target_dictionary
         symbols = decoder.task.target_dictionary.symbols
-        # what the embedding reads for each word of the decoder
         self._embedded_word = [theirs.index(symbol) for symbol in symbols]
         self.word_vectors = self._embed_words()
 
@@ -224,13 +224,7 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Generate the token indices of each image's candidates, by pair.
-
-        Args:
-            conditions: [B, C, K].
-            draws: P pairs.
-            search: Beam, batch size and maximum length.
-        """
+        """Generate each image's candidates from conditions [B, C, K], as token indices by pair."""
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)
         rows = [tags[pair] for pair in range(P)]
@@ -266,14 +260,7 @@ class StructuredCaptioner(Picklable):
         draws: Draws,
         search: StructuredSearch,
     ) -> list[list[ScoredCaption]]:
-        """Return the best candidates of each image.
-
-        Args:
-            images: [B, K] of unit length.
-            written: Candidates of each image, by pair.
-            draws: The pairs.
-            search: Weights, and number of captions to keep.
-        """
+        """Return the best candidates of each image [B, K], of the candidates by pair."""
         place_of = {
             tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))
         }
@@ -284,8 +271,8 @@ class StructuredCaptioner(Picklable):
         log_probs = self.language_model.log_probs(sentences)
         ranked = []
         for image, candidates in zip(images, written):
-            # if several pairs gave a sentence, keep the first
-            # reversed, because the last entry of a key wins in a dictionary
+            # reversed, because the last entry of a key wins in a dictionary: of several pairs with
+            # one sentence, the first is kept
             pair_of = {tokens: pair for pair, tokens in reversed(list(enumerate(candidates)))}
             pairs = sorted(pair_of.values())
             places = [place_of[candidates[pair]] for pair in pairs]

@@ -120,11 +120,7 @@ def _embed(lines: Sequence[str], embedder: Embedder) -> np.ndarray:
 
 
 def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
-    """``[num_lines, K]`` of the items ``train:0``, ``train:1``, ... of a feature store.
-
-    Raises:
-        UserError: if it has vectors of another model, or not of all lines or of others.
-    """
+    """Read the items ``train:0``, ``train:1``, ... of a feature store, [num_lines, K]."""
     store = FeatureStore(path)
     embedder.check_vectors(store.attributes, store.dim, what=path)
     number = sum(key.startswith("train:") for key in store.ids)

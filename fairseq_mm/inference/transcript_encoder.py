@@ -51,7 +51,7 @@ class TranscriptEncoder:
     def __init__(self, task: Any, file: str) -> None:
         self.task = task
         self.file = file
-        # asked of the dataset of the training, which reserves positions for the ends itself
+        # from the training's dataset, which knows how many positions the ends take
         self.limit: int = self._with_ends([]).limit
         self.tokenizer: str = task.tokenizer or default_tokenizer(task.subwords.kind)
         self._known = frozenset(task.source_dictionary.symbols)

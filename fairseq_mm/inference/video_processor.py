@@ -104,11 +104,7 @@ class VideoProcessor(Processor[AnyInput]):
                 )
 
     def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
-        """Split an input into video and transcript.
-
-        Raises:
-            UserError: if a part that the models need is missing, or they do not read a given part.
-        """
+        """Split an input into video and transcript, and check that the models read both."""
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):
             value = {"video" if self.reader.reads_video else "transcript": value}  # type: ignore[misc]
@@ -134,7 +130,7 @@ class VideoProcessor(Processor[AnyInput]):
                 f"features must be [frames, {self.reader.feature_dim}], but are "
                 f"{list(video.shape)}."
             )
-        # training truncates, too; models have no positions beyond
+        # as in training; the models have no positions for more frames
         return video[: self.reader.max_frames].astype(np.float32)
 
     def tokenize(self, text: str) -> str:

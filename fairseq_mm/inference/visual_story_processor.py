@@ -99,7 +99,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
                     f"{list(rows.shape)}."
                 )
         x = np.zeros((NUM_IMAGES, R, D), dtype=np.float32)
-        # zeros alone would not do: an image can have features of zero
+        # zeros do not identify a missing image: an existing image can have features of zero
         missing = np.ones((NUM_IMAGES, R), dtype=bool)
         for place, rows in enumerate(features):
             if rows is not None:

@@ -22,7 +22,7 @@ MODULE_NAME = "data_version"
 STATE_KEY = f"{MODULE_NAME}._extra_state"
 
 
-def symbols_of(dictionary: Dictionary) -> list[str]:
+def list_words(dictionary: Dictionary) -> list[str]:
     """Return the symbols of a fairseq dictionary without the special symbols, in index order."""
     return dictionary.symbols[dictionary.nspecial :]
 
@@ -62,7 +62,7 @@ class Provenance(nn.Module):
     """Module that refuses weights which were trained with another dictionary or extractor.
 
     Args:
-        words: Words of the target dictionary, see :func:`symbols_of`.
+        words: Words of the target dictionary, see :func:`list_words`.
         extractor: Attributes of the feature store that identify the extractor; empty if they are
             unknown, or there are no images.
         feature_dim: Dimension of the features; 0 without images.
@@ -99,10 +99,10 @@ class Provenance(nn.Module):
         """Build the record of a task; ``has_source`` is True if the model reads a source text."""
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
-            symbols_of(task.target_dictionary),
+            list_words(task.target_dictionary),
             getattr(task, "feature_attributes", {}),
             feature_dim,
-            symbols_of(task.source_dictionary) if has_source else None,
+            list_words(task.source_dictionary) if has_source else None,
             getattr(task, "rows_per_image", None),
             getattr(task, "subwords_state", None),
             getattr(task, "max_frames", None) if feature_dim else None,

@@ -42,7 +42,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import MODULE_NAME, Provenance, symbols_of
+from fairseq_mm.models._provenance import MODULE_NAME, Provenance, list_words
 from fairseq_mm.modules.additive_attention import CoverageAttention
 from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
 from fairseq_mm.modules.packed_rnn import SkippingLSTM
@@ -248,7 +248,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         encoder = PointerGeneratorEncoder(dictionary, embedding, cfg.hidden_dim, cfg.dropout)
         decoder = PointerGeneratorDecoder(dictionary, embedding, cfg)
         model = cls(encoder, decoder)
-        words = symbols_of(dictionary)
+        words = list_words(dictionary)
         subwords = getattr(task, "subwords_state", None)
         # the folder may have features of videos, of which this model knows nothing
         model.add_module(MODULE_NAME, Provenance(words, {}, 0, words, subwords=subwords))

@@ -46,7 +46,7 @@ from fairseq_mm.models._log_bilinear import (
 )
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import Provenance, symbols_of
+from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.modules.linear import ContextWindow
 
 
@@ -163,12 +163,12 @@ class ScNlmModel(LogBilinearModel):
         )
         decoder = FactoredDecoder(task.target_dictionary, cfg)
         provenance = Provenance(
-            symbols_of(task.target_dictionary),
+            list_words(task.target_dictionary),
             task.feature_attributes,
             task.feature_dim,
             # The dictionary of tags is recorded as the source dictionary: other tags would be other
             # inputs.
-            symbols_of(tags),
+            list_words(tags),
         )
         return cls(encoder, decoder, provenance)
 

@@ -31,7 +31,7 @@ from fairseq_mm.models._backbone_weights import check_t5_weights
 from fairseq_mm.models._bases import LoadStateDictMixin
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
-from fairseq_mm.models._provenance import Provenance, symbols_of
+from fairseq_mm.models._provenance import Provenance, list_words
 from fairseq_mm.models._t5_stack import T5Decoder, T5Encoder
 
 FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
@@ -119,7 +119,7 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def build_model(cls, cfg: T5Config, task: Any) -> "T5Model":
         check_t5_options(T5Config, cfg, task)
         encoder, decoder = build_t5_parts(cfg, task, T5Encoder, T5Decoder)
-        words = symbols_of(task.target_dictionary)
+        words = list_words(task.target_dictionary)
         subwords = getattr(task, "subwords_state", None)
         return cls(encoder, decoder, Provenance(words, {}, 0, words, subwords=subwords))
 

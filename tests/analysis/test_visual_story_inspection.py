@@ -20,7 +20,7 @@ from fairseq_mm.analysis.visual_story_inspection import (
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.generator import Generator
-from fairseq_mm.models._provenance import symbols_of
+from fairseq_mm.models._provenance import list_words
 from fairseq_mm.tasks.visual_storytelling import VisualStorytellingTask
 
 SENTENCES = [["a", "dog", "runs"], ["a", "zebra"], ["snow"], ["the", "big", "cat", "sits"], ["on"]]
@@ -28,7 +28,7 @@ TARGETS = "a dog runs <sent> a zebra <sent> snow <sent> the big cat sits <sent> 
 
 
 def generator_of(model, *, dim=5, rows=1):
-    words = symbols_of(visual_story_task().target_dictionary)
+    words = list_words(visual_story_task().target_dictionary)
     task = VisualStorytellingTask.from_provenance(words, {}, dim, rows_per_image=rows)
     files, device = ["toy.pt"], torch.device("cpu")
     return Generator(LoadedModels(task, [model], files, ["toy"], {}, dim, device))

@@ -10,8 +10,8 @@ from toy_data import run_fairseq
 
 import fairseq_mm
 from fairseq_mm import errors
-from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.evaluated_options import check_values
+from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.errors import UserError
 
 NAMES = (

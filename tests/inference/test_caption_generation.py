@@ -522,12 +522,12 @@ def test_an_unknown_device_is_refused(trained):
 
 
 def test_the_dictionary_is_rebuilt_with_the_same_numbers():
-    from fairseq_mm.models._provenance import symbols_of
+    from fairseq_mm.models._provenance import list_words
     from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 
     words = ["dog", "<unk>", "a"]  # a dictionary may have the text <unk> as a word
     task = MultimodalCaptioningTask.from_provenance(words, {"extractor": "drawn"}, 5)
-    assert symbols_of(task.target_dictionary) == words
+    assert list_words(task.target_dictionary) == words
     assert [task.target_dictionary[i] for i in (4, 6)] == ["dog", "a"]
     model = build_model("m_rnn_tiny", task)
     assert decode_provenance(model.state_dict()[STATE_KEY])["extractor"] == {"extractor": "drawn"}

@@ -14,7 +14,7 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, load_models
 from fairseq_mm.metrics.result_card import file_hash
-from fairseq_mm.models._provenance import STATE_KEY, symbols_of
+from fairseq_mm.models._provenance import STATE_KEY, list_words
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,8 @@ def test_a_story_model_brings_its_dictionaries_and_weights(story, tmp_path):
     loaded = load_models(tmp_path, device="cpu")
     assert loaded.files == [str(tmp_path / "checkpoint_best.pt")]
     assert loaded.architectures == ["conv_story_tiny"]
-    assert symbols_of(loaded.dictionary) == list(dict.fromkeys(STORY_WORDS))
-    assert symbols_of(loaded.source_dictionary) == SOURCE_WORDS
+    assert list_words(loaded.dictionary) == list(dict.fromkeys(STORY_WORDS))
+    assert list_words(loaded.source_dictionary) == SOURCE_WORDS
     assert not loaded.are_language_models
     assert not loaded.models[0].training
     saved = torch.load(story)["model"]
@@ -90,7 +90,7 @@ def test_a_model_of_fairseqs_own_takes_the_dictionaries_of_its_folder(tmp_path):
     loaded = load_models(path, data=data, device="cpu")
     for found, side in ((loaded.source_dictionary, "source"), (loaded.dictionary, "target")):
         lines = (data / f"dict.wp_{side}.txt").read_text().splitlines()
-        assert symbols_of(found) == [line.split()[0] for line in lines]
+        assert list_words(found) == [line.split()[0] for line in lines]
     saved = torch.load(path)["model"]
     assert torch.equal(
         loaded.models[0].state_dict()["decoder.fc_out.weight"], saved["decoder.fc_out.weight"]

@@ -11,8 +11,8 @@ from toy_data import PACKAGE, run_fairseq
 from toy_story_models import FUSION, make_story_folder
 from toy_text_models import save_text_model
 
-from fairseq_mm.errors import UserError, _message_of
-from fairseq_mm.models._provenance import symbols_of
+from fairseq_mm.errors import UserError, _find_message
+from fairseq_mm.models._provenance import list_words
 
 TASK = ("--task", "hierarchical_story")
 POSITIONS = ("--max-source-positions", "40", "--max-target-positions", "44")
@@ -135,7 +135,7 @@ def test_prompts_that_are_typed(monkeypatch, capsys, whole, story, tmp_path):
 @pytest.mark.parametrize("side", ["wp_source", "wp_target"])
 def test_binaries_of_another_dictionary(data, tmp_path, side):
     path = data / f"dict.{side}.txt"
-    save_words(symbols_of(dictionary_of(path))[:3], path)
+    save_words(list_words(dictionary_of(path))[:3], path)
     message = (
         rf"train|valid\.wp_source-wp_target\.{side}\.bin has the word number \d+, but the dict"
     )
@@ -183,7 +183,7 @@ def changed_dictionaries():
 @pytest.mark.parametrize(("side", "change", "message"), changed_dictionaries())
 def test_dictionaries_that_do_not_fit(monkeypatch, data, story, tmp_path, side, change, message):
     path = data / f"dict.{side}.txt"
-    save_words(change(symbols_of(dictionary_of(path))), path)
+    save_words(change(list_words(dictionary_of(path))), path)
     arguments = (data, *TASK, "--path", story, "--gen-subset", "valid", "--cpu")
     with pytest.raises(UserError, match=message):
         run_fairseq(monkeypatch, "generate", *arguments)
@@ -268,7 +268,7 @@ def test_a_run_is_not_resumed_with_other_options(whole, story, tmp_path):
     ):
         with pytest.raises(Exception, match="Cannot load model parameters") as caught:
             train(whole, tmp_path / "ck", "--restore-file", story, *options)
-        message = _message_of(caught.value)
+        message = _find_message(caught.value)
         assert re.match(rf"its weights do not fit --arch conv_story_\w+: .*{found}", message)
         assert message.endswith("; the checkpoint was trained with other options.")
         assert "\n" not in message
