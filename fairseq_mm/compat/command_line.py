@@ -23,11 +23,7 @@ _MISSING = "???"
 
 
 def explain_arguments() -> None:
-    """Refuse unknown names and a missing ``--task`` in one line, with suggestions.
-
-    This applies to commands with this package as ``--user-dir``. Needed until fairseq suggests
-    names itself.
-    """
+    """Refuse unknown names and a missing ``--task`` in one line, with suggestions."""
     from fairseq import options
 
     original = options.parse_args_and_arch
@@ -63,9 +59,7 @@ def is_generate() -> bool:
 def repair_output_of_generate() -> None:
     """Write the log of ``fairseq-generate``, which has the settings of its search, to its output.
 
-    fairseq calls ``logging.basicConfig`` for this, but one of its modules has configured the log on
-    import, so that the call does nothing. Handlers of a program that calls fairseq stay. Needed
-    until no module of fairseq configures the log.
+    Handlers of a program that calls fairseq stay.
     """
     from fairseq_cli import generate
 
@@ -76,9 +70,11 @@ def repair_output_of_generate() -> None:
         if not names_ours(cfg):
             return original(cfg)
         check_sampling(getattr(cfg, "generation", cfg))
+        # fairseq calls logging.basicConfig for its output, which does nothing if there is a
+        # handler: one of its modules has configured the log on import
         root = logging.getLogger()
         handlers, level = list(root.handlers), root.level
-        if all(_is_of_basic_config(handler) for handler in handlers):
+        if all(type(x) is logging.StreamHandler and x.stream is sys.stderr for x in handlers):
             root.handlers.clear()
         try:
             return original(cfg)
@@ -87,10 +83,6 @@ def repair_output_of_generate() -> None:
             root.setLevel(level)
 
     generate.main = main
-
-
-def _is_of_basic_config(handler: logging.Handler) -> bool:
-    return type(handler) is logging.StreamHandler and handler.stream is sys.stderr
 
 
 def check_sampling(options: Any) -> None:
@@ -115,12 +107,15 @@ def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoRet
     if match is None:
         error(message)
         raise SystemExit(EXIT_STATUS)
+    # argparse joins the names of one option by slashes: --arch/-a
     option, name = match[1].partition("/")[0], match[2]
     action = next(action for action in parser._actions if option in action.option_strings)
     near = difflib.get_close_matches(name, list(action.choices or ()), n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"{parser.prog} --help lists them."
     if not near and option == "--arch":
-        hint = _our_models()
+        from fairseq.models import MODEL_REGISTRY
+
+        hint = f"the plugin's models are {_ours(MODEL_REGISTRY)}."
     elif not near and option == "--task":
         hint = _our_tasks()
     parser.exit(EXIT_STATUS, f"{parser.prog}: {option}: there is no {name!r}: {hint}\n")
@@ -146,12 +141,6 @@ def _our_tasks() -> str:
     return f"The plugin's tasks are {_ours(TASK_REGISTRY)}."
 
 
-def _our_models() -> str:
-    from fairseq.models import MODEL_REGISTRY
-
-    return f"the plugin's models are {_ours(MODEL_REGISTRY)}."
-
-
 def _ours(registry: Any) -> str:
     return ", ".join(sorted(name for name, kind in registry.items() if is_ours(kind)))
 
@@ -159,19 +148,18 @@ def _ours(registry: Any) -> str:
 def check_hydra_recipe() -> None:
     """Check that the command line gives all values that are ``???`` in a recipe.
 
-    fairseq fills such values: its defaults are set before hydra reads the recipe, or are merged
-    into it later, and ``???`` replaces no value. Without ``checkpoint.finetune_from_model``, a run
-    would train from random weights. In addition, hydra shortens the traceback of every error; if
-    ``HYDRA_FULL_ERROR`` is set, it raises the error, and :func:`.errors.report_on_exit` prints one
-    line. Needed until fairseq merges recipes over defaults by hydra's defaults list.
+    fairseq fills such values with its defaults: without ``checkpoint.finetune_from_model``, a run
+    would train from random weights.
 
     Raises:
         UserError: naming the missing options, in a run of fairseq-hydra-train.
     """
     from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
 
     if not HydraConfig.initialized():
         return
+    # else hydra prints a traceback of its own and exits, and errors.report_on_exit sees no error
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     run = HydraConfig.get()
     given = {
@@ -179,9 +167,13 @@ def check_hydra_recipe() -> None:
         for key, _, value in (override.partition("=") for override in run.overrides.task)
         if value != _MISSING
     }
+    # the merged config shows nothing: fairseq's defaults have replaced ??? in it
     recipe = _recipe_file(str(run.job.config_name))
+    content = OmegaConf.to_container(OmegaConf.load(recipe)) if recipe else {}
     missing = [
-        key for key in _missing_in(recipe) if not any(f"{key}.".startswith(f"{g}.") for g in given)
+        key
+        for key in _missing_keys(content, "")
+        if not any(f"{key}.".startswith(f"{group}.") for group in given)
     ]
     if missing:
         raise UserError(
@@ -199,14 +191,6 @@ def _recipe_file(name: str) -> str:
         if source.scheme() == "file" and os.path.isfile(file):
             return file
     return ""
-
-
-def _missing_in(recipe: str) -> list[str]:
-    from omegaconf import OmegaConf
-
-    if not recipe:
-        return []
-    return list(_missing_keys(OmegaConf.to_container(OmegaConf.load(recipe)), ""))
 
 
 def _missing_keys(section: Any, prefix: str) -> Iterator[str]:

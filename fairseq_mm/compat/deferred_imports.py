@@ -29,17 +29,13 @@ def enable() -> None:
 
 
 class _Deferred:
-    """Function of a module that is imported when the function is called.
-
-    Args:
-        module: Name of the module.
-        name: Name of the function, with dots between attributes.
-    """
+    """Function of a module that is imported when the function is called."""
 
     def __init__(self, module: str, name: str) -> None:
         self._place = (module, name)
 
     def __getattr__(self, name: str) -> "_Deferred":
+        # copy, pickle and inspect look for such methods, and would find a function for each
         if name.startswith("__"):
             raise AttributeError(name)
         module, path = self._place

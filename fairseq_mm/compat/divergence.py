@@ -9,12 +9,7 @@ from fairseq_mm.errors import UserError
 
 
 def name_diverged_trainings() -> None:
-    """A training whose gradients are not finite ends in ``StopIteration``.
-
-    fairseq repeats the update with hooks that log the module of the first NaN. Its hooks of the
-    backward pass fail in PyTorch on modules that return a dictionary. Its log of the first module
-    and its ``crash.pt`` stay. Goes when fairseq's command prints one line.
-    """
+    """End a training whose gradients are not finite in one line; fairseq's ``crash.pt`` stays."""
     from fairseq.trainer import Trainer
 
     original = Trainer.train_step
@@ -24,6 +19,8 @@ def name_diverged_trainings() -> None:
         try:
             return original(self, *args, **kwargs)
         except Exception as error:
+            # fairseq repeats the update with hooks that log the module of the first NaN; they fail
+            # on modules that return a dictionary, so the first error is deeper in the chain
             cause: Optional[BaseException] = error
             while cause is not None and not isinstance(cause, FloatingPointError):
                 cause = cause.__context__
@@ -46,11 +43,11 @@ def _describe(trainer: Any, reason: str) -> str:
         name for name, x in trainer.get_model().named_parameters() if not bool(x.isfinite().all())
     ]
     if not_finite:
-        found = f"{len(not_finite)} of the model's weights are not finite, first {not_finite[0]}"
+        reason = f"{len(not_finite)} of the model's weights are not finite, first {not_finite[0]}"
     elif "loss scale" in reason:
-        found = "gradients overflow float16 at the smallest loss scale (--min-loss-scale)"
+        reason = "gradients overflow float16 at the smallest loss scale (--min-loss-scale)"
     else:
-        found = "the gradients are not finite"
+        reason = "the gradients are not finite"
     folder = trainer.cfg.checkpoint.save_dir
     checkpoint = _newest_finite_checkpoint(folder, trainer.checkpoint_suffix)
     if checkpoint is None:
@@ -62,7 +59,7 @@ def _describe(trainer: Any, reason: str) -> str:
             "from it (--restore-file), or from an earlier one,"
         )
     return (
-        f"the training has diverged at update {update}: {found}; {remedy} with a smaller --lr, "
+        f"the training has diverged at update {update}: {reason}; {remedy} with a smaller --lr, "
         "more --warmup-updates or a smaller --clip-norm above 0."
     )
 

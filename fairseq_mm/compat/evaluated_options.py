@@ -291,11 +291,9 @@ def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _check_number(options: Any, root: str, source: str) -> None:
-    """Check the number of values, where a container counts as often as it occurs.
-
-    omegaconf builds a container as often as it occurs: 40 levels of containers that each contain
-    the next one twice would never end.
-    """
+    """Check the number of values, where a container counts as often as it occurs."""
+    # omegaconf builds a container as often as it occurs: 40 levels of containers that each contain
+    # the next one twice would never end
     # number of values in a container; None while its content is being counted
     numbers: dict[int, Optional[int]] = {}
     todo = [options] if _holds(options) else []

@@ -55,18 +55,14 @@ def check_fairseq() -> None:
 
 @contextlib.contextmanager
 def _quiet_import() -> Iterator[None]:
-    """Restore the log, and hide warnings, around the first import of fairseq.
-
-    Some of its tasks and models call ``logging.basicConfig``, one with the level DEBUG, and PyTorch
-    2.4 and newer warn of deprecated functions that fairseq and fairscale call on import. fairseq's
-    commands have imported fairseq and configured their log before they import a plugin, so that
-    they do not change. Needed until no module of fairseq configures the root logger.
-    """
+    """Restore the log, and hide warnings, around the first import of fairseq."""
+    # fairseq's commands have imported fairseq and configured their log before they import a plugin
     if "fairseq" in sys.modules:
         yield
         return
     import torch  # noqa: F401  (imported before warnings are hidden)
 
+    # some of fairseq's tasks and models call logging.basicConfig, one with the level DEBUG
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     if not handlers and logging.lastResort is not None:
@@ -74,6 +70,7 @@ def _quiet_import() -> Iterator[None]:
         root.addHandler(logging.lastResort)
     try:
         with warnings.catch_warnings():
+            # PyTorch 2.4 and newer warn of functions that fairseq and fairscale call on import
             warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
@@ -82,11 +79,7 @@ def _quiet_import() -> Iterator[None]:
 
 
 def silence_libraries() -> None:
-    """Hide the messages of h5py and hydra, which fairseq's commands would print at every start.
-
-    A level that a program has set stays. Needed until fairseq does not configure the root logger on
-    import.
-    """
+    """Hide the messages of h5py and hydra, which fairseq's commands would print at every start."""
     for name in ("h5py", "hydra"):
         library = logging.getLogger(name)
         if library.level == logging.NOTSET:
@@ -98,11 +91,7 @@ def is_command() -> bool:
 
 
 def silence_pin_memory() -> None:
-    """Hide PyTorch's warning of pinned memory, which fairseq requests even without a GPU.
-
-    The warning is hidden in fairseq's commands; data loaders of other programs warn as before.
-    Needed until fairseq pins memory for GPUs only.
-    """
+    """Hide PyTorch's warning of pinned memory, which fairseq requests even without a GPU."""
     warnings.filterwarnings(
         "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
     )
@@ -110,12 +99,6 @@ def silence_pin_memory() -> None:
 
 def configure_command(cfg: Any) -> None:
     """Correct settings that fairseq's command lines get wrong, before its ``main`` runs.
-
-    - ``--bf16`` switches ``tpu`` on (both builds), which fails without torch_xla.
-    - ``--fp16`` on the CPU needs ``--fp16-no-flatten-grads``, and a PyTorch that multiplies
-      float16 there (1.12 does not).
-    - ``--finetune-from-model`` of a file that is not there ends in a traceback, after the data is
-      read.
 
     Args:
         cfg: Configuration of a command, changed in place.
@@ -126,6 +109,7 @@ def configure_command(cfg: Any) -> None:
     import torch
     from omegaconf import open_dict
 
+    # fairseq looks for the file after it has read the data
     _check_first_checkpoint(cfg.checkpoint)
     on_cpu = cfg.common.cpu or not torch.cuda.is_available()
     if cfg.common.fp16 and on_cpu and not multiplies_float16_on_cpu():
@@ -134,6 +118,7 @@ def configure_command(cfg: Any) -> None:
             "CPU. Use --bf16, or a newer PyTorch."
         )
     with open_dict(cfg):
+        # fairseq's parser switches tpu on with --bf16, which fails without torch_xla
         if cfg.common.bf16 and cfg.common.tpu and not importlib.util.find_spec("torch_xla"):
             cfg.common.tpu = False
             cfg.distributed_training.tpu = False
@@ -147,21 +132,15 @@ def configure_command(cfg: Any) -> None:
 
 
 def _check_first_checkpoint(cfg: Any) -> None:
-    """Check the file from which a training starts.
-
-    A training that continues needs no --finetune-from-model. A script may name its own
-    checkpoint_last.pt as --restore-file before there is one.
-
-    Raises:
-        UserError: If there is no such file. fairseq would begin with random weights, or print a
-            traceback.
-    """
+    """Check that the file exists from which a training starts."""
     from fairseq.file_io import PathManager
 
     for option in ("finetune_from_model", "restore_file"):
         path = cfg[option]
         if path is None or PathManager.isfile(path):
             continue
+        # a training that continues needs no --finetune-from-model, and a script may name its own
+        # checkpoint_last.pt as --restore-file before there is one
         is_fine_tuning = option == "finetune_from_model"
         last = os.path.join(glob.escape(cfg.save_dir), "checkpoint_last*.pt")
         if glob.glob(last) if is_fine_tuning else os.path.basename(path) == "checkpoint_last.pt":
@@ -174,10 +153,7 @@ def _check_first_checkpoint(cfg: Any) -> None:
 
 
 def name_unknown_architectures() -> None:
-    """Refuse an unknown architecture in one line.
-
-    fairseq prints an assertion with all options. Needed until it names only the architecture.
-    """
+    """Refuse an unknown architecture in one line; fairseq's assertion prints all options."""
     from fairseq import models
 
     original = models.build_model
@@ -206,15 +182,13 @@ def name_unknown_architectures() -> None:
 
 
 def repair_ddp_on_cpu() -> None:
-    """Remove the device ids that fairseq passes to PyTorch's DDP, for modules on the CPU.
-
-    PyTorch refuses them. Needed until fairseq passes ``device_ids=None`` for such modules.
-    """
+    """Remove the device ids that fairseq passes to PyTorch's DDP, for modules on the CPU."""
     from fairseq.models import distributed_fairseq_model
 
     original = distributed_fairseq_model.DistributedDataParallel
 
     def build(module: Any, device_ids: Any = None, output_device: Any = None, **kwargs: Any) -> Any:
+        # PyTorch refuses device ids for a module on the CPU
         if next(module.parameters()).device.type == "cpu":
             device_ids = output_device = None
         return original(module, device_ids=device_ids, output_device=output_device, **kwargs)
@@ -229,14 +203,7 @@ def keeps_overlap_of_groups() -> bool:
 
 
 def repair_diverse_beam() -> None:
-    """Repair ``--diverse-beam-groups``, which ends in IndexError in newer builds of fairseq.
-
-    The overlap of groups has one row per sentence of the batch, but fairseq indexes it by the
-    sentences' numbers in the dataset. fairseq also selects as many candidates as a group has beams;
-    finished texts then continue and unfinished texts are lost. It must select twice as many, as
-    stock fairseq does, which has no overlap. Needed until the search maps numbers to rows and ends
-    texts once.
-    """
+    """Repair ``--diverse-beam-groups``, which ends in IndexError in newer builds of fairseq."""
     from fairseq.search import DiverseBeamSearch
 
     original = DiverseBeamSearch.step
@@ -252,7 +219,11 @@ def repair_diverse_beam() -> None:
     ) -> Any:
         if step == 0:
             self.sentence_ids = original_batch_idxs
+            # with as many candidates as beams, finished texts continue and unfinished texts are
+            # lost; stock fairseq selects twice as many, too
             self.candidate_multiple = 2
+        # the overlap of groups has a row per sentence of the batch, but fairseq indexes it by the
+        # sentences' numbers in the dataset
         rows = original_batch_idxs[:, None].eq(self.sentence_ids).int().argmax(dim=1)
         return original(self, step, lprobs, scores, prev_output_tokens, rows)
 
@@ -268,10 +239,7 @@ def attention_keeps_beam_size() -> bool:
 def repair_beams_in_training() -> None:
     """Keep a BART in training from reading the texts of other examples after a generation.
 
-    A generator leaves its beam size in the attention, which then treats every batch as the beams of
-    one text, even without an incremental state. With ``--eval-bleu``, this happens from the first
-    step, and a later generator with a beam of 1 does not reset it. Needed until attention uses the
-    beam size in incremental decoding only, and every generator sets it.
+    With ``--eval-bleu``, fairseq builds a generator before the first step.
     """
     from fairseq.modules import MultiheadAttention
     from fairseq.sequence_generator import EnsembleModel
@@ -289,6 +257,8 @@ def repair_beams_in_training() -> None:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
+        # a generator leaves its beam size in the attention, which then treats every batch as the
+        # beams of one text, even without an incremental state
         beam = self.beam_size
         if incremental_state is None:
             self.beam_size = 1
@@ -302,6 +272,7 @@ def repair_beams_in_training() -> None:
     @functools.wraps(set_beam_size)
     def set_every_beam_size(self: Any, beam_size: int) -> None:
         set_beam_size(self, beam_size)
+        # fairseq does not reset the beam size of an earlier generator to 1
         if beam_size == 1:
             for module in self.modules():
                 if isinstance(module, MultiheadAttention):
@@ -321,7 +292,7 @@ def repair_token_blocks() -> None:
     """Provide ``numpy.compat.long``, which numpy 2 does not have.
 
     ``--task language_modeling --sample-break-mode eos`` reads it, and so does a translation task
-    with ``--num-batch-buckets``. Needed until fairseq writes ``int`` instead.
+    with ``--num-batch-buckets``.
     """
     import numpy as np
     from fairseq.data import language_pair_dataset, token_block_dataset
@@ -344,11 +315,7 @@ def misses_repeats() -> bool:
 
 
 def repair_repeat_blocking() -> None:
-    """Repair ``--no-repeat-ngram-size``, which forbids nothing without fairseq's CUDA extension.
-
-    fairseq compares with the end of the buffer of tokens, which later steps fill, instead of the
-    last words. Needed until it compares with the words up to ``step``.
-    """
+    """Repair ``--no-repeat-ngram-size``, which forbids nothing without fairseq's CUDA extension."""
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
     NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
@@ -357,18 +324,9 @@ def repair_repeat_blocking() -> None:
 def _no_repeat_ngram(
     self: Any, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int
 ) -> Any:
-    """Forbid every word that would repeat an n-gram, unless it is the only possible word.
-
-    Words of a given prefix are the only possible words of their steps.
-
-    Args:
-        self: ``NGramRepeatBlock`` of fairseq.
-        tokens: ``[N, L]`` tokens: ``</s>``, ``step`` words, then unused places.
-        lprobs: ``[N, V]`` log-probabilities, changed in place.
-        bsz: Number of sentences.
-        beam_size: N divided by ``bsz``.
-        step: Number of words so far.
-    """
+    """Forbid every word that would repeat an n-gram, unless it is the only possible word."""
+    # tokens [N, L] are </s>, `step` words, and a buffer that later steps fill, with whose end
+    # fairseq compares instead of the last words
     n = self.no_repeat_ngram_size
     if step < n:
         return lprobs
@@ -376,6 +334,7 @@ def _no_repeat_ngram(
     windows = words.unfold(1, n, 1)  # [N, step - n + 1, n]
     last = words[:, step - n + 1 :].unsqueeze(1)
     repeats = windows[:, :, : n - 1].eq(last).all(dim=2)
+    # words of a given prefix are the only possible words of their steps
     repeats &= lprobs.isfinite().sum(dim=1, keepdim=True) > 1
     rows, starts = repeats.nonzero(as_tuple=True)
     lprobs[rows, windows[rows, starts, n - 1]] = -float("inf")

@@ -17,14 +17,13 @@ def repair_disabled_validation() -> None:
     """Load no validation subsets with ``--disable-validation``, and name subsets that are ignored.
 
     Stock fairseq 0.12.2 loads the subsets in spite of the option, so that a data folder without
-    them, or without the files that the model needs, does not train. Newer builds load nothing, and
-    this repair changes nothing. Needed until stock fairseq 0.12.2 is no longer supported. If the
-    folder has further validation subsets, which are ignored, all builds print a traceback.
+    them does not train. Newer builds load nothing.
     """
     from fairseq import tasks
     from fairseq.data import data_utils
 
     set_up, check = tasks.setup_task, data_utils.raise_if_valid_subsets_unintentionally_ignored
+    # the check of subsets gets only the config; a weak reference, so that a task can be freed
     newest: list[weakref.ref[Any]] = []
 
     @functools.wraps(set_up)
@@ -44,6 +43,7 @@ def repair_disabled_validation() -> None:
         task = newest[0]() if newest else None
         if task is not None and cfg.dataset.disable_validation and names_ours(cfg):
             combined = cfg.dataset.combine_valid_subsets
+            # fairseq loads the validation subsets directly after it has checked their names
             _ignore_loads(task, 1 if combined else len(cfg.dataset.valid_subset.split(",")))
 
     tasks.setup_task = setup_task
@@ -51,12 +51,10 @@ def repair_disabled_validation() -> None:
 
 
 def _refuse_ignored_subsets(cfg: Any) -> None:
-    """Refuse a data folder with validation subsets that --valid-subset does not name.
-
-    fairseq raises its error also for files such as valid1.references.jsonl, which are no subsets.
-    """
+    """Refuse a data folder with validation subsets that --valid-subset does not name."""
     from fairseq.data import data_utils
 
+    # fairseq raises its error also for files such as valid1.references.jsonl, which are no subsets
     files = data_utils._find_extra_valid_paths(cfg.task.data)
     ignored = {name.partition(".")[0] for name in files}
     ignored -= set(cfg.dataset.valid_subset.split(","))
@@ -68,11 +66,7 @@ def _refuse_ignored_subsets(cfg: Any) -> None:
 
 
 def _ignore_loads(task: Any, count: int) -> None:
-    """Ignore the next ``count`` calls of ``task.load_dataset``.
-
-    These calls load the validation subsets: fairseq makes them directly after it has checked the
-    names of the subsets.
-    """
+    """Ignore the next ``count`` calls of ``task.load_dataset``."""
     remaining = count
 
     def ignore(split: str, *args: Any, **kwargs: Any) -> None:
@@ -88,9 +82,7 @@ def warn_of_dropped_batches() -> None:
     """Warn in one line if batches do not contain all examples.
 
     fairseq-fixed and fairseq's main branch silently drop a last batch whose size is no multiple of
-    ``--required-batch-size-multiple`` (8 by default), also in validation and generation. Datasets
-    that define ``batch_by_size`` themselves, as in this package, are not affected. Needed until
-    fairseq drops examples in training only, or reports it.
+    ``--required-batch-size-multiple`` (8 by default), also in validation and generation.
     """
     from fairseq.data import FairseqDataset
 
@@ -106,6 +98,7 @@ def warn_of_dropped_batches() -> None:
     ) -> Any:
         batches = original(self, indices, max_tokens, max_sentences, required_batch_size_multiple)
         dropped = len(indices) - sum(map(len, batches))
+        # datasets that define batch_by_size themselves, as in this package, decide on their own
         if dropped and type(self).batch_by_size is batch_by_size:
             logger.warning(
                 f"{dropped} of {len(indices)} examples are left out: fairseq drops a last batch "
@@ -118,25 +111,16 @@ def warn_of_dropped_batches() -> None:
 
 
 def repair_index_of_fasta() -> None:
-    """Index the files of ``--dataset-impl fasta`` in Python, without a shell.
-
-    fairseq puts the file's name into a shell command. A checkpoint can choose the option and the
-    name (``dataset_impl`` and ``source_lang`` of its task), and ``fairseq-validate`` sets up the
-    task of the checkpoint. The programs ``tqdm`` and ``awk`` are no longer needed. Needed until
-    fairseq starts no shell there.
-    """
+    """Index the files of ``--dataset-impl fasta`` in Python, without a shell."""
     from fairseq.data.fasta_dataset import FastaDataset
 
+    # fairseq puts the file's name into a shell command, and a checkpoint can choose the option and
+    # the name: fairseq-validate sets up the task of the checkpoint
     FastaDataset._build_index = _index_of_fasta
 
 
 def _index_of_fasta(self: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset in bytes and the length in letters of each sequence.
-
-    Args:
-        self: ``FastaDataset`` of fairseq.
-        path: Path of the file, without ``.fasta``.
-    """
+    """Return the offset in bytes and the length in letters of each sequence."""
     offsets, sizes = [], []
     position = 0
     with open(f"{path}.fasta", "rb") as file:

@@ -26,11 +26,7 @@ _PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16",
 def save_float32_weights() -> None:
     """Save the float32 weights and the scaler's state of ``--fp16``, ``--bf16`` and ``--amp``.
 
-    ``--fp16`` and ``--bf16`` update a float32 copy of the weights. fairseq saves only the weights
-    in half precision, and a resumed training copies these, so that the rounding errors remain.
-    fairseq saves the loss scale of ``--fp16``, but not when it was last changed, and it does not
-    save the loss scale of ``--amp``. This repair adds both to the optimizer's state, so that a
-    training resumes bit for bit. Needed until fairseq saves them.
+    Both are added to the optimizer's state, so that a training resumes bit for bit.
     """
     from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
     from fairseq.trainer import Trainer
@@ -55,9 +51,8 @@ def save_float32_weights() -> None:
 def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
     """Change a checkpoint of another precision to the precision of the training that resumes it.
 
-    The optimizer's state is the same in every precision, unless its weights were joined to one flat
-    tensor; fairseq refuses it for the name of the class that wraps the optimizer. The float32
-    copies of the weights become the weights of a float32 model, and weights become copies.
+    The float32 copies of the weights become the weights of a float32 model, and weights become
+    copies.
 
     Args:
         trainer: Trainer that resumes.
@@ -80,6 +75,7 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
         return
     optimizer_state = state["last_optimizer_state"]
     parameters = _trained_parameters(trainer)
+    # the optimizer's state is the same in every precision, unless its weights are one flat tensor
     is_flat = wanted == "fp16" and not trainer.cfg.common.fp16_no_flatten_grads
     is_sharded = trainer.is_fsdp or trainer.cfg.distributed_training.zero_sharding == "os"
     count = sum(len(group["params"]) for group in optimizer_state["param_groups"])
@@ -89,6 +85,7 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
             f"{_option(wanted)}: give {_option(saved)} again, or --reset-optimizer, which keeps "
             "the weights and starts the optimizer, its updates and its learning rate anew."
         )
+    # fairseq compares the name of the class that wraps the optimizer
     history[-1] = {**history[-1], "optimizer_name": names[1]}
     weights = optimizer_state.get(_KEY, {}).get("weights")
     if weights is not None and len(weights) == len(parameters):
@@ -162,8 +159,11 @@ def _read_added_state(trainer: Any) -> dict[str, Any]:
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)
     state: dict[str, Any] = {}
+    # fairseq saves the weights in half precision alone; a resumed training would copy these, with
+    # their rounding errors
     if hasattr(optimizer, "fp32_params"):
         state["weights"] = [weight.detach() for _, weight in _pairs(optimizer)]
+    # of --fp16, fairseq saves the loss scale, but not when it last changed; of --amp, neither
     scaler = getattr(optimizer, "scaler", None)
     if hasattr(scaler, "_last_overflow_iter"):
         state["counters"] = {name: getattr(scaler, name) for name in _COUNTERS}
@@ -175,15 +175,11 @@ def _read_added_state(trainer: Any) -> dict[str, Any]:
 
 
 def _pairs(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each parameter in half precision with its float32 copy in the same shape.
-
-    Args:
-        optimizer: ``FP16Optimizer``, which keeps a copy of each parameter, or one flat tensor of
-            all copies on a device.
-    """
+    """Yield each parameter in half precision with its float32 copy in the same shape."""
     if not optimizer.has_flat_params:
         yield from zip(optimizer.fp16_params, optimizer.fp32_params)
         return
+    # the copies of a device's parameters are one flat tensor, without --fp16-no-flatten-grads
     offsets = dict.fromkeys(optimizer.fp32_params, 0)
     for parameter in optimizer.fp16_params:
         device = parameter.device.index
@@ -264,11 +260,7 @@ def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
 
 
 def _load_weights(optimizer: Any, saved: list[Any]) -> None:
-    """Copy the saved float32 weights that round to the weights of the model.
-
-    If the weights of a checkpoint were averaged, converted or edited, its float32 weights do not
-    round to them. Then the copies that fairseq has made of the weights stay.
-    """
+    """Copy the saved float32 weights that round to the weights of the model."""
     import torch
 
     pairs = list(_pairs(optimizer))
@@ -279,6 +271,8 @@ def _load_weights(optimizer: Any, saved: list[Any]) -> None:
                 continue
             weight = weight.to(parameter.device)
             rounded = weight.to(parameter.dtype)
+            # they do not if the weights were averaged, converted or edited; the copies stay then.
+            # Compared as bits, because NaN is not equal to itself
             if torch.equal(rounded.view(torch.int16), parameter.detach().view(torch.int16)):
                 copy.data.copy_(weight)
                 unused -= 1

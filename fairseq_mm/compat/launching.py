@@ -42,8 +42,7 @@ def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> N
     """Read the number of processes and the rank of this process from the launcher's variables.
 
     If a launcher starts several processes and each sees at most one GPU, every process of fairseq
-    would train a model alone. Needed until fairseq reads ``WORLD_SIZE`` and SLURM's variables
-    before it counts GPUs.
+    would train a model alone, because it counts GPUs before it reads these variables.
 
     Args:
         cfg: Config of a command; its group ``distributed_training`` is changed.
@@ -110,12 +109,10 @@ def _first_host(nodes: str) -> str:
 
 
 def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
-    """Start ``--distributed-world-size`` processes without GPUs, connected by gloo.
-
-    fairseq would start one process per GPU: none, and end with status 0 without training.
-    """
+    """Start ``--distributed-world-size`` processes without GPUs, connected by gloo."""
     import torch
 
+    # fairseq would start one process per GPU: none, and end with status 0 without training
     distributed = cfg.distributed_training
     port = distributed.distributed_port
     if port <= 0:
@@ -152,11 +149,7 @@ def refuse_more_processes_than_gpus() -> None:
 
 
 def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Run fairseq's ``distributed_main``, fork data workers, and end the process group.
-
-    A spawned process would spawn its data workers, which then import everything in each epoch and
-    leave semaphores behind. PyTorch requires that a process group is ended.
-    """
+    """Run fairseq's ``distributed_main``, fork data workers, and end the process group."""
     import torch
     from fairseq.distributed import utils
 
@@ -167,9 +160,11 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
         return
     _activate()
     is_spawned = cfg.distributed_training.distributed_rank is None
+    # spawned data workers would import everything in each epoch, and leave semaphores behind
     if is_spawned and "fork" in multiprocessing.get_all_start_methods():
         multiprocessing.set_start_method("fork", force=True)
     original(device_id, main, cfg, kwargs)
+    # PyTorch requires that a process group is ended; fairseq leaves it
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
@@ -184,10 +179,7 @@ def _activate() -> None:
 
 
 def name_processes_by_this_module() -> None:
-    """Replace fairseq's ``distributed_main`` by :func:`run_process`.
-
-    Needed until fairseq ends its process group and forks its data workers.
-    """
+    """Replace fairseq's ``distributed_main`` by :func:`run_process`."""
     from fairseq.distributed import utils
 
     # a spawned process imports the function by its module and name
@@ -198,9 +190,8 @@ def name_processes_by_this_module() -> None:
 def watch_commands() -> None:
     """Apply all repairs when a command of fairseq starts with a config of this package.
 
-    If the config names a task, an architecture or the like of this package, all repairs are applied
-    before anything else runs, settings are corrected, and several processes are started and joined,
-    with or without GPUs. Other commands are not changed. Permanent.
+    Settings are corrected, too, and several processes are started and joined, with or without
+    GPUs. Other commands are not changed.
     """
     from fairseq.distributed import utils
 
@@ -214,6 +205,7 @@ def watch_commands() -> None:
         if not names_ours(cfg):
             return original(cfg, main, **kwargs)
         _activate()
+        # started as `python -m`, the program's module is __main__, so its name says nothing
         module = sys.modules.get(getattr(main, "__module__", None) or "")
         is_training = hasattr(module, "validate_and_save")
         if is_training and cfg.optimizer is None:
@@ -251,7 +243,7 @@ def stop_on_signal() -> None:
 
     The training saves ``checkpoint_last.pt`` after its update, without validation, and ends. After
     the last update of an epoch, the epoch ends as usual, with validation, and the training stops
-    after the next update. The signal would kill fairseq. Needed until fairseq handles it.
+    after the next update.
     """
     from fairseq.trainer import Trainer
 
@@ -274,6 +266,7 @@ def stop_on_signal() -> None:
 
 
 def _handle(handler: Any) -> None:
+    # Python sets handlers in the main thread only, and Windows has no SIGUSR1
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and hasattr(signal, "SIGUSR1"):
         global _has_signal, _stops
@@ -333,6 +326,7 @@ def _is_stopped(trainer: Any) -> bool:
     global _stops
     if trainer.data_parallel_world_size == 1:
         _stops = _has_signal
+    # all processes must stop at the same update, but each may get the signal at another
     elif not _stops and trainer.get_num_updates() % UPDATES_BETWEEN_AGREEMENTS == 0:
         count = torch.tensor([_has_signal], dtype=torch.float32, device=trainer.device)
         utils.all_reduce(count, group=trainer.data_parallel_process_group)

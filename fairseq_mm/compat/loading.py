@@ -69,9 +69,8 @@ def guard_loading() -> None:
 
     Code could be in the pickle or in the options of a checkpoint. All checkpoints pass this place
     before fairseq reads their options: with ``fairseq-mm`` and ``from_pretrained``, in fairseq's
-    commands, and if a model loads another model. Needed until fairseq evaluates no option and loads
-    with ``weights_only=True`` under every PyTorch (with PyTorch up to 2.5, it unpickles anything,
-    and its main branch does so with every version).
+    commands, and if a model loads another model. With PyTorch up to 2.5, fairseq unpickles
+    anything, and its main branch does so with every version.
     """
     for file in LOADING:
         module = sys.modules.get(get_module_name(file))
@@ -136,8 +135,7 @@ def named_failures(
 ) -> Iterator[None]:
     """Convert errors in a context into one line that names the checkpoint.
 
-    A checkpoint's options may have any type, and task and model are built from them before weights
-    are compared. The line ends with the file and line that failed, for developers of models.
+    The line ends with the file and line that failed, for developers of models.
 
     Args:
         path: Path of the checkpoint.
@@ -168,6 +166,8 @@ def named_failures(
                 f"{path}: is a shard of a training with --use-sharded-state: give the name without "
                 "-shard0, and --checkpoint-shard-count with the number of its processes."
             ) from error
+        # anything can fail: options may have any type, and build task and model before weights are
+        # compared
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
             f"{path}: {what}: {type(error).__name__}: "
@@ -225,12 +225,10 @@ def refuse_folder(path: str, name: str) -> None:
 
 
 def _is_cut(path: str) -> bool:
-    """Return whether a file is empty, or a zip archive without its end.
-
-    PyTorch writes zip archives since version 1.6.
-    """
+    """Return whether a file is empty, or a zip archive without its end."""
     with open(path, "rb") as file:
         head = file.read(4)
+    # PyTorch writes zip archives since version 1.6, and their directory is at the end;
     # a power failure can leave a file of zeros, whose size was already allocated
     return head in (b"", b"\0\0\0\0") or (head[:2] == b"PK" and not zipfile.is_zipfile(path))
 
@@ -258,7 +256,7 @@ def guard_evaluation() -> None:
     """Replace ``eval`` in fairseq's modules by a function that reads literals.
 
     This is the second protection after :func:`guard_loading`, for options whose names are missing
-    in its table. Needed as long as the first one.
+    in its table.
     """
     for name in EVALUATING:
         module = sys.modules.get(name)
@@ -284,14 +282,9 @@ def can_allow_classes() -> bool:
 def allow_checkpoint_classes() -> None:
     """Allow ``torch.load`` to read fairseq's checkpoints and broadcasts with ``weights_only=True``.
 
-    PyTorch 2.6 made this the default. fairseq saves ``argparse.Namespace``, containers of
-    omegaconf, and numpy's numbers in its meters. If several processes resume, the first process
-    broadcasts the checkpoint with a ``_TensorPlaceholder``, a number, in place of each tensor.
-    Tasks of audio keep a ``Dictionary`` in their state. All these classes only hold values.
-
-    This is for messages between processes and for programs that call ``torch.load`` themselves;
-    fairseq's loading and ours use :mod:`fairseq_mm.compat.unpickling`. Needed until fairseq allows
-    the classes itself (its main branch switches the check off instead).
+    PyTorch 2.6 made this the default. This is for messages between processes and for programs that
+    call ``torch.load`` themselves; fairseq's loading and ours use
+    :mod:`fairseq_mm.compat.unpickling`.
     """
     import numpy as np
     import omegaconf
@@ -299,15 +292,9 @@ def allow_checkpoint_classes() -> None:
     from fairseq.data import Dictionary
     from fairseq.distributed.utils import _TensorPlaceholder
     from omegaconf.base import ContainerMetadata, Metadata
-    from omegaconf.nodes import (
-        AnyNode,
-        BooleanNode,
-        EnumNode,
-        FloatNode,
-        IntegerNode,
-        StringNode,
-    )
+    from omegaconf.nodes import AnyNode, BooleanNode, EnumNode, FloatNode, IntegerNode, StringNode
 
+    # all of them only hold values
     classes: list[Any] = [
         argparse.Namespace,
         collections.defaultdict,
@@ -326,8 +313,11 @@ def allow_checkpoint_classes() -> None:
         FloatNode,
         IntegerNode,
         StringNode,
+        # stands for each tensor of a checkpoint that the first of several processes broadcasts
         _TensorPlaceholder,
+        # numpy's numbers are in fairseq's meters
         Dtype,
+        # in the state of fairseq's tasks of audio
         Dictionary,
     ]
     # with numpy's own class, a file could turn bytes into pointers, see Dtype

@@ -8,14 +8,11 @@ from typing import Any
 
 @functools.cache
 def convolution_memory_format() -> Any:
-    """Return the memory format of weights and images: ``torch.channels_last`` if it works.
-
-    In PyTorch 1.12, a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes up the
-    channels, so that the features of an image depend on its batch. Needed until PyTorch 1.12 is no
-    longer supported.
-    """
+    """Return the memory format of weights and images: ``torch.channels_last`` if it works."""
     import torch
 
+    # in PyTorch 1.12, a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes up the
+    # channels, so that the features of an image depend on its batch
     weight = torch.arange(2 * 3 * 3 * 3, dtype=torch.float32).view(2, 3, 3, 3)
     maps = torch.tensor([1.0, 2, 3]).view(1, 3, 1, 1)
     output = torch.conv2d(maps, weight.contiguous(memory_format=torch.channels_last), padding=1)
@@ -36,14 +33,11 @@ def multiplies_float16_on_cpu() -> bool:
 
 @contextlib.contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Make float32 the default type in a context, or in a function that is decorated.
-
-    fairseq and torchvision create tensors of the default type where they need float32. If a program
-    has set another default, networks, masks and scores of a search would not have the type of the
-    weights.
-    """
+    """Make float32 the default type in a context, or in a function that is decorated."""
     import torch
 
+    # fairseq and torchvision create tensors of the default type where they need float32: with
+    # another default, masks and scores of a search would not have the type of the weights
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:

@@ -31,11 +31,7 @@ _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 def check_loaded_checkpoints() -> None:
     """Replace the functions of fairseq that load a checkpoint and resume a training from it.
 
-    Several repairs look at a loaded checkpoint. They are called here and nowhere else, because
-    their order matters: a file that is cut off is refused before it is read, counters are checked
-    before they are used, and the precision changes before fairseq sends the state to the other
-    processes. Tensors of the optimizer are checked when the optimizer has matched them with its
-    parameters. Permanent.
+    All repairs that look at a loaded checkpoint are called here, because their order matters.
     """
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
@@ -56,6 +52,7 @@ def check_loaded_checkpoints() -> None:
 
     @functools.wraps(load)
     def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        # before the file is read: the error of a damaged zip archive does not name the file
         check_is_whole(path)
         try:
             return load(path, *args, **kwargs)
@@ -75,8 +72,10 @@ def check_loaded_checkpoints() -> None:
     ) -> Any:
         def load_training_state(path: str, *args: Any, **kwargs: Any) -> Any:
             state = load_to_cpu(path, *args, **kwargs)
+            # before the counters are used, by add_num_shards and by fairseq
             _check_counters(state, path, has_optimizer=not reset_optimizer)
             add_num_shards(state)
+            # here, because fairseq then sends the state to the other processes
             if not reset_optimizer and "last_optimizer_state" in state:
                 change_precision(self, state, path)
             return state
@@ -86,6 +85,7 @@ def check_loaded_checkpoints() -> None:
             if not uses_ours(self):
                 return resume(self, filename, *options)
             self.restart = Restart(filename, reset_optimizer, reset_lr_scheduler, reset_meters)
+            # Trainer.load_checkpoint reads the file itself, so the function is replaced meanwhile
             load_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
             checkpoint_utils.load_checkpoint_to_cpu = load_training_state
             try:
@@ -93,6 +93,7 @@ def check_loaded_checkpoints() -> None:
             finally:
                 checkpoint_utils.load_checkpoint_to_cpu = load_to_cpu
             restore_amp_retries(self)
+            # only now has the optimizer matched its tensors with the parameters
             if extra_state is not None and not reset_optimizer:
                 _check_optimizer(self.optimizer, filename)
         return extra_state
@@ -103,11 +104,7 @@ def check_loaded_checkpoints() -> None:
 
 
 def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
-    """
-    Raises:
-        UserError: if the number of updates, the position in the data, the loss scale or the state
-            that this package adds is of a wrong type or out of its range.
-    """
+    """Check the number of updates, the position in the data, the loss scale and our own state."""
     for entry in state.get("optimizer_history") or []:
         if "num_updates" in entry:
             _check_count(entry["num_updates"], f"{path}: num_updates of its optimizer_history")
@@ -131,10 +128,8 @@ def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
 
 
 def _check_count(value: Any, where: str) -> None:
-    """
-    Raises:
-        UserError: if the value is no integer of 0 or more.
-    """
+    """Check that a counter is an integer of 0 or more."""
+    # a bool is an Integral, too
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < 0:
         raise UserError(
@@ -144,11 +139,7 @@ def _check_count(value: Any, where: str) -> None:
 
 
 def _check_optimizer(optimizer: Any, path: str) -> None:
-    """
-    Raises:
-        UserError: if the state of a parameter has text or numbers that are not finite, or a
-            tensor of another shape than the parameter.
-    """
+    """Check that the state of each parameter is finite and has the parameter's shape."""
     states = getattr(optimizer.optimizer, "state", None)
     for parameter, state in states.items() if isinstance(states, Mapping) else ():
         for name, value in state.items() if isinstance(state, Mapping) else ():

@@ -30,12 +30,8 @@ def copies_in_place() -> bool:
 def repair_writing_of_checkpoints() -> None:
     """Copy checkpoints under a temporary name, so that a kill leaves no file that is cut off.
 
-    fairseq writes the first checkpoint of a save under a temporary name, and then overwrites
-    ``checkpoint_last.pt`` and ``checkpoint_best.pt`` in place. This repair writes each copy to the
-    disk before it is renamed, and removes temporary files of killed processes at the next save. One
-    more checkpoint must fit on the disk. Paths outside of the local file system, and
-    ``--write-checkpoints-asynchronously``, which copies nothing, are not changed. Needed until
-    fairseq copies under a temporary name.
+    One more checkpoint must fit on the disk. Paths outside of the local file system, and
+    ``--write-checkpoints-asynchronously``, which copies nothing, are not changed.
     """
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
@@ -48,6 +44,7 @@ def repair_writing_of_checkpoints() -> None:
             PathManager.path_requires_pathmanager(path) for path in (src_path, dst_path)
         ):
             return copy_in_place(src_path, dst_path, overwrite=overwrite)
+        # fairseq overwrites checkpoint_last.pt and checkpoint_best.pt in place
         with _written(dst_path) as temporary:
             shutil.copyfile(src_path, temporary)
             _rename(temporary, dst_path)
@@ -56,6 +53,7 @@ def repair_writing_of_checkpoints() -> None:
     @functools.wraps(save)
     def save_checkpoint(cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
         is_writing = trainer.should_save_checkpoint_on_current_rank and not cfg.no_save
+        # a killed process cannot remove its own file
         if is_writing and uses_ours(trainer):
             _remove_temporary_files(cfg.save_dir, trainer.checkpoint_suffix)
         return save(cfg, trainer, *args, **kwargs)
@@ -66,12 +64,7 @@ def repair_writing_of_checkpoints() -> None:
 
 
 def name_full_disks() -> None:
-    """Say in one line that a checkpoint, or the folder of checkpoints, cannot be written.
-
-    fairseq tries to write a checkpoint three times, into one file, and prints a traceback. Its
-    temporary file remains. Needed until fairseq writes each attempt into a new file, removes it if
-    the attempt fails, and names the file in its error.
-    """
+    """Say in one line that a checkpoint, or the folder of checkpoints, cannot be written."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
@@ -84,6 +77,7 @@ def name_full_disks() -> None:
     def torch_persistent_save(obj: Any, filename: str, async_write: bool = False) -> Any:
         if async_write or not PathManager.supports_rename(filename):
             return save(obj, filename, async_write)
+        # fairseq's attempts write into one file, which remains when the last one fails
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 _save(obj, filename)
@@ -120,11 +114,7 @@ def _save(obj: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def _written(path: str) -> Iterator[str]:
-    """Give a temporary name for a checkpoint, and remove the file if it is not renamed.
-
-    Raises:
-        UserError: If the system cannot write the file.
-    """
+    """Give a temporary name for a checkpoint, and remove the file if it is not renamed."""
     temporary = path + _TEMPORARY
     try:
         yield temporary
@@ -144,8 +134,10 @@ def _written(path: str) -> Iterator[str]:
 
 def _rename(source: str, destination: str) -> None:
     """Write a file to the disk completely, and then move it into place."""
+    # without it, a power failure can leave the new name with an empty file
     _sync(source)
     os.replace(source, destination)
+    # the new name is an entry of the folder, which has its own buffers
     _sync(os.path.dirname(os.path.abspath(destination)))
 
 

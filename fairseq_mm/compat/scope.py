@@ -62,6 +62,7 @@ def is_user_dir() -> bool:
 
 def uses_ours(trainer: Any) -> bool:
     """Return whether a trainer of fairseq has a task, a model or the like of this package."""
+    # cached: methods that are called at every update ask for it
     attributes = vars(trainer)
     if "_uses_fairseq_mm" not in attributes:
         attributes["_uses_fairseq_mm"] = is_ours(trainer.task) or names_ours(trainer.cfg)

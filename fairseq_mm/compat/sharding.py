@@ -50,13 +50,12 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
 def check_block_momentum(cfg: Any) -> None:
     """Refuse ``--use-bmuf`` with a precision that scales the loss.
 
-    fairseq's trainer logs the loss scale of the optimizer, but ``FairseqBMUF`` hides the optimizer.
-
     Raises:
         UserError: naming both options.
     """
     if not cfg.optimization.use_bmuf:
         return
+    # fairseq's trainer logs the loss scale of the optimizer, but FairseqBMUF hides the optimizer
     for name in ("memory_efficient_fp16", "fp16", "amp"):
         if cfg.common.get(name):
             raise UserError(
@@ -66,18 +65,15 @@ def check_block_momentum(cfg: Any) -> None:
 
 
 def name_fixed_parameters_in_shards() -> None:
-    """Refuse ``--ddp-backend fully_sharded`` for models with fixed parameters in one line.
-
-    fairscale joins the parameters of a module into one, and saves the optimizer's state only for
-    modules whose parameters are all trained. fairseq's assertion lists all layers of the model.
-    Needed until fairscale shards such models.
-    """
+    """Refuse ``--ddp-backend fully_sharded`` for models with fixed parameters in one line."""
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FullyShardedDataParallel.__init__
 
     @functools.wraps(original)
     def init(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        # fairscale joins the parameters of a module into one, and saves the optimizer's state only
+        # for modules whose parameters are all trained; its assertion lists all layers
         is_trained = [parameter.requires_grad for parameter in module.parameters()]
         if kwargs.get("flatten_parameters", True) and not all(is_trained):
             raise UserError(
@@ -97,11 +93,7 @@ def has_fairscale() -> bool:
 
 
 def repair_merging_of_shards() -> None:
-    """Repair ``--checkpoint-shard-count`` for checkpoints of ``--use-sharded-state``.
-
-    fairscale raises a ``KeyError``, because it reads buffers that are in no checkpoint, and it
-    drops the extra state of modules. Needed until it takes both from the shards.
-    """
+    """Repair ``--checkpoint-shard-count`` for checkpoints of ``--use-sharded-state``."""
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FSDP.consolidate_shard_weights
@@ -111,9 +103,11 @@ def repair_merging_of_shards() -> None:
         shard_weights: Any, shard_metadata: Any, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         saved = shard_weights[0]
+        # fairscale also reads buffers that are in no checkpoint, and raises a KeyError
         names = [name for name in shard_metadata[0]["buffer_names"] if name in saved]
         first = {**shard_metadata[0], "buffer_names": names}
         merged = original(shard_weights, [first, *shard_metadata[1:]], *args, **kwargs)
+        # fairscale drops the extra state of modules
         added = {name: x for name, x in saved.items() if name.endswith("_extra_state")}
         return {**merged, **added}
 

@@ -29,9 +29,7 @@ def keep_finished_trainings() -> None:
 
     The counter of ``--patience``, the learning rate and the state of ``reduce_lr_on_plateau`` are
     saved in checkpoints, so that a training stops where an uninterrupted one would, and a larger
-    limit continues it as if it had been larger from the start. Scores of earlier trainings of the
-    same process are forgotten. Needed until fairseq saves this, and checks its limits before the
-    first update.
+    limit continues it as if it had been larger from the start.
     """
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
@@ -54,6 +52,7 @@ def keep_finished_trainings() -> None:
     def load_checkpoint(cfg: Any, trainer: Any, **kwargs: Any) -> Any:
         if not uses_ours(trainer):
             return load(cfg, trainer, **kwargs)
+        # fairseq keeps scores in attributes of functions, where an earlier training leaves its own
         _forget_scores()
         extra_state, epochs = load(cfg, trainer, **kwargs)
         if extra_state is not None:
@@ -125,14 +124,7 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
 
 
 class Restart:
-    """Restart of a training from a checkpoint.
-
-    Args:
-        filename: Path of the checkpoint.
-        reset_optimizer: Whether the optimizer, and with it the number of updates, starts anew.
-        reset_lr_scheduler: Whether the learning rate's schedule starts anew.
-        reset_meters: Whether scores and meters start anew.
-    """
+    """Restart of a training from a checkpoint, with fairseq's options of what starts anew."""
 
     def __init__(
         self, filename: str, reset_optimizer: bool, reset_lr_scheduler: bool, reset_meters: bool
@@ -203,11 +195,7 @@ def _restore_scores(cfg: Any, state: dict[str, Any]) -> None:
 def _resume_schedule(
     trainer: Any, state: dict[str, Any], position: dict[str, Any], epochs: Any
 ) -> Optional[float]:
-    """Set the learning rate that an uninterrupted training has here.
-
-    Returns:
-        The learning rate after the epoch that has just ended, None within an epoch.
-    """
+    """Set the learning rate of an uninterrupted training; return it, or None within an epoch."""
     if state["plateau"] and trainer.get_num_updates() > 0:
         vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])
     if epochs.iterations_in_epoch > 0:

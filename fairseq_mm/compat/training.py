@@ -20,17 +20,14 @@ _MOST_SECONDS_OF_ENDING = 5.0
 
 
 def mark_iterators() -> None:
-    """Mark the iterators of trainings that use something of this package.
-
-    A model of this package can train with a task and datasets of fairseq, so that the iterator's
-    dataset does not identify it. Needed as long as the repairs of iterators.
-    """
+    """Mark the iterators of trainings that use something of this package."""
     from fairseq.trainer import Trainer
 
     def marking(original: Any) -> Any:
         @in_our_trainers(original)
         def get_iterator(self: Any, *args: Any, **kwargs: Any) -> Any:
             iterator = original(self, *args, **kwargs)
+            # a model of this package can train on a dataset of fairseq, which does not identify it
             iterator._is_of_our_training = True
             return iterator
 
@@ -47,13 +44,8 @@ def _is_of_our_training(iterator: Any) -> bool:
 def repair_position_of_resumed_data() -> None:
     """Continue an epoch at the right position with another number of processes or batch size.
 
-    A checkpoint within an epoch has the number of batches that each process has read. fairseq skips
-    this number in each process, even if the number of processes has changed: two processes after
-    one skip twice the data, and one process after two repeats half of it. The recipes divide the
-    batch size by the number of processes, which also changes the number of batches. Here the epoch
-    continues after the same share of its batches. If this is no multiple of the number of
-    processes, up to one update's batches are repeated. Needed until the position counts the batches
-    of all processes and their examples.
+    The epoch continues after the same share of its batches. If this is no multiple of the number
+    of processes, up to one update's batches are repeated.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -67,6 +59,8 @@ def repair_position_of_resumed_data() -> None:
 
     @functools.wraps(resume)
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
+        # fairseq skips in each process as many batches as each process had read: two processes
+        # after one skip twice the data, and one process after two repeats half of it
         if state_dict.get("iterations_in_epoch", 0) and _is_of_our_training(self):
             state_dict = {**state_dict, "iterations_in_epoch": _position(self, state_dict)}
         resume(self, state_dict)
@@ -85,15 +79,10 @@ def add_num_shards(state: dict[str, Any]) -> None:
 
 
 def _position(iterator: Any, state: dict[str, Any]) -> int:
-    """Return the number of batches that each process skips; at least one batch remains.
-
-    Args:
-        iterator: Iterator of the epoch for the present number of processes.
-        state: State of the iterator in the checkpoint. Checkpoints of earlier versions and of plain
-            fairseq have no ``num_batches``, so that another batch size is not noticed.
-    """
+    """Return the number of batches that each process skips; at least one batch remains."""
     count, now = state["iterations_in_epoch"], len(iterator.frozen_batches)
     processes = state.get("num_shards", iterator.num_shards)
+    # checkpoints of earlier versions and of plain fairseq lack it; another batch size goes unseen
     total = state.get("num_batches", now)
     if (processes, total) == (iterator.num_shards, now):
         return count
@@ -110,12 +99,7 @@ def _position(iterator: Any, state: dict[str, Any]) -> int:
 def repair_batches_of_resumed_data() -> None:
     """Give a resumed training the batches that it had before.
 
-    The tasks ``language_modeling`` and ``translation`` build their batches in the first epoch and
-    keep them. Examples of one length are distributed with a seed that contains the epoch (in stock
-    fairseq 0.12.2 also with ``--update-ordered-indices-seed``), so that a training that is resumed
-    in a later epoch would get other batches. Here it builds the batches of the first epoch. Tasks
-    that build new batches in each epoch, as in this package, are not affected. Needed until the
-    seed of kept batches does not contain the epoch.
+    Tasks that build new batches in each epoch, as in this package, are not affected.
     """
     from fairseq.trainer import Trainer
 
@@ -123,6 +107,8 @@ def repair_batches_of_resumed_data() -> None:
 
     @in_our_trainers(original)
     def get_train_iterator(self: Any, epoch: int, **kwargs: Any) -> Any:
+        # language_modeling and translation keep the batches of the first epoch. Their seed contains
+        # the epoch, so a training that is resumed in a later epoch would build other batches
         iterators = self.task.dataset_to_epoch_iter
         before = list(iterators.values())
         iterator = original(self, epoch, **kwargs)
@@ -140,12 +126,8 @@ def repair_batches_of_resumed_data() -> None:
 def repair_reused_loaders() -> None:
     """Build a new data loader for each epoch, so that workers end and ``--curriculum`` shuffles.
 
-    fairseq keeps the data loader of an epoch for the next one, and nothing ends its workers. Their
-    number doubles if validation has workers, too. The workers of an iterator for one epoch are left
-    to the garbage collector, which waits five seconds for each worker, because it often collects
-    the queue that ends a worker first. The same happens with ``--data-buffer-size 0``, so that one
-    batch is read ahead here. With ``--curriculum``, a kept data loader never shuffles. Needed until
-    fairseq ends its workers and shuffles as requested.
+    fairseq keeps the data loader of an epoch for the next one. Nothing ends its workers, and with
+    ``--curriculum`` it never shuffles.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -155,6 +137,8 @@ def repair_reused_loaders() -> None:
     def get_iterator_for_epoch(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_of_our_training(self):
             self.persistent_workers = self.reuse_dataloader = False
+            # without a thread that reads ahead, the garbage collector ends the workers; it waits
+            # five seconds for each, because it often collects the queue that ends a worker first
             if self.num_workers > 0:
                 self.buffer_size = max(self.buffer_size, 1)
         return original(self, *args, **kwargs)
@@ -165,12 +149,8 @@ def repair_reused_loaders() -> None:
 def repair_workers_of_successive_epochs() -> None:
     """Fork the workers of an epoch only after the workers of the previous epoch have ended.
 
-    A thread reads the data of an epoch ahead, and ends the workers after the last batch. The next
-    epoch starts as soon as the training has used this batch. Its thread then forks workers while
-    the first thread may hold locks, which the new processes inherit and wait for without end:
-    trainings with several workers on a GPU stopped in one of some hundred epochs. If an epoch is
-    stopped early, as by ``--max-valid-steps``, its thread waits without end for space for the next
-    batch, with all of its workers. Needed until fairseq waits for the workers.
+    Otherwise the new workers inherit locks that the thread of the previous epoch holds, and wait
+    without end: trainings with several workers on a GPU stopped in one of some hundred epochs.
     """
     from fairseq.data.iterators import BufferedIterator
 
@@ -187,20 +167,14 @@ def repair_workers_of_successive_epochs() -> None:
 
 
 class _Source:
-    """Batches of an epoch that a thread reads ahead.
-
-    Args:
-        batches: Data loader.
-        length: Number of the last batch.
-        read_ahead: Queue that the thread puts batches into.
-        reader: Reference to the iterator that takes batches from the queue; dead if it is gone.
-    """
+    """Batches of an epoch, which a thread reads ahead and puts into a queue."""
 
     reading: ClassVar[set["_Source"]] = set()
 
     def __init__(
         self, batches: Any, length: int, read_ahead: queue.Queue, reader: weakref.ref
     ) -> None:
+        # `reader` takes batches from the queue; with a strong reference it would never be gone
         self.batches, self.length = batches, length
         self.read_ahead, self.reader = read_ahead, reader
         self.has_last = self.is_given_up = False
@@ -214,6 +188,8 @@ class _Source:
             for number, batch in enumerate(self.batches, 1):
                 self.has_last = number == self.length
                 yield batch
+                # an epoch that is stopped early, as by --max-valid-steps, leaves its thread waiting
+                # without end for space for the next batch, with all of its workers
                 if self.is_given_up or self.reader() is None:
                     self._make_room()
                     break
@@ -261,10 +237,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def repair_overflow_on_cpu() -> None:
-    """Keep trainings with ``--fp16`` on a CPU from ending when gradients overflow.
-
-    fairseq moves the norm of skipped gradients to a GPU. Needed until it uses the trainer's device.
-    """
+    """Keep trainings with ``--fp16`` on a CPU from ending when gradients overflow."""
     import torch
     from fairseq.trainer import Trainer
 
@@ -274,6 +247,7 @@ def repair_overflow_on_cpu() -> None:
     def train_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.cuda or not self.cfg.common.fp16:
             return original(self, *args, **kwargs)
+        # fairseq moves the norm of skipped gradients to a GPU
         with _replaced(torch.Tensor, "cuda", lambda self: self):
             return original(self, *args, **kwargs)
 
@@ -281,11 +255,7 @@ def repair_overflow_on_cpu() -> None:
 
 
 def repair_clipping_on_cpu() -> None:
-    """Keep trainings with ``--cpu`` on a machine with a GPU from ending at the first update.
-
-    fairseq moves the norm of the gradients to the GPU if there is one. Needed until it uses the
-    gradients' device.
-    """
+    """Keep trainings with ``--cpu`` on a machine with a GPU from ending at the first update."""
     import torch
     from fairseq import utils
 
@@ -296,6 +266,7 @@ def repair_clipping_on_cpu() -> None:
         params = [params] if isinstance(params, torch.Tensor) else list(params)
         if any(x.is_cuda for x in params) or not torch.cuda.is_available():
             return original(params, *args, **kwargs)
+        # fairseq moves the norm of the gradients to the GPU if there is one
         with _replaced(torch.cuda, "is_available", lambda: False):
             return original(params, *args, **kwargs)
 
@@ -303,15 +274,12 @@ def repair_clipping_on_cpu() -> None:
 
 
 def repair_amp() -> None:
-    """Divide the gradients of ``--amp`` by the loss scale once; fairseq does it twice.
-
-    Before clipping, ``AMPOptimizer`` unscales the gradients of the optimizer inside its wrapper. It
-    then steps the wrapper, which its ``GradScaler`` does not know, and unscales again. A gradient
-    of 1 becomes 1/128 at the first scale. Needed until both calls get the same object.
-    """
+    """Divide the gradients of ``--amp`` by the loss scale once; fairseq does it twice."""
     from fairseq.optim import AMPOptimizer
 
     def step(self: Any) -> None:
+        # before clipping, AMPOptimizer unscales the optimizer inside its wrapper. Stepping the
+        # wrapper, which the GradScaler does not know, would unscale again: 1 becomes 1/128
         self.scaler.step(self.optimizer)
         self.scaler.update()
 

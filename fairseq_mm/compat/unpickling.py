@@ -62,10 +62,8 @@ class Emptied(dict):
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Decode the bytes of numpy that Python 3 has written as text.
-
-    With another encoding, Python would import a module of that name.
-    """
+    """Decode the bytes of numpy that Python 3 has written as text."""
+    # for another encoding, Python would import a module of that name
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"it asks for the encoding {_shown(encoding)}")
     return text.encode("latin1")
@@ -217,14 +215,12 @@ def checkpoints() -> Table:
     }
 
 
+# written in Python, because the unpickler in C does not let a class check the calls
 _PythonUnpickler: Any = pickle._Unpickler
 
 
 class RestrictedUnpickler(_PythonUnpickler):
     """Unpickler that finds only the names of a table.
-
-    It derives from the unpickler that is written in Python, because the unpickler in C does not let
-    a class check the calls.
 
     Args:
         file: Open file.
@@ -508,10 +504,8 @@ _environment_lock = threading.RLock()
 
 @contextlib.contextmanager
 def _our_unpickler_allowed() -> Iterator[None]:
-    """Remove an environment variable with which PyTorch accepts only its own unpickler.
-
-    PyTorch's unpickler allows more than this one.
-    """
+    """Remove an environment variable with which PyTorch accepts only its own unpickler."""
+    # PyTorch's unpickler allows more than this one
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     with _environment_lock:
         value = os.environ.pop(name, None)
