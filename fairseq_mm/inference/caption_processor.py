@@ -58,9 +58,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             return
         self.embedder = load_embedder(embedding, weights=weights, device=str(loaded.device))
         self.embedder.check_vectors(
-            loaded.extractor,
-            loaded.feature_dim,
-            what=f"what {loaded.files[0]} was trained on",
+            loaded.extractor, loaded.feature_dim, what=f"what {loaded.files[0]} was trained on"
         )
         self.reader = self.embedder
 

@@ -113,9 +113,7 @@ class StructuredCaptioner(Picklable):
         language_model: Any,
     ) -> None:
         embedder.check_vectors(
-            decoder.extractor,
-            decoder.feature_dim,
-            what=f"what {decoder.files[0]} was trained on",
+            decoder.extractor, decoder.feature_dim, what=f"what {decoder.files[0]} was trained on"
         )
         self.decoder = decoder
         self.task = decoder.task
