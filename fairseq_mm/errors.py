@@ -14,11 +14,11 @@ EXIT_STATUS = 2
 
 
 class UserError(ValueError):
-    """What, where, expected, found: in one line.
+    """Error with a message of one line: what is wrong, where, what was expected and what is there.
 
     Args:
         message: ``path:line: what is wrong`` for files, ```name` must be X, but is Y instead.``
-            for arguments. Line breaks are folded, so that it stays one line.
+            for arguments. Line breaks become spaces.
     """
 
     def __init__(self, message: str) -> None:
@@ -26,15 +26,15 @@ class UserError(ValueError):
 
 
 def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Imports an optional dependency.
+    """Import an optional dependency.
 
     Args:
-        module: name to import, such as ``pycocoevalcap``.
-        extra: the extra of this package that brings it, such as ``eval``.
-        purpose: what needs it, for the message.
+        module: Name of the module, such as ``pycocoevalcap``.
+        extra: Extra of this package that installs it, such as ``eval``.
+        purpose: Feature that needs it, for the message.
 
     Raises:
-        UserError: naming the ``pip install`` that helps, if the module is not installed.
+        UserError: if the module cannot be imported; the message has the ``pip install`` command.
     """
     try:
         return importlib.import_module(module)
@@ -45,9 +45,10 @@ def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
         ) from None
 
 
-def _message_of(error: Optional[BaseException]) -> Optional[str]:
-    """The user's message in ``error``: its own, that of what it was raised from (fairseq wraps
-    whatever fails while a checkpoint loads), or what a worker process printed of it."""
+def _find_message(error: Optional[BaseException]) -> Optional[str]:
+    """Return the message of the :class:`UserError` in an error or in its causes, or None."""
+    # fairseq wraps any error that occurs while a checkpoint loads, and a worker process sends the
+    # traceback as text
     marker = f"{UserError.__module__}.{UserError.__name__}: "
     while error is not None:
         lines = [line for line in str(error).splitlines() if line.startswith(marker)]
@@ -61,19 +62,20 @@ def _message_of(error: Optional[BaseException]) -> Optional[str]:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Whether the line of a :class:`UserError` is what a program says of ``error``."""
-    return _message_of(error) is not None
+    """Return whether a program reports an error by the line of a :class:`UserError`."""
+    return _find_message(error) is not None
 
 
 def report_on_exit() -> None:
-    """Makes an uncaught :class:`UserError` print its line and exit with status 2."""
+    """Let an uncaught :class:`UserError` print its line and exit with status 2."""
     previous = sys.excepthook
 
     def hook(
         kind: type[BaseException], error: BaseException, traceback: Optional[TracebackType]
     ) -> None:
-        message = _message_of(error)
+        message = _find_message(error)
         if message is None:
+            # a debugger or a notebook may have a hook of its own
             previous(kind, error, traceback)
             return
         print(f"error: {message}", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Arguments that mean one thing in every subcommand, each described once.
+"""Arguments that several subcommands share, and checks of the command line.
 
-This module imports neither torch nor fairseq, so that a mistake on the command line is answered at
+This module imports neither torch nor fairseq, so that a mistake on the command line is reported at
 once.
 """
 
@@ -59,7 +59,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
     "json": {"metavar": "FILE", "help": "Write the result as JSON to this file."},
     "html": {"metavar": "FILE", "help": "Write an HTML page of inputs and outputs."},
-    "seed": {"type": int, "help": f"Seed of what is drawn at random (default: {SEED})."},
+    "seed": {"type": int, "help": f"Seed of random numbers (default: {SEED})."},
     "max_pixels": {
         "type": int,
         "metavar": "N",
@@ -69,7 +69,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
 }
 
-# options of generation, as of fairseq-generate
+# options of generation, with the names of fairseq-generate
 GENERATION: dict[str, dict[str, Any]] = {
     "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
     "nbest": {"type": int, "metavar": "N", "help": "Number of hypotheses for each input."},
@@ -77,13 +77,13 @@ GENERATION: dict[str, dict[str, Any]] = {
     "sampling_topk": {
         "type": int,
         "metavar": "K",
-        "help": "Sample from the K most probable tokens, not from all.",
+        "help": "Sample from the K most probable tokens instead of all tokens.",
     },
     "sampling_topp": {
         "type": float,
         "metavar": "P",
-        "help": "Sample from the smallest set of tokens whose probabilities sum up to P, not from "
-        "all.",
+        "help": "Sample from the smallest set of tokens whose probabilities sum up to P, instead "
+        "of all tokens.",
     },
     "temperature": {
         "type": float,
@@ -95,11 +95,7 @@ GENERATION: dict[str, dict[str, Any]] = {
         "metavar": "X",
         "help": "Length penalty, from 0 to 10; above 1 favours long texts.",
     },
-    "min_len": {
-        "type": int,
-        "metavar": "N",
-        "help": "Minimum length in tokens, </s> not counted.",
-    },
+    "min_len": {"type": int, "metavar": "N", "help": "Minimum length in tokens, </s> not counted."},
     "max_len_b": {
         "type": int,
         "metavar": "N",
@@ -145,10 +141,8 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     """Add shared arguments to a parser or a group.
 
-    Args:
-        parser: Parser or group.
-        *names: Names in ``SHARED``.
-        **changes: Name -> changed settings, such as ``checkpoint={"required": False}``.
+    ``names`` are keys of ``SHARED``; ``changes`` has the settings that differ, such as
+    ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
@@ -157,10 +151,8 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
 def add_table(parser: Any, table: Mapping[str, tuple[Any, str, str]]) -> None:
     """Add the arguments of a table.
 
-    Args:
-        parser: Parser or group.
-        table: Name -> type, placeholder and help. The type is ``bool`` for a switch, ``list`` for
-            text that may be given again.
+    The table maps a name to type, placeholder and help. The type ``bool`` is for a switch, ``list``
+    for text that may be given again.
     """
     for name, (kind, placeholder, text) in table.items():
         about: dict[str, Any] = {"metavar": placeholder, "type": kind}
@@ -181,14 +173,10 @@ def add_generation(
     """Add the options of generation. Options that are not given stay None, so that a preset or the
     task decides.
 
-    Args:
-        parser: Parser or group.
-        defaults: Defaults of the task, a table of :mod:`fairseq_mm.generation.defaults`, for the
-            help. Empty if they differ from checkpoint to checkpoint.
-        presets: Names of the task's presets.
-        constraints: Constraints of the task, and their defaults.
+    The help names the ``defaults`` of the task, a table of :mod:`fairseq_mm.generation.defaults`;
+    it is empty if they differ between checkpoints.
     """
-    differ = "Where no default is named, the preset or the model's task has one, described above."
+    differ = "If no default is listed, the preset or the model's task has one, described above."
     group = parser.add_argument_group("generation", None if defaults else differ)
     if presets:
         group.add_argument(
@@ -215,12 +203,12 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     :class:`fairseq_mm.generation.config.GenerationConfig`.
     """
     names = ("preset", *GENERATION, *CONSTRAINTS)
-    given = {name: getattr(args, name, None) for name in names}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {name: getattr(args, name, None) for name in names}
+    options = {name: value for name, value in options.items() if value is not None}
     for name in ("sampling_topk", "sampling_topp"):
-        if name in given:
-            given.setdefault("sampling", True)
-    return given
+        if name in options:
+            options.setdefault("sampling", True)
+    return options
 
 
 def positive(text: str) -> int:
@@ -302,10 +290,6 @@ _GREATEST = 2**53
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
     """Check relations of options, numbers and outputs, before a checkpoint is opened.
 
-    Args:
-        args: Options of the command line.
-        rules: Rules of the subcommand.
-
     Raises:
         UserError: if an option does not fit; the message names the first.
     """
@@ -334,8 +318,9 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
 def _check_outputs(args: argparse.Namespace) -> None:
     outputs = {name: getattr(args, name, None) for name in ("output", "html", "submission")}
     read = set()
-    for name, given in vars(args).items():
-        for value in given if isinstance(given, list) else [given]:
+    for name, values in vars(args).items():
+        for value in values if isinstance(values, list) else [values]:
+            # any argument that names an existing file may be an input
             if name not in outputs and isinstance(value, str) and os.path.isfile(value):
                 read.add(value)
     check_outputs(outputs, read)
@@ -351,11 +336,13 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
     Raises:
         UserError: if an output is a folder, lies in no folder, or is another output or an input.
     """
+    # real paths, because a link or ./ names the same file
     sources = {os.path.realpath(path) for path in read}
     written_by: dict[str, str] = {}
     for name, path in outputs.items():
         if not path:
             continue
+        # now, not after hours of generating
         check_writable(flag(name), path)
         file = os.path.realpath(path)
         if file in written_by:

@@ -110,15 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_captions(
     args: argparse.Namespace, model: Any, config: Any, reader: Any, *, is_structured: bool = False
 ) -> int:
-    """Caption the images, or the features of a store, and return the exit status.
-
-    Args:
-        args: Arguments of the command line.
-        model: Generator, or captioner of models that read part-of-speech sequences.
-        config: Generation config, or search of the captioner.
-        reader: Reader of the images.
-        is_structured: True if the model reads part-of-speech sequences.
-    """
+    """Caption the images, or the features of a store, and return the exit status."""
     store: Any = None
     if args.split is not None or args.features:
         store, inputs = _open_store(args, reader)
@@ -127,7 +119,7 @@ def _write_captions(
         reader.load_extractor()
         inputs = list_images(args.inputs, args.list)
     nearest = _NearestCaption(args.nearest) if args.nearest else None
-    if args.submission:  # fail before the work begins, not after it
+    if args.submission:  # before the captions are generated: an id may be no number of COCO
         coco_image_ids(item.name for item in inputs)
     texts = TextRun("caption", args, [model], [config], inputs)
     is_jsonl = texts.form == "jsonl"
@@ -137,20 +129,15 @@ def _write_captions(
         (facts,) = texts.provenance()
 
     def read(inputs: Sequence[Input]) -> Iterator[Any]:
+        options = {"batch_size": args.batch_size, "max_pixels": args.max_pixels}
+        values: Any = [item.value for item in inputs]
         if store is not None:
-            features = [store.read(item.name) for item in inputs]
-        else:
-            features = list(
-                reader.read_features(
-                    [item.value for item in inputs],
-                    batch_size=args.batch_size,
-                    max_pixels=args.max_pixels,
-                )
-            )
-        readable = [rows for rows in features if not isinstance(rows, UserError)]
-        examples = iter(readable if is_structured else model.processor.examples(readable))
-        for rows in features:
-            yield rows if isinstance(rows, UserError) else [next(examples)]
+            values = [store.read(item.name) for item in inputs]
+        elif is_structured:
+            values = reader.read_features(values, **options)
+        # the captioner reads features, and the generators of the other models read examples
+        for example in values if is_structured else model.processor.examples(values, **options):
+            yield example if isinstance(example, UserError) else [example]
 
     best: dict[str, str] = {}
     with texts.open_outputs():

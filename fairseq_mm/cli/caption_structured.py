@@ -32,19 +32,19 @@ _PARTS = ("score", "cosine", "log_prob", "penalty")
 _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
     "data": (
         *(str, "DIR"),
-        "Data folder with the training captions and their tags (default: that of --split).",
+        "Data folder with the training captions and their tags (default: the folder of --split).",
     ),
     "vectors": (
         *(str, "FILE"),
-        "Feature store with the vectors of the training captions, made by fairseq-mm embed --split "
-        "train --of sentences (default: they are embedded now).",
+        "Feature store with the vectors of the training captions, from fairseq-mm embed --split "
+        "train --of sentences (default: embed the captions now).",
     ),
     "language_model": (
         *(str, "FILE"),
         "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
         "captions).",
     ),
-    "candidates": (int, "N", "Number of draws for each image (default: 1000)."),
+    "candidates": (int, "N", "Number of samples for each image (default: 1000)."),
     "num_nearest": (int, "N", "Number of words or captions of a mean (default: 5)."),
     "shortest": (int, "N", "Minimum length of a part-of-speech sequence (default: 4)."),
     "longest": (int, "N", "Maximum length of a part-of-speech sequence (default: 12)."),
@@ -55,10 +55,7 @@ _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
         "Factor of the cosine for each content word that occurred before (default: 0.7).",
     ),
     "top": (int, "N", "Number of captions of an image in --jsonl (default: 5)."),
-    "candidate_batch_size": (
-        *(int, "N"),
-        "Number of candidates per batch (default: 1000).",
-    ),
+    "candidate_batch_size": (*(int, "N"), "Number of candidates per batch (default: 1000)."),
 }
 
 
@@ -77,22 +74,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--pos-sampling",
         choices=("frequency", "types"),
-        help="How part-of-speech sequences are drawn: as frequently as they occur in training, or "
-        "each type as often as any other, as in the paper (default: frequency).",
+        help="Sample part-of-speech sequences by their frequency in training, or all types equally "
+        "often, as in the paper (default: frequency).",
     )
     group.add_argument(
         "--language-score",
         choices=("word", "sentence"),
-        help="Log-probability of a word on average, or of the sentence, which prefers short ones "
-        "(default: word).",
+        help="Mean log-probability of the words, or log-probability of the sentence, which favours "
+        "short captions (default: word).",
     )
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Check that no option of candidates is given; the models read no part-of-speech sequences.
+    """Refuse options of candidates for models that read no part-of-speech sequences.
 
     Raises:
-        UserError: naming the option.
+        UserError: if there is such an option; the message names it.
     """
     for name in _get_given(args, (*_OTHERS, *_SEARCH, *_WEIGHTS)):
         raise UserError(
@@ -104,12 +101,9 @@ def refuse_options(args: argparse.Namespace) -> None:
 def load(
     args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", options: Mapping[str, Any]
 ) -> "tuple[StructuredCaptioner, StructuredSearch]":
-    """Load the captioner, and make its search from the options.
+    """Load the captioner, and build its search from the options.
 
-    Args:
-        args: Arguments of the command line.
-        checkpoints: Checkpoints of ``--checkpoint``.
-        options: Options of generation that are given.
+    ``options`` are the options of generation on the command line.
 
     Raises:
         UserError: if an option is missing or belongs to other models, or files do not fit together.
@@ -165,13 +159,7 @@ def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> 
 
 
 def json_line(name: str, result: Any, facts: Mapping[str, Any]) -> str:
-    """Return the JSON record of an image.
-
-    Args:
-        name: Name of the image.
-        result: Its captions, a :class:`.StructuredCaption`.
-        facts: Further fields.
-    """
+    """Return the JSON record of an image."""
     records = [
         {
             "hypothesis": caption.text,

@@ -1,4 +1,4 @@
-"""Generate texts with a model of any task, from a JSON object a line.
+"""Generate texts with a model of any task, from one JSON object per line.
 
   fairseq-mm generate inputs.jsonl --checkpoint m_rnn --output captions.jsonl
   echo '{"prompt": "[WP] The last dragon opens a bakery."}' | \\
@@ -74,8 +74,6 @@ class TextRun:
     input to :meth:`write`, and returns the exit status of :meth:`finish`.
 
     Args:
-        command: Name of the subcommand.
-        args: Arguments of the command line.
         models: Generators: one, or several that are compared.
         configs: Generation config of each model.
         inputs: Inputs in the order of the output.
@@ -114,8 +112,8 @@ class TextRun:
         self._warnings: set[str] = set()
 
     def provenance(self) -> list[dict[str, Any]]:
-        """Return for each model the fields that all its JSON records share; empty if no JSON is
-        written, since the digest of a checkpoint takes time."""
+        """Return for each model the fields that all its JSON records share; empty without JSON."""
+        # hashing a checkpoint takes seconds
         if self.form != "jsonl":
             return [{} for _ in self.models]
         return [provenance_fields(*pair) for pair in zip(self.models, self.configs)]
@@ -137,9 +135,7 @@ class TextRun:
     def generate(self, read: Read, *, size: int = 100) -> Iterator[tuple[Input, Any, list[Any]]]:
         """Generate the texts of all inputs, and report the inputs that cannot be read.
 
-        Args:
-            read: Reader of inputs.
-            size: Number of inputs that are read before the first of them are generated.
+        ``size`` inputs are read before the first of them is generated.
 
         Yields:
             Each input that can be read, its example for each model, and for each model its
@@ -176,11 +172,13 @@ class TextRun:
             )
 
     def _report(self, item: Input, error: UserError) -> None:
+        # an empty `where` is for an input that the user has not named
         where = item.name if item.where is None else item.where
         message = f"{where}: {error}" if where else str(error)
         if len(self.inputs) == self.copies:
             raise UserError(message)
         self.num_failed += 1
+        # the message would be appended to the bar's line
         self._bar.clear()
         self.warn(message)
         self._bar.update()
@@ -192,22 +190,16 @@ class TextRun:
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
 
     def write(self, lines: Sequence[str], num_texts: int) -> None:
-        """Write the lines of an input: all to the only file, or one line to each of several.
-
-        Args:
-            lines: Lines without line ends.
-            num_texts: Number of texts that they hold.
-        """
+        """Write the lines of an input: all to the only file, or one line to each of several."""
         for file, part in zip(self._files, [lines] if len(self._files) == 1 else zip(lines)):
+            # flushed, so that a reader of a pipe gets each text when it is generated
             print(*part, sep="\n", file=file, flush=True)
         self.num_texts += num_texts
 
     def finish(self, remarks: Iterable[str] = (), page: str = "") -> int:
         """Report on stderr what was written, and return the exit status: 2 if an input failed.
 
-        Args:
-            remarks: Lines that are printed first.
-            page: Description of the page that was written to ``--html``, if any.
+        ``remarks`` are printed first; ``page`` describes the page that was written to ``--html``.
         """
         messages = list(remarks)
         if self.args.output:
@@ -244,11 +236,13 @@ def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[st
             continue
         where = f"{path}:{number}"
         entry = parse_object(line, where)
+        # JSON can name half of a surrogate pair (\\ud800), which no UTF-8 output can hold
         try:
             json.dumps(entry, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise UserError(f"{where}: text holds half a character (a lone surrogate).") from None
         key = entry.pop("id", None)
+        # True is an int in Python
         if isinstance(key, bool) or not isinstance(key, (str, int, type(None))):
             raise UserError(
                 f"{where}: `id` must be text or a number, but is {json.dumps(key)[:80]} instead."
@@ -258,6 +252,7 @@ def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[st
         check_id(name.replace("\t", " "), where, what="an input")
         if key is not None and seen.setdefault(name, where) != where:
             raise UserError(f"{where}: the id {name!r} was given before, at {seen[name]}.")
+        # not raised here: the other lines are still generated
         item = Input(name, len(inputs), where=where)
         try:
             item = item._replace(value=processor.from_record(entry, folder))

@@ -1,9 +1,10 @@
-"""``fairseq-mm SUBCOMMAND ...``: finds the subcommand's file and runs it.
+"""Runs ``fairseq-mm SUBCOMMAND ...``: finds the subcommand's module and calls it.
 
 A subcommand is a module of this package with ``add_arguments(parser)`` and ``run(args)``; ``run``
-returns an exit status or None. One that may be called without the name of its kind also has
-``name_kind(argv)``, which puts it in. Only the called one is imported, so that ``fairseq-mm store``
-does not wait for fairseq and ``doctor`` runs where fairseq is broken.
+returns an exit status or None. If a subcommand has kinds, and the kind may be left out on the
+command line, its module also has ``name_kind(argv)``, which adds it. Only the module of the called
+subcommand is imported: ``fairseq-mm store`` does not wait for fairseq, and ``doctor`` also runs if
+fairseq is broken.
 """
 
 import argparse
@@ -46,7 +47,7 @@ SUBCOMMANDS = {
     "doctor": "Check the installation, a data folder and a checkpoint.",
 }
 
-# former subcommands -> where they are now
+# former subcommand -> its replacement
 MOVED = {
     "demo": "is `make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
     "gain": "is `fairseq-mm score --system FILE --text-only FILE --baseline FILE`",
@@ -57,10 +58,11 @@ MOVED = {
 # `pretrained-options` takes a folder with model.pt
 _LOOK_THEMSELVES = ("doctor", "pretrained-options")
 
-# what a disk without room, or a broken one, says
+# errors of a full or broken disk
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-# allocations between two searches for garbage, and searches before older objects are searched
+# thresholds of gc: allocations between two collections, and collections of younger generations
+# between two collections of an older one. What is imported stays; searching it costs 15 %
 _COLLECTION = (100_000, 20, 100)
 
 
@@ -90,7 +92,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **options})
-        # without a default: a subcommand's action would overwrite the value of its subcommand
+        # without a default: the parser of an action such as `store info` would overwrite the value
+        # that the parser of `store` has read
         self.add_argument_group("plugins").add_argument(
             "--user-dir",
             metavar="DIR",
@@ -114,16 +117,18 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._given = sys.argv[1:] if args is None else list(args)
         namespace, unknown = super().parse_known_args(args, namespace)
-        if unknown:  # here, so that an action of a subcommand names itself and its own options
+        # not left to parse_args, which argparse does not call for an action such as `store info`;
+        # here the message has the name and the options of the action's parser
+        if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return namespace, unknown
 
     def error(self, message: str) -> NoReturn:
         choice = re.match(r"argument (\S+): invalid choice: '(.*?)'", message)
         if choice is not None:
-            found = next(a for a in self._actions if choice[1] in (a.metavar, *a.option_strings))
-            known = [str(name) for name in found.choices or ()]
-            # a list that fills a screen helps nobody
+            action = next(a for a in self._actions if choice[1] in (a.metavar, *a.option_strings))
+            known = [str(name) for name in action.choices or ()]
+            # argparse's own message lists all choices, which may fill a screen
             if len(known) > 8:
                 message = f"argument {choice[1]}: there is no {choice[2]!r}"
             words = [choice[2]]
@@ -147,11 +152,11 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
     if argv is None:
-        gc.set_threshold(*_COLLECTION)  # what is imported stays: looking for garbage costs 15 %
+        gc.set_threshold(*_COLLECTION)
         run_set_up.silence_deprecations()
     argv = sys.argv[1:] if argv is None else argv
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # ids and words that a terminal cannot show, and names of files that are no text
+        # a terminal may lack characters of ids and words, and names of files may be no valid text
         sys.stdout.reconfigure(errors="backslashreplace")
     if argv and argv[0] in MOVED:
         print(f"fairseq-mm {argv[0]}: {MOVED[argv[0]]}.", file=sys.stderr)
@@ -181,7 +186,7 @@ def main(argv: Optional[list[str]] = None) -> int:
             run_set_up.import_user_dir(args.user_dir)
         if chosen not in _LOOK_THEMSELVES:
             arguments.check_checkpoints(args)
-        if getattr(args, "html", None):  # not after hours of generating
+        if getattr(args, "html", None):  # a missing package is reported before the texts are made
             import_extra("jinja2", extra="report", purpose="an HTML page")
         status = module.run(args) or 0
         if sys.stdout is not None:  # it was closed: `>&-`

@@ -1,4 +1,4 @@
-"""Set-up of subcommands: register with fairseq, load models, and lock the output folder."""
+"""Set-up of subcommands: registers with fairseq, loads models, and locks the output folder."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ from typing import Any
 
 from fairseq_mm.errors import UserError
 
-# whether this process is fairseq-mm itself, not a program that calls its `main`
+# True if this process is fairseq-mm itself; a program that calls `main` keeps its own settings
 is_program = False
 
 
@@ -26,10 +26,7 @@ def silence_imports() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator of ``fairseq-mm`` keep freed memory for the next tensors.
-
-    A program that calls :func:`.main.main` as a function keeps its own setting.
-    """
+    """Let the allocator of ``fairseq-mm`` keep freed memory for the next tensors."""
     if is_program:
         from fairseq_mm.compat import allocator
 
@@ -82,10 +79,7 @@ def import_user_dir(folder: str) -> None:
 def load_generator(command: str, path: str, **options: Any) -> Any:
     """Load the generator of a subcommand's checkpoints.
 
-    Args:
-        command: The subcommand.
-        path: Checkpoints, see :meth:`.Checkpoint.open_all`.
-        **options: Options of :func:`fairseq_mm.from_pretrained`.
+    The options are those of :func:`fairseq_mm.from_pretrained`.
 
     Raises:
         UserError: if another subcommand is for a checkpoint, or it cannot be loaded.

@@ -66,29 +66,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--transcript",
         action="append",
         default=[],
-        help="What is said in a video: .srt, .vtt, or text; once for each video, in their order.",
+        help="Transcript of a video: .srt, .vtt, or text; once for each video, in their order.",
         **transcripts,
     )
     parser.add_argument(
         "--transcripts",
         action="extend",
         nargs="+",
-        help="The same, several at once.",
+        help="Several transcripts, in the order of the videos.",
         **transcripts,
     )
     arguments.add(
         parser,
         *("checkpoint", "weights", "features", "data"),
         data={
-            "help": "Data folder whose dictionary and subwords a checkpoint of fairseq's own has, "
-            "such as --arch bart_base; other checkpoints carry theirs."
+            "help": "Data folder with the dictionary and subwords of a checkpoint of fairseq's own "
+            "models, such as --arch bart_base; other checkpoints contain them."
         },
     )
     parser.add_argument(
         "--ids",
         choices=KEYS,
-        help="What is printed of a video, and its id in --features: its file's name, the same "
-        "without the ending, or its path (default: path; name in .jsonl).",
+        help="Name of a video in the output, and its id in --features: the name of its file, with "
+        "or without its ending, or its path (default: path; name in .jsonl).",
     )
     parser.add_argument(
         "--tokenizer",
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument_group("output"),
         *("jsonl", "output", "html"),
         jsonl={
-            "help": "Write a JSON object a line: id, hypothesis, score, transcript_tokens, "
+            "help": "Write one JSON object per line: id, hypothesis, score, transcript_tokens, "
             "transcript_tokens_cut, frames (clips that were read), frames_cut, extractor, "
             "checkpoint (SHA-256), options."
         },
@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options.add_argument(
         "--keep-damaged",
         action="store_true",
-        help="Take what can be decoded of truncated and damaged videos.",
+        help="Use the frames of truncated and damaged videos that can be decoded.",
     )
 
 
@@ -135,10 +135,7 @@ def run(args: argparse.Namespace) -> int:
     if args.features:
         store, inputs = _open_store(args.features, reader, inputs)
     elif has_video and not reader.reads_video:
-        print(
-            f"{reader.name} reads no video: transcripts alone are summarised",
-            file=sys.stderr,
-        )
+        print(f"{reader.name} reads no video: transcripts alone are summarised", file=sys.stderr)
     elif has_video:
         # an extractor that cannot be rebuilt is reported before any video is read
         reader.load_extractor()
@@ -146,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
-    """List the videos and transcripts of the command line, with values as of :class:`.Video`."""
+    """List the videos and transcripts of the command line; each value is a :class:`.Video`."""
     inputs: list[Input] = []
     for path in args.inputs:
         if path.lower().endswith(".jsonl"):
@@ -195,13 +192,7 @@ def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, l
 
 
 class _Reading(NamedTuple):
-    """An input that was read.
-
-    Attributes:
-        example: Example of the processor.
-        is_cut: True if the video has more frames than the model reads.
-        images: Frames for the page.
-    """
+    """Example of an input, whether the model reads only a part of its frames, and page images."""
 
     example: Any
     is_cut: bool
@@ -232,19 +223,12 @@ def _read_video(args: argparse.Namespace, processor: Any, item: Input, store: An
 def _write_summaries(
     args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input], store: Any
 ) -> int:
-    """Generate the summaries, and return the exit status.
-
-    Args:
-        args: Arguments of the command line.
-        model: Generator.
-        config: Generation config.
-        inputs: Videos and transcripts.
-        store: Feature store of the videos; None if videos are read.
-    """
+    """Generate the summaries, and return the exit status; without a store, videos are read."""
     texts = TextRun("summarize", args, [model], [config], inputs)
     (facts,) = texts.provenance()
     if facts:
         facts["options"]["tokenizer"] = args.tokenizer or model.processor.encoder.tokenizer
+    # an entry is removed when its summary is written, so that frames do not pile up
     readings: dict[int, _Reading] = {}
     truncated: dict[str, list[str]] = {}
     cards: list[tuple[Any, ...]] = []
@@ -258,6 +242,7 @@ def _write_summaries(
             else:
                 yield [readings[item.index].example]
 
+    # read one batch at a time: features of videos are large, and reading takes long
     size = model.processor.batch_sizes[model.device.type != "cpu"]
     with texts.open_outputs():
         for item, _, (hypotheses,) in texts.generate(read, size=size):
@@ -283,7 +268,7 @@ def _write_summaries(
     page = ""
     if args.html:
         _write_page(args.html, model, cards)
-        # the page has only the best summary of each video
+        # counted by card, because --nbest writes more summaries than the page has
         page = counted(len(cards), *texts.text_names)
     remarks = []
     for remark, names in truncated.items():
@@ -295,7 +280,7 @@ def _write_summaries(
 def _find_truncations(
     name: str, transcript: Any, is_cut: bool, processor: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield a remark and the name of the input for everything that was not read as it is."""
+    """Yield a remark and the input's name for each part that is missing or was truncated."""
     if not transcript.is_available:
         yield f'no transcript ("{NOT_AVAILABLE}" is read)', name
     if transcript.num_cut:

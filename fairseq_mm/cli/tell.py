@@ -1,5 +1,5 @@
-"""Generate stories of five images, of prompts, of prompts that a language model
-generates, or of none.
+"""Generate stories from five images, from prompts, from prompts that a language
+model generates, or without a prompt.
 
   fairseq-mm tell --checkpoint fusion --prompt "The last dragon opens a bakery."
   fairseq-mm tell --checkpoint fusion --prompts test.wp_source --jsonl > all
@@ -12,30 +12,31 @@ generates, or of none.
   fairseq-mm tell --data data-bin/vist --split valid --checkpoint glac --jsonl
   fairseq-mm tell *.jpg --compare glac/best.pt xl=xl/best.pt --html systems.html
 
-Presets of prompts: paper, the default, draws each token from the 10 most
-probable at temperature 0.8; greedy; beam, of 5; sampling. Stories have 150
-tokens, <newline> among them; with --min-len 1 the model may end a story
-earlier. Models of WritingPrompts expect prompts as they stand there, such as
-"[WP] The last dragon ...".
+Presets for prompts: paper (the default) samples each token from the 10 most
+probable tokens at temperature 0.8; greedy; beam, a beam of 5; sampling. Stories
+have 150 tokens, including <newline>; with --min-len 1 the model may end a story
+earlier. Models of WritingPrompts expect prompts in the form of that dataset,
+such as "[WP] The last dragon ...".
 
---best-of N draws N stories of an input and writes the --nbest best of them, by
-their score (which is at the --temperature of the draws) or, with --best-by
-ranking, by how much likelier a story is under its prompt than under the
-likeliest of 9 others, drawn from those of the run or from --other-prompts; then
-prompt_margin is that difference in nats a token. With {k} in the name of
---output, the story of each rank is written to a file of its own, as retrieve
-prompts --k writes the baseline's (Fan et al. 2018, Figure 7).
+--best-of N samples N stories for each input and writes the --nbest best
+stories, ranked by their score (computed at the --temperature of the samples).
+With --best-by ranking, stories are ranked by their log-likelihood under their
+own prompt minus the highest log-likelihood under 9 other prompts of the run or
+of --other-prompts; prompt_margin is this difference in nats per token. With {k}
+in the name of --output, the stories of each rank are written to their own file,
+as retrieve prompts --k does for the baseline (Fan et al. 2018, Figure 7).
 
-Presets of images: beam, of 5, the default; greedy; sampling; paper, which is
-greedy with a repetition penalty of 5 and sentences that end after punctuation,
-as in the released code of Transtory-XL. A story has five sentences of 1 to 50
-words. The extractor is the one that the model was trained with; its weights
-file is looked for beside the checkpoint, and known by its content.
+Presets for images: beam (the default), a beam of 5; greedy; sampling; paper,
+greedy search with a repetition penalty of 5 and sentences that end after
+punctuation, as in the released code of Transtory-XL. A story has five sentences
+of 1 to 50 words. Image features are extracted with the network that the
+checkpoint was trained on; its weights file is searched next to the checkpoint
+and verified by its SHA-256 digest.
 
-The stories are those of fairseq-generate. The draws of a story depend on --seed
-and its index alone, which counts from 0, or from --first-id, and is the line of
-a --split. A prompt or an image that cannot be read is named on stderr, the
-other stories are generated all the same, and the exit status is 2.
+The stories are the same as those of fairseq-generate. With sampling, a story
+depends only on --seed and its index: its line in the --split, or its number
+among the stories, counted from --first-id (default: 0). Unreadable prompts and
+images are reported on stderr and skipped, and the exit status is then 2.
 """
 
 import argparse
@@ -63,10 +64,7 @@ from fairseq_mm.cli.tell_prompts import (
     write_prompts,
 )
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import (
-    PROMPT_STORY_PRESETS,
-    VISUAL_STORY_CONSTRAINTS,
-)
+from fairseq_mm.generation.defaults import PROMPT_STORY_PRESETS, VISUAL_STORY_CONSTRAINTS
 from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 if TYPE_CHECKING:
@@ -120,7 +118,7 @@ _RULES = (
 # option -> type, placeholder, help
 _PROMPTS: dict[str, tuple[Any, str, str]] = {
     "prompt": (list, "TEXT", "Prompt; may be given again."),
-    "prompts": (list, "FILE", "File with a prompt a line; - is the standard input."),
+    "prompts": (list, "FILE", "File with one prompt per line; - is standard input."),
     "truncate_prompt": (bool, "", "Truncate prompts that are longer than the model's positions."),
     "prompt_model": (
         *(str, "PATH"),
@@ -129,17 +127,14 @@ _PROMPTS: dict[str, tuple[Any, str, str]] = {
     "prompts_only": (bool, "", "Write the generated prompts, and no stories."),
     "prompt_topk": (
         *(int, "K"),
-        "Draw the tokens of prompts from the K most probable; 0 for all (default: 10).",
+        "Sample the tokens of prompts from the K most probable; 0 for all (default: 10).",
     ),
-    "prompt_temperature": (
-        *(float, "T"),
-        "Divisor of the prompt model's logits (default: 1.0).",
-    ),
+    "prompt_temperature": (*(float, "T"), "Divisor of the prompt model's logits (default: 1.0)."),
 }
 _IMAGES: dict[str, tuple[Any, str, str]] = {
     "sequences": (
         *(list, "FILE.jsonl"),
-        'File with an image sequence a line, {"images": [five paths], "id": "..."}; paths are '
+        'File with one image sequence per line, {"images": [five paths], "id": "..."}; paths are '
         "relative to the file.",
     ),
     "limit": (int, "N", "Maximum number of image sequences of the split (default: all)."),
@@ -149,17 +144,17 @@ _IMAGES: dict[str, tuple[Any, str, str]] = {
     ),
 }
 _NUMBER: dict[str, tuple[Any, str, str]] = {
-    "n": (int, "N", "Number of stories of each input, or in all without inputs (default: 1)."),
+    "n": (int, "N", "Number of stories per input, or in total without inputs (default: 1)."),
     "first_id": (int, "ID", "Index of the first story (default: 0)."),
     "best_of": (
         *(int, "N"),
-        "Draw N stories of each input and write the best of them, or the --nbest best; needs "
-        "--sampling, or a preset that samples.",
+        "Sample N stories per input and write the best, or the --nbest best; needs --sampling, or "
+        "a preset that samples.",
     ),
     "other_prompts": (
         *(str, "FILE"),
-        "File with a prompt a line, of which --best-by ranking draws the others (default: the "
-        "prompts of this run).",
+        "File with one prompt per line, from which --best-by ranking samples the other prompts "
+        "(default: the prompts of this run).",
     ),
 }
 
@@ -172,7 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="IMAGE",
-        help="Five images in the order of the story; - stands for one that is missing.",
+        help="Five images in the order of the story; - stands for a missing image.",
     )
     group.add_argument(
         "--ids", nargs="+", default=[], metavar="ID", help="Five ids of the feature store."
@@ -182,15 +177,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="[NAME=]CKPT",
-        help="Several models in the place of one --checkpoint, whose stories are shown as a table; "
-        "they are named by their --arch.",
+        help="Several models instead of one --checkpoint; a table shows their stories, named by "
+        "--arch by default.",
     )
     arguments.add(
         group,
         *("features", "weights", "data", "split"),
         data={
-            "help": "Data folder of --split; or, of fairseq's own models, which carry no "
-            "dictionary, the folder that they were trained on."
+            "help": "Data folder of --split; for fairseq's own models, whose checkpoints have no "
+            "dictionary, the data folder of their training."
         },
     )
     arguments.add_table(group, _IMAGES)
@@ -200,7 +195,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="N",
-        help="Line of the split whose images are meant, counted from 0; may be given again.",
+        help="Line of the split, counted from 0; may be given again (default: every sequence).",
     )
     arguments.add_generation(
         parser, {}, presets=PROMPT_STORY_PRESETS, constraints=VISUAL_STORY_CONSTRAINTS
@@ -210,8 +205,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number.add_argument(
         "--best-by",
         choices=("score", "ranking"),
-        help="What the best of --best-of is: the story of the highest score, or the one that is "
-        "the likeliest under its prompt compared with others (default: score).",
+        help="Order of --best-of: by score, or by the likelihood under the story's own prompt "
+        "compared with other prompts (default: score).",
     )
     output = parser.add_argument_group("output")
     form = output.add_mutually_exclusive_group()
@@ -246,6 +241,7 @@ def run(args: argparse.Namespace) -> int:
         _check_rank_files(args, has_images=has_images)
     if args.other_prompts and args.best_by != "ranking":
         raise UserError("--other-prompts: needs --best-by ranking beside it.")
+    # before torch and fairseq are imported, which takes seconds
     for text in args.compare or ():
         checkpoint_files(_named_path(text)[1])
     register_quietly()
@@ -271,11 +267,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
-    """
-    Raises:
-        UserError: if stories of images, or prompts alone, are to be written by rank, or a file that
-            is read would be overwritten.
-    """
+    """Check that the stories have ranks, and that no file of a rank is an input."""
     if has_images or args.prompts_only:
         raise UserError(
             f"--output {args.output}: {RANK} stands for the rank of a prompt's story; stories of "
@@ -293,7 +285,8 @@ _NO_IMAGES = (
 
 
 def _named_path(text: str) -> tuple[str, str]:
-    """Split ``NAME=PATH``; the name is empty where only a path is given."""
+    """Split ``NAME=PATH``; the name is empty if there is only a path."""
+    # a path may have "=" in it
     name, sign, path = text.partition("=")
     if not (sign and name) or os.sep in name or os.path.exists(text):
         return "", text
@@ -339,7 +332,7 @@ def _visual_stories(
 
 
 def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
-    """The image sequences, each as often as it has stories, and the store of their features."""
+    """Return each image sequence once per story, and the store of the features, if there is one."""
     if args.split:
         return sequences_of_split(
             args.data, args.split, features=args.features, chosen=args.line, limit=args.limit

@@ -1,5 +1,5 @@
-"""``fairseq-mm tell``: sequences of five images, from the command line, a file, a feature store or
-a data folder."""
+"""Image sequences of ``fairseq-mm tell``: from the command line, a file, a feature store or a data
+folder."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fairseq_mm.data.feature_store import FeatureStores
     from fairseq_mm.extract.media_list import MediaFile
 
-# stands in the place of an image that is missing
+# on the command line and in records; None in Python
 NO_IMAGE = "-"
 
 
@@ -20,12 +20,12 @@ class ImageSequence(NamedTuple):
     """Five images in the order of the story.
 
     Attributes:
-        index: on which the draws of the story depend.
-        id: of its record: a line of ``visual_ids``, that of the file, or the images' paths.
-        where: for messages.
-        keys: of the images, or their paths; None for one that is missing.
-        images: where they lie, as ``keys``; empty where their features are in a store.
-        references: by people, sentence by sentence.
+        index: Index of the story, on which its samples depend.
+        id: Id of its record: a line of ``visual_ids``, the id in the file, or the images' paths.
+        where: Name of the sequence in messages.
+        keys: Keys in the feature store, or paths, of the images; None for a missing image.
+        images: File of each image; empty if the features are in a store.
+        references: Stories by people: words of each sentence.
     """
 
     index: int
@@ -41,16 +41,17 @@ class ImageSequence(NamedTuple):
 
 
 def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
-    """
+    """Build the sequence of five image files.
+
     Args:
-        images: paths of five images; None or ``-`` for one that is missing.
+        images: Paths; None or ``-`` for a missing image.
 
     Raises:
         UserError: if there are not five images, or all are missing.
     """
     from fairseq_mm.extract.media_list import MediaFile
 
-    keys = _checked(images)
+    keys = _check_images(images)
     media = [None if key is None else MediaFile(key, key) for key in keys]
     name = "\t".join(NO_IMAGE if key is None else key for key in keys)
     return ImageSequence(0, name, "", keys, media, [])
@@ -59,18 +60,18 @@ def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
 def sequences_of_ids(
     ids: Sequence[str], features: str
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """The images of five ids of a feature store.
+    """Build the sequence of five ids of feature stores, and open the stores.
 
     Raises:
         UserError: if there are not five ids, or one is not in the stores.
     """
     from fairseq_mm.data.feature_store import open_features
 
-    keys = _checked(ids, "--ids")
+    keys = _check_images(ids, "--ids")
     store = open_features(features.split(os.pathsep))
     for key in keys:
         if key is not None:
-            store.count_rows(key)
+            store.count_rows(key)  # fails for an id that is not in the store
     return [ImageSequence(0, "\t".join(ids), "", keys, [], [])], store
 
 
@@ -82,17 +83,13 @@ def sequences_of_split(
     chosen: Sequence[int] = (),
     limit: Optional[int] = None,
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """The image sequences of a split, each once, with the stories that people have written.
+    """List the image sequences of a split with the stories by people, and open the feature stores.
 
-    Args:
-        folder: the data folder.
-        split: its name.
-        features: feature stores, if not those of the folder.
-        chosen: lines, from 0, whose sequences are meant; else the first line of each.
-        limit: only the first so many of them.
+    ``chosen`` has lines of the split, counted from 0 (default: the first line of each sequence);
+    ``features`` has paths of feature stores (default: the stores of the folder).
 
     Raises:
-        UserError: if the data folder is not complete, or lacks a line.
+        UserError: if the data folder is incomplete, or has no such line.
     """
     from fairseq_mm.data.feature_store import open_folder_features
     from fairseq_mm.data.input_files import check_line_counts
@@ -113,6 +110,7 @@ def sequences_of_split(
             raise UserError(
                 f"--line {number}: {path} has lines 0 to {len(lines) - 1}, counted from 0."
             )
+    # a sequence has several lines, one for each of its stories
     firsts = [number for number, is_first in enumerate(first_lines(lines)) if is_first]
     numbers = (list(dict.fromkeys(chosen)) or firsts)[:limit]
     store = open_folder_features(folder, features)
@@ -120,7 +118,7 @@ def sequences_of_split(
     sequences = []
     for number in numbers:
         where, line = f"{path}:{number + 1}", lines[number]
-        keys = [None if key in missing else key for key in _checked(line.split("\t"), where)]
+        keys = [None if key in missing else key for key in _check_images(line.split("\t"), where)]
         try:
             for key in keys:
                 if key is not None:
@@ -131,8 +129,8 @@ def sequences_of_split(
     return sequences, store
 
 
-def _checked(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
-    """The images, None for one that is missing."""
+def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
+    """Check that there are five images; return them with None for a missing image."""
     place = f"{where}: " if where else ""
     if len(images) != NUM_IMAGES:
         verb = "is 1" if len(images) == 1 else f"are {len(images)}"

@@ -43,12 +43,7 @@ def write_visual_stories(
 ) -> int:
     """Generate the stories of image sequences, and return the exit status.
 
-    Args:
-        args: Arguments of the command line.
-        systems: Name and generator of each system; several are compared.
-        configs: Generation config of each system.
-        sequences: Image sequences, each as often as it has stories.
-        store: Feature store of the images; None if the images are read.
+    ``sequences`` has one entry per story. Without a store, the images are read.
     """
     for model in systems.values():
         reader = model.processor.reader
@@ -62,7 +57,7 @@ def write_visual_stories(
     facts = dict(zip(systems, texts.provenance()))
     page = Page(args.images) if args.html else None
     has_text = not args.html or args.output or args.jsonl or args.raw
-    # number of sequences whose features are in memory at the same time
+    # sequences that are read before the first of them is told: images take longer than a store
     size = 16 if store is None else 256
 
     def read(inputs: Sequence[Input]) -> Iterator[Any]:
@@ -132,7 +127,9 @@ def _format_stories(
         return ["\n".join(hypothesis.sentences) for hypothesis in hypotheses]
     rows = [(PEOPLE, detokenize(reference)) for reference in sequence.references]
     rows += [(name, story.sentences) for name, system in stories.items() for story in system]
-    return [_table(rows, _get_output_width())]
+    is_screen = sys.stdout is not None and sys.stdout.isatty()
+    width = shutil.get_terminal_size((_WIDE, 24)).columns if is_screen else _WIDE
+    return [_table(rows, width)]
 
 
 def _records(
@@ -179,18 +176,8 @@ def detokenize(sentences: Sequence[Sequence[str]]) -> list[str]:
     return [detokenize_story(list(words)).strip() for words in sentences]
 
 
-def _get_output_width() -> int:
-    is_screen = sys.stdout is not None and sys.stdout.isatty()
-    return shutil.get_terminal_size((_WIDE, 24)).columns if is_screen else _WIDE
-
-
 def _table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
-    """Format a table with a row per system and a column per sentence (Li et al. 2020, Figure 6).
-
-    Args:
-        rows: Name and sentences of each system.
-        width: Width of a line in characters.
-    """
+    """Format a table with a row per system and a column per sentence (Li et al. 2020, Figure 6)."""
     first = max(len(name) for name, _ in rows)
     count = max(len(sentences) for _, sentences in rows)
     column = max(_NARROWEST, (width - first) // count - 2)
@@ -268,10 +255,7 @@ class Page:
     def write(self, path: str, subtitle: str, card: Sequence[tuple[str, str]]) -> None:
         """Write the page.
 
-        Args:
-            path: Path of the page.
-            subtitle: Line under the title.
-            card: Names and values that describe the run.
+        ``card`` has names and values that describe the run.
 
         Raises:
             UserError: if the file cannot be written, or no image of the stories is in the folders.

@@ -66,8 +66,8 @@ def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]
     preset = options.get("preset")
     if preset is None and "sampling" not in options:
         preset = getattr(model.task, "default_preset", None)
-    # fairseq returns sampled stories in the order of their scores, so by score the first are best;
-    # a ranking needs all of them
+    # fairseq returns sampled stories in the order of their scores, so the first are the best by
+    # score; a ranking needs all stories
     by_score = args.best_by != "ranking"
     chosen = {"beam": args.best_of, "nbest": nbest if by_score else args.best_of}
     return model.config(**{**options, "preset": preset, **chosen})
@@ -78,10 +78,7 @@ def read_prompts(
 ) -> list[Input]:
     """Read the prompts of the command line and of files.
 
-    Args:
-        texts: Prompts.
-        files: Files with a prompt per line; ``-`` is standard input.
-        option: Option that names the files, for messages.
+    A file has one prompt per line; ``-`` is standard input. Messages call the files by ``option``.
 
     Raises:
         UserError: if a file cannot be read or is empty, or a prompt is no UTF-8 text.
@@ -93,6 +90,7 @@ def read_prompts(
     for path in files:
         try:
             content = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+            # not splitlines(), which also splits at characters such as U+2028 within a prompt
             lines = content.decode("utf-8-sig").split("\n")
         except OSError as error:
             raise UserError(f"{option} {path}: cannot be read ({error.strerror}).") from None
@@ -111,15 +109,11 @@ def prompt_stories(
     args: argparse.Namespace,
     systems: "Mapping[str, Sequence[Checkpoint]]",
     options: Mapping[str, Any],
-    given: list[Input],
+    prompts: list[Input],
 ) -> int:
     """Generate stories from prompts, or by a language model, and return the exit status.
 
-    Args:
-        args: Arguments of the command line.
-        systems: Checkpoints of the only system.
-        options: Options of generation that are given.
-        given: Prompts of the command line.
+    ``systems`` has one entry; ``options`` are the options of generation on the command line.
     """
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.pretrained import from_checkpoints
@@ -129,20 +123,21 @@ def prompt_stories(
         checkpoints, prompt_model=args.prompt_model, data=args.data, device=args.device
     )
     is_language_model = model.loaded.are_language_models
-    if is_language_model and (given or args.truncate_prompt):
+    if is_language_model and (prompts or args.truncate_prompt):
         raise UserError(f"{model.files[0]}: is a language model, which takes no prompt: give --n.")
     config = make_config(args, model, options)
     if args.best_by == "ranking" and is_language_model:
         raise UserError(
             f"--best-by ranking: {model.files[0]} is a language model, which reads no prompt."
         )
+    # with generated prompts, each story has its own prompt
     if args.prompt_model is None:
         check_repeats(args, config)
     count, first = args.n or 1, args.first_id or 0
-    indices = range(first, first + (len(given) or 1) * count)
+    indices = range(first, first + (len(prompts) or 1) * count)
     values: Sequence[Any] = [None] * count
-    inputs = [item for item in given for _ in range(count)]
-    if not given and not is_language_model:
+    inputs = [item for item in prompts for _ in range(count)]
+    if not prompts and not is_language_model:
         if model.prompt_generator is None:
             raise UserError(
                 f"{model.files[0]}: generates stories of prompts: give some (--prompt, --prompts), "
@@ -163,15 +158,8 @@ def prompt_stories(
 def _write_stories(
     args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input]
 ) -> int:
-    """Generate the stories, and return the exit status.
-
-    Args:
-        args: Arguments of the command line.
-        model: Generator.
-        config: Generation config.
-        inputs: Prompts, each as often as it has stories; they have no ``where`` if a language model
-            generated them.
-    """
+    """Generate the stories of the prompts, one per input, and return the exit status."""
+    # prompts that a language model has generated have no place in a file or on the command line
     is_given = bool(inputs[0].where)
     options = {"truncate": True} if args.truncate_prompt else {}
     texts = TextRun(
@@ -242,8 +230,7 @@ def _open_ranking(
     inputs: Sequence[Input],
     options: Mapping[str, Any],
 ) -> Any:
-    """Make the ranking of ``--best-by ranking``, by the prompts of the run or ``--other-prompts``;
-    None without the option."""
+    """Build the ranking of ``--best-by ranking``; None without the option."""
     if args.best_by != "ranking":
         return None
     from fairseq_mm.inference.prompt_ranking import PromptRanking

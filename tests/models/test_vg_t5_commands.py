@@ -11,7 +11,7 @@ from toy_data import make_videos_folder, needs_float16_on_cpu, run_fairseq, writ
 
 from fairseq_mm.conversion.t5 import convert_t5
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.errors import _message_of
+from fairseq_mm.errors import _find_message
 
 transformers = pytest.importorskip("transformers")
 
@@ -116,6 +116,6 @@ def test_another_backbone_is_said_in_one_line(monkeypatch, folder, tmp_path):
     path = str(folder / "t5" / "model.pt")
     with pytest.raises(Exception, match="architectures match") as raised:
         train(monkeypatch, folder, tmp_path, *options(ffn_dim=20), "--finetune-from-model", path)
-    message = _message_of(raised.value)  # what the command prints
+    message = _find_message(raised.value)  # what the command prints
     assert message.startswith("the checkpoint's T5 is another than the model's: it has 3 encoder")
     assert "\n" not in message
