@@ -20,7 +20,7 @@ __version__ = "0.2.0"
 def register() -> None:
     """Register tasks, models, criterions and the like, also of installed plugins.
 
-    Calling it again changes nothing.
+    Further calls change nothing.
 
     Raises:
         ImportError: if fairseq is missing or cannot be imported; the message says what to do.

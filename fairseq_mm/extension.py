@@ -12,6 +12,7 @@ from torch import nn
 import fairseq_mm
 from fairseq_mm.errors import UserError
 
+# before the other imports: their modules use fairseq's classes, which the repairs change
 fairseq_mm.register()
 
 from fairseq_mm.inference.processor import Example, Processor, read_field  # noqa: E402

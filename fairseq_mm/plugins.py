@@ -29,6 +29,7 @@ def load_plugins() -> None:
         return
     # before the imports: a plugin imports fairseq_mm.extension, which calls this function
     _is_loaded = True
+    # sorted, because the order of installed packages differs between machines
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             _load(entry)
@@ -60,6 +61,7 @@ def _load(entry: EntryPoint) -> None:
 
 def _find_folder(name: str) -> Optional[str]:
     """Return the real path of a package, or of a module without ``.py``."""
+    # find_spec does not import the module, which would register its models
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         return None

@@ -18,8 +18,8 @@ import numpy as np
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE, SAMPLING_BEAM, SEED
 
-# type of a value -> the types that are taken for it, and what messages call them
-_TAKEN: dict[type, tuple[tuple[type, ...], str]] = {
+# type of an option -> accepted types, with NumPy's numbers, and the name of the type in messages
+_ACCEPTED: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "True or False"),
     int: ((numbers.Integral,), "an integer"),
     float: ((numbers.Real,), "a number"),
@@ -38,9 +38,10 @@ def typed_option(name: str, value: Any, kind: type) -> Any:
     Raises:
         UserError: if it is of another type.
     """
-    taken, expected = _TAKEN[kind]
+    accepted, expected = _ACCEPTED[kind]
+    # True is an Integral, but as a beam it is a mistake
     is_flag = isinstance(value, (bool, np.bool_))
-    if not isinstance(value, taken) or (is_flag and kind is not bool):
+    if not isinstance(value, accepted) or (is_flag and kind is not bool):
         raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
     try:
         return kind(value)
@@ -101,6 +102,7 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         for name, kind in _TYPES.items():
+            # the class is frozen: a plain assignment would raise an error
             if name != "prefix" or self.prefix is not None:
                 object.__setattr__(self, name, typed_option(name, getattr(self, name), kind))
         for name, least in _AT_LEAST.items():
@@ -108,7 +110,7 @@ class GenerationConfig:
                 raise UserError(f"`{name}` must be {least} or more, but is {getattr(self, name)}.")
         if self.nbest > self.beam:
             raise UserError(f"`nbest` must be at most `beam` ({self.beam}), but is {self.nbest}.")
-        # probabilities of lower temperatures are no float32 numbers
+        # at lower temperatures, the probabilities are no float32 numbers
         if not 0.001 <= self.temperature < math.inf:
             raise UserError(f"`temperature` must be 0.001 or more, but is {self.temperature}.")
         if not 0 <= self.lenpen <= LARGEST_LENPEN:
@@ -158,6 +160,7 @@ class GenerationConfig:
             for name, value in options.items()
         }
         presets: Mapping[str, Mapping[str, Any]] = getattr(task, "generation_presets", {})
+        # an option that chooses between search and sampling could contradict the default preset
         if preset is None and not {"beam", "sampling"} & set(options):
             preset = getattr(task, "default_preset", None)
         if preset is not None and (not isinstance(preset, str) or preset not in presets):
@@ -169,7 +172,7 @@ class GenerationConfig:
         values = {**defaults, **options}
         if values.get("sampling") and "beam" not in options:
             values["beam"] = max(SAMPLING_BEAM, values.get("nbest", 1))
-        # a new least or greatest length takes the default of the other along where it must
+        # if only one of the two lengths is given, the default of the other must not contradict it
         if "min_len" in options and "max_len_b" not in options:
             values["max_len_b"] = max(values["max_len_b"], values["min_len"])
         elif "max_len_b" in options and "min_len" not in options:

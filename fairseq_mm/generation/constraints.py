@@ -25,17 +25,13 @@ from torch import Tensor
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
 
-# words that the released code lets a story repeat, the ends of sentences aside
+# words that the released code allows a story to repeat, in addition to the ends of sentences
 MAY_REPEAT = "a an am is was are were do does did . ? !".split()  # noqa: SIM905
 ENDING_MARKS = (".", "?", "!")
 
 
 def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
     """Return the index of the separator of sentences.
-
-    Args:
-        dictionary: Dictionary of the stories.
-        path: Path of the dictionary, for messages.
 
     Raises:
         UserError: if the dictionary has no separator.
@@ -56,9 +52,6 @@ class StoryConstraints:
     fairseq's own length limits. ``repetition_penalty`` keeps the sum of the words' probabilities.
 
     Args:
-        dictionary: Dictionary of the stories.
-        min_words_per_sentence: Minimum number of words of a sentence.
-        max_words_per_sentence: Maximum number of words of a sentence.
         repetition_penalty: The probability of a word that the story contains n times is divided by
             1 + n times this value (5 in the released code); punctuation, articles and some forms of
             "to be" and "to do" may repeat. 0 changes nothing.
@@ -185,7 +178,7 @@ class StoryConstraints:
         counts = torch.zeros_like(rows)
         counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=rows.dtype))
         used = counts.gather(1, tokens) * self._is_counted.to(rows)[tokens]
-        # a word that stands in the story twice gets the same value twice
+        # a word that occurs twice is written twice, with the same value
         rows.scatter_(1, tokens, rows.gather(1, tokens) - (self.repetition_penalty * used).log1p())
         after = rows.logsumexp(dim=1, keepdim=True)
         rows += torch.where(after.isfinite(), before - after, torch.zeros_like(after))
@@ -203,7 +196,7 @@ class StoryConstraints:
         word = sequences[row, start, n - 1]
         before = rows[row, word]
         rows[row, word] = -math.inf
-        # a story must go on, though it repeats itself
+        # if all words are forbidden, the search would have no candidate
         is_left = (rows.amax(dim=1) > -math.inf)[row]
         rows[row, word] = torch.where(is_left, rows[row, word], before)
 
@@ -212,9 +205,7 @@ class ConstrainedSearch(Search):
     """Search strategy of fairseq that follows the constraints of stories.
 
     Args:
-        dictionary: Dictionary of the stories.
         search: Search strategy, which sees only the allowed words.
-        constraints: Constraints of the stories.
 
     Attributes:
         num_forced: Number of first steps whose token may be given; the constraints do not change
@@ -237,13 +228,14 @@ class ConstrainedSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """As of the strategy."""
+        """Apply the constraints, then let the strategy choose."""
         assert prev_output_tokens is not None
         if step < self.num_forced:
-            is_given = lprobs.isfinite().sum(dim=2) == 1
-            given = lprobs[is_given]
+            # fairseq leaves a token of the prefix as the only candidate of its step
+            is_forced = lprobs.isfinite().sum(dim=2) == 1
+            forced = lprobs[is_forced]
             self.constraints.apply(lprobs, prev_output_tokens)
-            lprobs[is_given] = given
+            lprobs[is_forced] = forced
         else:
             self.constraints.apply(lprobs, prev_output_tokens)
         return self.search.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
@@ -258,9 +250,7 @@ class ConstrainedSearch(Search):
 def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
     """Make a generator of fairseq follow the constraints of stories.
 
-    Args:
-        generator: ``SequenceGenerator``, whose search strategy is wrapped.
-        constraints: Constraints of the stories.
+    The search strategy of the generator is wrapped.
 
     Raises:
         UserError: if the models have too few positions for such stories.
@@ -296,7 +286,7 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
             f"{length} tokens, but the model has positions for {generator.max_len}: give "
             f"--max-words-per-sentence {max(most, 1)} or less."
         )
-    # the end is not counted by fairseq
+    # fairseq's maximum length does not include </s>
     generator.max_len_b = length - 1
 
 

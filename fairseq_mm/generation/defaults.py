@@ -7,7 +7,7 @@
 
 from typing import Any
 
-# fairseq's own
+# the defaults of fairseq's GenerationConfig
 _FAIRSEQ: dict[str, Any] = {
     "beam": 5,
     "max_len_a": 0,
@@ -49,7 +49,7 @@ VISUAL_STORY_CONSTRAINTS: dict[str, Any] = {
     "end_after_punctuation": False,
 }
 
-# what Hugging Face's transformers calls an option -> its name here, for messages
+# names of options in Hugging Face's transformers -> names here, for messages
 NAMES_ELSEWHERE = {
     "num_beams": "beam",
     "beam_size": "beam",

@@ -20,7 +20,6 @@ class SourceOovSearch(Search):
     """Search strategy whose texts contain only the indexed OOV tokens of their source.
 
     Args:
-        dictionary: Dictionary of the texts.
         search: Search strategy, which sees the other tokens.
         indices: Indices of the indexed OOV tokens.
     """
@@ -54,10 +53,12 @@ class SourceOovSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """As of the strategy; the token of a forced prefix stays."""
+        """Forbid the OOV tokens that the source lacks, then let the strategy choose."""
         assert original_batch_idxs is not None
+        # complete sentences have left the batch, so rows are found by the indices of the sources
         items = original_batch_idxs.to(self._items)
         rows = items.unsqueeze(1).eq(self._items).int().argmax(dim=1)
+        # the token of a forced prefix is the only candidate of its step, and stays
         is_free = lprobs.isfinite().sum(dim=2, keepdim=True) > 1  # [B, beam, 1]
         is_forbidden = self._is_absent[rows].unsqueeze(1) & is_free  # [B, beam, K]
         values = lprobs[:, :, self.indices].masked_fill(is_forbidden, -math.inf)

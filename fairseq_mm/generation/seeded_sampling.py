@@ -12,11 +12,11 @@ import torch
 from fairseq.search import Search
 from torch import Tensor
 
-# bits of a draw: its product with a sum of probabilities stays below the sum in float64
+# bits of a random number: float64 has 53, so its product with a sum stays below the sum
 DRAW_BITS = 48
-# candidates that are looked at first for a share of the probability
+# number of most probable words among which the share of the probability is sought first
 FIRST_CANDIDATES = 256
-# steps whose numbers are drawn together
+# number of steps whose random numbers are generated at once
 FIRST_STEPS = 64
 
 
@@ -29,7 +29,6 @@ class SeededSampling(Search):
     because two words of nearly equal probability may change places when the batch changes.
 
     Args:
-        dictionary: Dictionary of the words.
         topk: Number of candidates at a step; 0 for all words.
         topp: Share of the probability that the candidates have together; 1 for all. Forbidden words
             (unknown words, an early end) do not count in the total.
@@ -38,13 +37,7 @@ class SeededSampling(Search):
     """
 
     def __init__(
-        self,
-        dictionary: Any,
-        *,
-        topk: int = 0,
-        topp: float = 1.0,
-        seed: int = 0,
-        stream: int = 0,
+        self, dictionary: Any, *, topk: int = 0, topp: float = 1.0, seed: int = 0, stream: int = 0
     ) -> None:
         super().__init__(dictionary)
         self.topk = topk
@@ -67,7 +60,7 @@ class SeededSampling(Search):
             step: Number of words so far.
             lprobs: [B, beam, V] log-probabilities, ``-inf`` for forbidden words.
             scores: [B, beam, step] sums of log-probabilities so far.
-            prev_output_tokens: Not needed.
+            prev_output_tokens: Ignored.
             original_batch_idxs: [B] indices of the items, on which the samples depend.
 
         Returns:
@@ -84,11 +77,11 @@ class SeededSampling(Search):
             ]
             self._draws = torch.from_numpy(np.array(draws)).to(lprobs.device)
         log_probabilities, words = self._candidates(lprobs.reshape(B * beam, V))
-        # of the most probable word: a sum of probabilities must not be too small for float64
+        # relative to the most probable word, because a sum of probabilities may underflow
         peak = log_probabilities.amax(dim=1, keepdim=True)
         mass = (log_probabilities.double() - peak).exp().cumsum(dim=1)
         threshold = self._draws[:, :, step].reshape(-1, 1) * mass[:, -1:]
-        # NaN and texts without any candidate have no place; their score tells
+        # with NaN, or without any candidate, no place is right; the score then is not finite
         place = torch.searchsorted(mass, threshold, right=True).clamp(max=mass.size(1) - 1)
         chosen = log_probabilities.gather(1, place).view(B, beam)
         if step > 0:
@@ -102,8 +95,7 @@ class SeededSampling(Search):
         self._draws = self._draws[batch_idxs]
 
     def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:
-        """``[count]`` numbers from 0 to 1 for a place in the beam of an item; a longer row begins
-        with the shorter."""
+        """Return ``count`` random numbers below 1; a longer row begins with the shorter row."""
         key = [self.seed, item, self.stream]
         if place:
             key.append(place)
@@ -112,7 +104,7 @@ class SeededSampling(Search):
         return (bits.random_raw(count) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
 
     def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """``[N, V]`` gives log-probabilities ``[N, K]`` and words ``[N, K]``, by word."""
+        """Return the log-probabilities [N, K] and words [N, K] of candidates, in word order."""
         num_types = lprobs.size(1)
         if self.topp >= 1 and not 0 < self.topk < num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)

@@ -39,10 +39,8 @@ def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[i
 
 
 def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Namespace:
-    """Complete the given options of a generator by the defaults of a task.
-
-    ``sampling`` without ``beam`` samples one text.
-    """
+    """Fill the options of a generator with the defaults of a task."""
+    # a beam of 5 would sample five texts
     values = {**defaults, **options}
     if values.get("sampling") and "beam" not in options:
         values["beam"] = SAMPLING_BEAM
@@ -82,8 +80,8 @@ class GeneratesText:
     provenance_fields: tuple[str, ...] = ("source_words",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Replace fairseq's container of state: it looks for its attributes without end while it
-        is unpickled or copied."""
+        """Replace fairseq's container of state by a dictionary."""
+        # its __getattr__ reads an attribute that is missing while it is unpickled, without end
         return {**vars(self), "state": dict(self.state.state_dict)}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
@@ -97,6 +95,7 @@ class GeneratesText:
         ``fairseq-generate``, set their defaults to the task's.
         """
         super().add_args(parser)  # type: ignore[misc]
+        # set_defaults would also add names without an option, as in the parser of fairseq-train
         known = {
             name: value
             for name, value in cls.generation_defaults.items()
@@ -109,12 +108,6 @@ class GeneratesText:
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
         """Check two checkpoints of an ensemble, whose vocabularies and features are equal already.
-
-        Args:
-            first: Path of a checkpoint.
-            ours: Its content.
-            other: Path of another checkpoint.
-            theirs: Its content.
 
         Raises:
             UserError: if the probabilities of the two cannot be averaged.
@@ -145,16 +138,17 @@ class GeneratesText:
         Args:
             models: One model, or the models of an ensemble.
             args: Some or all of fairseq's generation options.
-            *others: Further arguments that fairseq passes.
+            *others: Further arguments of fairseq.
+            **kwargs: Further arguments of fairseq.
             allow_unk: True to generate ``<unk>``; by default the config decides.
             seed: Seed of ``sampling``; by default the config's.
             stream: Stream of random numbers, see :class:`.SeededSampling`.
-            **kwargs: Further arguments that fairseq passes.
 
         Raises:
             UserError: if ``unkpen`` favours ``<unk>``, which is not allowed.
         """
         generator = super().build_generator(models, args, *others, **kwargs)  # type: ignore[misc]
+        # then it is a scorer of given texts, which has no search
         if getattr(args, "score_reference", False):
             return generator
         cfg = self.cfg  # type: ignore[attr-defined]
@@ -181,13 +175,13 @@ class GeneratesText:
                 raise UserError(
                     f"--unkpen {unkpen:g} favours <unk>, which is generated with --allow-unk only."
                 )
-            # the penalty would count against an <unk> of a forced prefix
+            # the penalty would lower the score of a forced prefix with <unk>
             generator.unk_penalty = 0.0
         indices = tokens_never_generated(generator.tgt_dict, allow_unk=allow_unk)
         others = generator.token_indices_to_suppress
         if others is not None:
             indices = sorted({*indices, *others.tolist()})
-        # fairseq leaves the tokens of a forced prefix as they are
+        # fairseq does not suppress them at the steps of a forced prefix
         generator.token_indices_to_suppress = torch.tensor(indices)
 
     def numbered(self, sample: Mapping[str, Any]) -> dict[str, Any]:
