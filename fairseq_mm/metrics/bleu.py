@@ -29,7 +29,7 @@ def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
 def bleu_sums(
     hypothesis_tokens: Sequence[str], references_tokens: Sequence[Sequence[str]]
 ) -> np.ndarray:
-    """Compute the statistics of one hypothesis; the statistics of a corpus are their sum.
+    """Compute the statistics of one hypothesis; their sum over items is the corpus's statistics.
 
     Returns ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4,
     length of the hypothesis, length of the closest reference. Raise ValueError if there is no
@@ -53,7 +53,7 @@ def bleu_sums(
 
 
 def bleu_from_sums(sums: Union[Sequence[float], np.ndarray]) -> list[float]:
-    """Compute BLEU-1 to BLEU-4, each between 0 and 1, from the total of :func:`bleu_sums`."""
+    """Compute BLEU-1 to BLEU-4, each between 0 and 1, from summed results of :func:`bleu_sums`."""
     matches, totals = sums[:MAX_ORDER], sums[MAX_ORDER : 2 * MAX_ORDER]
     length, reference_length = float(sums[-2]), float(sums[-1])
     if length == 0:

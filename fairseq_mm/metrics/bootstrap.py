@@ -13,10 +13,16 @@ Statistic = Callable[[np.ndarray], float]
 
 
 def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int) -> np.ndarray:
-    """Compute the corpus scores ``[samples]`` of resampled corpora.
+    """Compute the corpus scores ``[samples]`` of corpora that are sampled from the items.
 
-    ``statistic`` turns the sums of a corpus into its score; ``sums`` are ``[items, statistics]``.
-    Equal seeds sample equal items, so that two systems are paired.
+    Calls with equal seeds and numbers of items sample the same items, so that the scores of two
+    systems are paired.
+
+    Args:
+        sums: ``[items, statistics]`` statistics of each item.
+        statistic: Function from the statistics summed over a corpus to the corpus score.
+        samples: Number of sampled corpora.
+        seed: Seed of the random numbers.
     """
     generator = np.random.default_rng(seed)
     scores = []
@@ -28,13 +34,17 @@ def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int
 
 
 def interval(figures: np.ndarray) -> tuple[float, float]:
-    """Compute the 95 % percentile interval of resampled scores."""
+    """Return the 2.5 % and the 97.5 % quantile of ``figures``, scores of resampled corpora."""
     low, high = np.quantile(figures, [0.025, 0.975])
     return float(low), float(high)
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Compute the two-sided p-value: how often resampling changes the sign of the difference."""
+    """Compute the two-sided p-value of the difference between the scores of two systems.
+
+    ``differences`` are the differences on resampled corpora. The p-value is twice the share of
+    these corpora in which the difference has the rarer sign.
+    """
     smaller = int(min((differences <= 0).sum(), (differences >= 0).sum()))
     # the observed sample counts as well, so that p is never 0
     return min(1.0, 2 * (smaller + 1) / (len(differences) + 1))

@@ -28,7 +28,7 @@ def _frequencies(items: Iterable[Sequence[Counts]]) -> Counter:
 
 
 def document_frequencies(references: Iterable[Sequence[Sequence[str]]]) -> Counter:
-    """Count in how many items' tokenized references each n-gram of order 1 to 4 occurs."""
+    """Count, for each n-gram of order 1 to 4, the items in whose tokenized references it occurs."""
     return _frequencies([_ngram_counts(tokens) for tokens in item] for item in references)
 
 
@@ -36,11 +36,12 @@ class CiderD:
     """CIDEr-D scorer with the document frequencies of a fixed set of items.
 
     With document frequencies of a single item, every idf is log 1 = 0, and so is every score.
-    Raises ValueError if only one of the last two arguments is given, or there is no item.
+    Raises ValueError if only one of ``frequencies`` and ``num_documents`` is given, or if the
+    number of items is 0.
 
     Args:
-        references: Tokenized references of each item. They determine the document frequencies, as
-            the evaluated set does in coco-caption (its ``corpus`` mode), unless others are given.
+        references: Tokenized references of each item. Without ``frequencies``, the document
+            frequencies are counted over these references, as in coco-caption's ``corpus`` mode.
         frequencies: Document frequencies of other items (see :func:`document_frequencies`).
         num_documents: Number of items over which ``frequencies`` was counted.
     """
@@ -70,15 +71,15 @@ class CiderD:
         self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
     def score(self, hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-        """Score one hypothesis, from 0 to 10; the corpus score is the mean over items. Raise
-        ValueError if there is no reference."""
+        """Compute the CIDEr-D, 0 to 10, of a tokenized hypothesis; the corpus score is the mean
+        over items. Raise ValueError if there is no reference."""
         if not references:
             raise ValueError("`references` must have one reference or more, but is empty.")
         counts = [_ngram_counts(tokens) for tokens in references]
         return self._score(hypothesis, counts, [self._compute_inverse_norms(c) for c in counts])
 
     def score_item(self, hypothesis: Sequence[str], index: int) -> float:
-        """Score a hypothesis against the references of item ``index`` of the constructor."""
+        """Score like :meth:`score`, against ``references[index]`` of the constructor."""
         counts, norms = self._counts[index], self._inverse_norms[index]
         if norms is None:
             # kept, since validation scores the same references after each epoch
@@ -86,7 +87,7 @@ class CiderD:
         return self._score(hypothesis, counts, norms)
 
     def _compute_inverse_norms(self, counts: Counts) -> list[float]:
-        """Return ``[order]``, reciprocal norms of a text's TF-IDF vectors; 0 for an empty one."""
+        """Return 1 / norm of a text's TF-IDF vector of each n-gram order; 0 for an empty vector."""
         weight, unseen = self._squared_idf.get, self._unseen
         # sums over lists, which are faster than sums over generators
         squares = [

@@ -1,8 +1,9 @@
 """Captions in the format of COCO's evaluation server: ``captions_SPLIT_NAME_results.json``.
 
-The file is a list of ``{"image_id": 391895, "caption": "..."}`` with one entry per image; only the
-server knows the references of the test images. Chen, Fang, Lin, Vedantam, Gupta, Dollar, Zitnick.
-Microsoft COCO Captions: Data Collection and Evaluation Server. 2015.
+The file is a JSON list of ``{"image_id": 391895, "caption": "..."}`` with one entry per image. The
+references of the test images are not public, so that only the server can score their captions.
+Chen, Fang, Lin, Vedantam, Gupta, Dollar, Zitnick. Microsoft COCO Captions: Data Collection and
+Evaluation Server. 2015.
 """
 
 import json
@@ -17,8 +18,9 @@ _IMAGE = re.compile(r"(?:COCO_[a-z]+\d{4}_)?(\d{1,12})(?:\.jpg)?", re.ASCII)
 
 
 def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
-    """Return the COCO numbers of image files or image numbers, by name. Raise UserError if a name
-    is not a COCO name, or an image has two names."""
+    """Return the COCO image number of each name, which is a file name such as
+    ``COCO_val2014_000000391895.jpg`` or the number as text. Raise UserError if a name has another
+    form, or two names have the same number."""
     ids: dict[str, int] = {}
     earlier: dict[int, str] = {}
     for name in names:
@@ -41,8 +43,8 @@ def coco_image_ids(names: Iterable[str]) -> dict[str, int]:
 
 
 def coco_results(captions: Mapping[str, str]) -> str:
-    """Return the content of a results file from the caption of each image. Raise UserError as
-    :func:`coco_image_ids` does."""
+    """Return the JSON text of a results file; ``captions`` are the captions by image name. Raise
+    UserError if an image name is wrong, see :func:`coco_image_ids`."""
     ids = coco_image_ids(captions)
     entries = [{"image_id": ids[name], "caption": text} for name, text in captions.items()]
     return json.dumps(entries, ensure_ascii=False) + "\n"

@@ -1,11 +1,11 @@
-"""Ranking of conditions: how often a story is likelier under its own prompt or images than others.
+"""Ranking of conditions: how often a story is likeliest under its own prompt or its own images.
 
 Prompts: Fan et al. 2018, section 5.5, "Stories are decoded under 10 different prompts, 9 randomly
 sampled prompts and 1 true corresponding prompt, [...] We measure the percentage of cases where the
 true prompt is the most likely to generate the story." A single sample of 9 prompts per story is
-noisy, so there are several, and the expectation over all possible samples as well. The albums of
-visual stories are ranked in the same way: a model that ignores its images gives a story the same
-likelihood under every album.
+noisy, so several samples ("draws") are compared, and the expectation over all possible samples can
+be computed as well. The albums of visual stories are ranked in the same way: a model that ignores
+its images gives a story the same likelihood under every album.
 
 The caller scores only the necessary pairs of story and condition:
 
@@ -36,10 +36,11 @@ Interval = tuple[float, float]
 
 
 class Columns(NamedTuple):
-    """Distinct conditions of a list of stories.
+    """Distinct conditions of a list of stories, each a column of the score matrix.
 
-    ``texts`` are the conditions in order of first occurrence, which are the columns of a score
-    matrix; ``true`` has the column ``[stories]`` of each story's own condition.
+    Attributes:
+        texts: Text of the condition of each column, in order of first occurrence.
+        true: ``[stories]`` column of each story's own condition.
     """
 
     texts: list[str]
@@ -47,15 +48,18 @@ class Columns(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Result with its interval and its expectation over all samples of distractors.
+    """Result with its confidence interval, and its expectation over all samples of distractors.
+
+    A draw is one random sample of distractors (conditions of other stories) for every story.
 
     Attributes:
         value: Mean over draws and stories.
         interval: 95 % bootstrap interval of ``value``.
         chance: Expected value of guessing.
-        all_draws: Mean over every possible draw, in closed form; None unless each story was scored
+        all_draws: Mean over all possible draws, in closed form; None unless each story was scored
             under all conditions.
-        all_draws_interval: 95 % bootstrap interval of ``all_draws`` over stories, if computed.
+        all_draws_interval: 95 % bootstrap interval of ``all_draws``, for which stories are
+            resampled; None if it was not computed.
     """
 
     value: float
@@ -66,11 +70,16 @@ class Figure(NamedTuple):
 
 
 class PromptRanking(NamedTuple):
-    """Share of comparisons (draw and story) in which the own prompt is the likeliest.
+    """Share of comparisons in which a story is likeliest under its own prompt.
 
-    A tie counts like a guess among the likeliest prompts; ``ties`` is the share of comparisons in
-    which a distractor scores as high as the true prompt, and none scores higher. The interval is
-    over stories and draws; ``per_draw`` are the shares ``[draws]``.
+    There is one comparison per story and draw, that is, per random sample of other prompts.
+
+    Attributes:
+        accuracy: The share. A tie counts like a guess among the likeliest prompts. Its interval is
+            computed by resampling both stories and draws.
+        per_draw: ``[draws]`` share of each draw.
+        stories: Number of stories.
+        ties: Share of comparisons in which the own prompt and another one are the likeliest.
     """
 
     accuracy: Figure
@@ -80,9 +89,15 @@ class PromptRanking(NamedTuple):
 
 
 class AlbumRanking(NamedTuple):
-    """Share of comparisons in which the own images rank first, and their mean rank from 1.
+    """Ranks of the stories' own albums among albums of other stories.
 
-    ``ties`` is the share of comparisons that a tie has worsened.
+    There is one comparison per story and draw, that is, per random sample of other albums.
+
+    Attributes:
+        first: Share of comparisons in which the own album has rank 1.
+        mean_rank: Mean rank of the own album, counted from 1.
+        stories: Number of stories.
+        ties: Share of comparisons in which a tie has worsened the rank of the own album.
     """
 
     first: Figure
@@ -92,7 +107,11 @@ class AlbumRanking(NamedTuple):
 
 
 def condition_columns(texts: Iterable[str]) -> Columns:
-    """Assign a column to each story's condition; white space does not distinguish conditions."""
+    """Assign a column of the score matrix to each distinct condition.
+
+    ``texts`` are the conditions of the stories, such as their prompts. Conditions that differ only
+    in white space are equal.
+    """
     # equal texts share a column: a prompt must not be a distractor of itself
     column_by_text: dict[str, int] = {}
     true = [
@@ -112,10 +131,16 @@ def draw_distractors(
 ) -> np.ndarray:
     """Sample, for each draw and story, distinct conditions other than the story's own.
 
-    ``true`` are the columns ``[stories]`` of the stories' own conditions; all ``num_columns`` are
-    equally probable. ``on_draw`` is called after each draw. Returns columns ``[draws, stories,
-    distractors]``. Raise ValueError if there are too few columns, or ``true`` has an invalid
-    column.
+    Returns the columns ``[draws, stories, distractors]`` of the sampled conditions. Raise
+    ValueError if there are too few columns, or ``true`` has an invalid column.
+
+    Args:
+        true: ``[stories]`` column of each story's own condition.
+        num_columns: Number of distinct conditions, which are sampled with equal probability.
+        draws: Number of samples per story.
+        distractors: Number of conditions in a sample.
+        seed: Seed of the random numbers.
+        on_draw: Function without arguments, called after each draw to show progress.
     """
     if num_columns <= distractors:
         raise ValueError(
@@ -143,7 +168,11 @@ def draw_distractors(
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Return the sorted distinct pairs ``[N, 2]`` of story and column that the draws compare."""
+    """Return the pairs of a story and a column whose scores the comparisons need.
+
+    They are the pairs with the story's own condition (``true``: ``[stories]``, column) and with its
+    ``distractors`` (``[draws, stories, distractors]``, columns): ``[pairs, 2]``, each once, sorted.
+    """
     draws, stories, _ = distractors.shape
     own = np.broadcast_to(true[:, None], (draws, stories, 1))
     columns = np.concatenate([own, distractors], axis=2)
@@ -156,7 +185,10 @@ def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
 def score_matrix(
     pairs: np.ndarray, values: Sequence[float], num_stories: int, num_columns: int
 ) -> np.ndarray:
-    """Return the scores ``[stories, columns]`` of pairs; NaN for pairs that were not scored."""
+    """Return the matrix ``[stories, columns]`` that holds ``values``, the scores of ``pairs``.
+
+    ``pairs`` (``[pairs, 2]``) are indices of stories and columns; all other elements are NaN.
+    """
     scores = np.full((num_stories, num_columns), np.nan)
     scores[pairs[:, 0], pairs[:, 1]] = values
     return scores
@@ -165,7 +197,7 @@ def score_matrix(
 def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores ``[stories, 1]`` of own conditions, ``[draws, stories, K]`` of distractors."""
+    """Return scores of own conditions ``[stories, 1]`` and of others ``[draws, stories, K]``."""
     if not distractors.size:
         raise ValueError(f"`distractors` must not be empty, but has shape {distractors.shape}.")
     rows = np.arange(len(true))[:, None]
@@ -186,14 +218,15 @@ def _gather_scores(
 def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
     """Compute the credit ``[draws, stories]`` of each story in each draw.
 
-    It is 1 if the true prompt is the likeliest, 0 if another one is likelier, and 1 / number of the
-    likeliest prompts in a tie: the expectation of a guess. Raise ValueError naming the story and
-    column, if a needed score is NaN.
+    The credit is 1 if the story's own prompt is the likeliest, 0 if another one is likelier, and
+    1 / number of the likeliest prompts in a tie, which is the expectation of a guess. Raise
+    ValueError naming the story and column, if the score of a compared pair is NaN.
 
     Args:
-        scores: ``[stories, columns]``, log-likelihoods; NaN for pairs that were not scored.
-        true: ``[stories]``, columns.
-        distractors: ``[draws, stories, distractors]``, columns.
+        scores: ``[stories, columns]``, log-likelihood of each story under the prompt of each
+            column; NaN for pairs that were not scored.
+        true: ``[stories]``, column of the story's own prompt.
+        distractors: ``[draws, stories, distractors]``, columns of the sampled other prompts.
     """
     own, others = _gather_scores(scores, true, distractors)
     equal = (others == own).sum(axis=2)
@@ -205,11 +238,16 @@ def all_draws_credits(
 ) -> np.ndarray:
     """Compute the mean credit ``[stories]`` of each story over all possible draws.
 
-    There are M other prompts: w score lower than the true one and t equally. A draw without higher
-    ones and with j equal ones gives 1 / (1 + j). Summed over j by Vandermonde's identity, the mean
-    is (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)) with K distractors. Without ties this
-    is C(w, K) / C(M, K), the probability that no better prompt is sampled. ``scores`` must be
-    without NaN, otherwise as in :func:`draw_credits`.
+    Of the M other prompts, w score lower than the story's own prompt and t equally. A draw of K
+    prompts, of which none scores higher and j score equally, has the credit 1 / (1 + j). Summed
+    over j by Vandermonde's identity, the mean is
+    (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)). Without ties this is C(w, K) / C(M, K),
+    the probability that no better prompt is sampled.
+
+    Args:
+        scores: ``[stories, columns]``, log-likelihoods of all pairs, none of them NaN.
+        true: ``[stories]``, column of the story's own prompt.
+        distractors: Number K of other prompts in a draw.
     """
     own = scores[np.arange(len(true)), true][:, None]
     lower = (scores < own).sum(axis=1)
@@ -233,8 +271,12 @@ def rank_prompts(
     samples: int = 2000,
     seed: int = 1,
 ) -> PromptRanking:
-    """Compute the prompt ranking accuracy of one system, see :func:`draw_credits` for the arrays.
-    Raise ValueError if there is no story, or a needed score is missing."""
+    """Compute the prompt ranking accuracy of one system.
+
+    ``scores``, ``true`` and ``distractors`` are the arrays of :func:`draw_credits`; ``samples`` and
+    ``seed`` are the number and the seed of the bootstrap samples. Raise ValueError if there is no
+    story, or the score of a compared pair is missing.
+    """
     draws, stories, K = distractors.shape
     credit = draw_credits(scores, true, distractors)
     generator = np.random.default_rng(seed)
@@ -262,11 +304,12 @@ def rank_prompts(
 def candidate_ranks(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray, *, tie: float = TIE
 ) -> np.ndarray:
-    """Compute the ranks ``[draws, stories]`` of the own images, see :func:`draw_credits`.
+    """Compute the ranks ``[draws, stories]`` of the stories' own albums.
 
-    A rank is 1 + the number of others that are at least as likely; a log-likelihood that is lower
-    by at most ``tie`` counts as equal. Raise ValueError naming the story and column, if a needed
-    score is NaN.
+    A rank is 1 + the number of sampled albums under which the story is at least as likely; a
+    log-likelihood that is lower by at most ``tie`` nats counts as equal. ``scores``, ``true`` and
+    ``distractors`` are the arrays of :func:`draw_credits`, for albums in place of prompts. Raise
+    ValueError naming the story and column, if the score of a compared pair is NaN.
     """
     own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)
@@ -280,10 +323,11 @@ def rank_albums(
     samples: int = 2000,
     seed: int = 1,
 ) -> AlbumRanking:
-    """Rank the albums of one system, with the arguments of :func:`rank_prompts`.
+    """Rank each story's own album among the sampled albums, by one system's log-likelihoods.
 
-    Ties count against the system, and the intervals are over stories. Raise ValueError as
-    :func:`rank_prompts` does.
+    The arguments are the ones of :func:`rank_prompts`, for albums in place of prompts. In a tie the
+    own album gets the worst rank. Confidence intervals are computed by resampling stories. Raise
+    ValueError if there is no story, or the score of a compared pair is missing.
     """
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
@@ -309,8 +353,8 @@ def rank_albums(
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
     """Compute share of first ranks and mean rank over all draws of K = ``drawn`` other albums.
 
-    Among M other albums, w are less likely than the own one. With probability C(w, K) / C(M, K) no
-    sampled album is at least as likely, and on average K (M - w) / M are.
+    If a story is less likely under w of the M other albums than under its own, no sampled album
+    precedes the own one with probability C(w, K) / C(M, K), and on average K (M - w) / M do.
     """
     own = scores[np.arange(len(true)), true][:, None]
     M = scores.shape[1] - 1

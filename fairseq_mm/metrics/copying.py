@@ -6,9 +6,9 @@ words, shares most of a story's function words with any long text and is several
 Therefore the longest contiguous run is measured here.
 
 The training text is streamed. Its runs of n words are found by hashes (differences of a running
-sum, so that one pass serves every n), and only those n are looked up that could improve a story:
-one word more than its longest run so far. A hash match is only a candidate: the words are compared,
-so the result is exact.
+sum, so that one pass serves every n). For each story, n is one word more than the longest run found
+so far, since shorter runs cannot change the result. A hash match is only a candidate: the words are
+compared, so the result is exact.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,9 @@ class CopiedRun(NamedTuple):
     Attributes:
         length: Number of words; 0 if no word of the story occurs in the training text.
         start: Index of the first word of the run in the generated story.
+        words: Words of the run.
         file: Training file with the run; None if ``length`` is 0.
-        line: Number of a line with the run in that file, from 1; other lines may have it too.
+        line: Number, from 1, of one of the lines of ``file`` with the run; 0 if ``length`` is 0.
     """
 
     length: int
@@ -53,7 +54,7 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """Generated n-grams of one n that would improve the run of their story, sorted by hash."""
+    """K n-grams of equal n from stories whose longest run has n - 1 words, sorted by hash."""
 
     hashes: np.ndarray  # [K] uint64
     places: np.ndarray  # [K], index into the words of all stories
@@ -62,10 +63,14 @@ class _Ngrams(NamedTuple):
 
 
 class CopiedRuns:
-    """Search for the longest copied run of each story in a stream of training text.
+    """Search for the longest run of words that each story shares with the training text.
 
-    It takes memory for the generated words and one block of text. Of the 64 bits of a hash,
-    ``hash_bits`` are used; the result does not depend on their number.
+    The training text is read in blocks, of which one at a time is in memory.
+
+    Args:
+        stories: Words of each generated story.
+        hash_bits: Number of bits of a hash that are used, for tests; the result does not depend on
+            it.
     """
 
     def __init__(self, stories: Sequence[Sequence[str]], *, hash_bits: int = 64) -> None:
@@ -103,8 +108,12 @@ class CopiedRuns:
     ) -> None:
         """Search a training file, which has one story per line, words separated by white space.
 
-        ``block`` characters are read at once, completed to whole lines; ``progress`` is called with
-        the number of characters of each block. Raise UserError if the file cannot be read.
+        Raise UserError if the file cannot be read or is not UTF-8.
+
+        Args:
+            path: Path of the training file.
+            block: Number of characters that are read at once; the last line is read to its end.
+            progress: Function that is called with the number of characters of each block.
         """
         self._lines_read = 0
         try:
@@ -124,7 +133,7 @@ class CopiedRuns:
             raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
 
     def results(self) -> list[CopiedRun]:
-        """Return the longest run of each story, in their order."""
+        """Return the longest run of each story, in the order of the stories."""
         runs = []
         for words, length, (start, file, line) in zip(self._stories, self._best, self._runs):
             run = tuple(words[start : start + length])
@@ -142,7 +151,7 @@ class CopiedRuns:
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Improve the stories' runs by the runs in a block of whole lines."""
+        """Search the word numbers of whole lines for longer runs; lines end at ``ends``."""
         if not len(block):
             return
         sums = self._running_sums(block)
@@ -174,7 +183,8 @@ class CopiedRuns:
         """Compare the words of equal hashes, and extend runs of equal words.
 
         ``places`` are the indices in ``block`` at which n words have the hash of a generated
-        n-gram, ``first`` the index of the first such n-gram, ``ends`` the indices of line ends.
+        n-gram, ``first`` the index in ``_Ngrams`` of the first n-gram with that hash, ``ends`` the
+        indices of line ends in ``block``.
         """
         ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()
@@ -225,7 +235,7 @@ class CopiedRuns:
         return self._ngrams[n]
 
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
-        """Return the sums ``[W + 1]`` of ``value * multiplier ** index`` over preceding words."""
+        """Return the cumulative sums ``[len(words) + 1]`` of ``value * multiplier ** index``."""
         W = len(words)
         if len(self._powers) < W + 1:
             self._powers = _powers(_MULTIPLIER, W + 1)
@@ -235,7 +245,7 @@ class CopiedRuns:
         return sums
 
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
-        """Return the hash ``[W - n + 1]`` of the n words that begin at each index."""
+        """Return the hash of the n words that begin at each index, by :meth:`_running_sums`."""
         W = len(sums) - 1
         # the inverse power makes the hash independent of the index
         hashes = (sums[n:] - sums[: W - n + 1]) * self._inverses[: W - n + 1]

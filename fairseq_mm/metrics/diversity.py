@@ -9,9 +9,9 @@ compared with the n-grams of all earlier sentences of the story:
 
 An n-gram that occurs twice in the sentence counts twice. Yao et al. 2019 (Plan-and-Write,
 "intra-story repetition") compare with each earlier sentence separately and take the mean, which
-falls with the number of sentences. Between stories, ``1 - distinct n-grams / n-grams`` of all
-sentences is their aggregate "inter-story repetition" with n = 3. N-grams never cross the end of a
-sentence.
+falls with the number of sentences. Repetition between stories is computed as
+``1 - distinct n-grams / n-grams`` over the sentences of all stories; with n = 3 it is the aggregate
+"inter-story repetition" of Yao et al. N-grams never cross the end of a sentence.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,15 +21,16 @@ Tokens = Sequence[str]
 
 
 def ngrams(tokens: Tokens, n: int) -> list[tuple[str, ...]]:
-    """Return all n-grams in order; none if there are fewer than n tokens."""
+    """Return all n-grams in order; an empty list if there are fewer than n tokens."""
     return list(zip(*(tokens[i:] for i in range(n))))
 
 
 def distinct_n(texts: Iterable[Tokens], n: int) -> float:
-    """Compute the number of distinct n-grams of all texts over the number of all n-grams.
+    """Compute distinct-n: the number of distinct n-grams of all texts over the number of n-grams.
 
-    Li et al. 2016, section 5.2. It is 0 without n-grams, and falls with the amount of text: compare
-    equal numbers of texts.
+    Defined in section 5.2 of Li et al. 2016 (A Diversity-Promoting Objective Function). The result
+    is 0 if no text has an n-gram, and falls with the amount of text: compare equal numbers of
+    texts.
     """
     different: set[tuple[str, ...]] = set()
     total = 0
@@ -41,7 +42,10 @@ def distinct_n(texts: Iterable[Tokens], n: int) -> float:
 
 
 def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
-    """Compute the share of texts that equal no training text, both tokenized in the same way."""
+    """Compute the share of texts that equal no training text; 0 without texts.
+
+    Texts and training texts must be tokenized in the same way.
+    """
     if not texts:
         return 0.0
     # only training texts that equal a generated text are kept: a set of all would be large
@@ -62,10 +66,11 @@ def mean_length(texts: Sequence[Tokens]) -> float:
 def novel_ngram_counts(
     summary: Tokens, source: Tokens, max_order: int = 4
 ) -> list[tuple[int, int]]:
-    """Count the n-grams of a summary that its source lacks, and all of its n-grams, for each order.
+    """Count the novel n-grams of a summary, which its source lacks, and all of its n-grams.
 
-    The share of a corpus is the sum of the former over the sum of the latter (See et al. 2017,
-    section 6.2). Repeated n-grams count each time. Both texts must be tokenized in the same way.
+    Returns ``(novel, all)`` for each order from 1 to ``max_order``. The score of a corpus is the
+    sum of ``novel`` over the sum of ``all`` (See et al. 2017, section 6.2). An n-gram counts as
+    often as it occurs. Both texts must be tokenized in the same way.
     """
     counts = []
     for n in range(1, max_order + 1):
@@ -75,9 +80,10 @@ def novel_ngram_counts(
 
 
 def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
-    """Compute the repetition of one story by the formula at the top of this file.
+    """Compute the share of n-grams of a sentence that earlier sentences of the story contain.
 
-    It is 0 to 1; None if no sentence after the first has an n-gram.
+    The result, 0 to 1, is the mean over the second and later sentences; sentences of fewer than n
+    tokens are ignored. It is None if none of the second and later sentences has an n-gram.
     """
     seen: set[tuple[str, ...]] = set()
     shares = []
@@ -93,7 +99,7 @@ def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
 def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
     """Compute the share of the second and later sentences that equal an earlier sentence.
 
-    Empty sentences are ignored. Fewer than two sentences give None.
+    Empty sentences are ignored. The result is None if there are fewer than two sentences.
     """
     texts = [tuple(sentence) for sentence in sentences if sentence]
     # the first sentence has nothing that it could repeat
@@ -104,7 +110,8 @@ def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
 def shared_between_stories(stories: Iterable[Sequence[Tokens]], n: int) -> float:
     """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories.
 
-    It is 0 without n-grams, and grows with the amount of text: compare equal numbers of stories.
+    The result is 0 if no sentence has an n-gram, and grows with the amount of text: compare equal
+    numbers of stories.
     """
     sentences = [sentence for story in stories for sentence in story]
     return 1 - distinct_n(sentences, n) if any(len(s) >= n for s in sentences) else 0.0

@@ -10,9 +10,12 @@ MOST_BINS = 40
 
 
 class Histogram(NamedTuple):
-    """Edges ``[bins + 1]``, multiples of the bins' width, and counts ``[bins]`` of scores.
+    """Histogram of scores with bins of equal width.
 
-    A score on an edge counts in the bin to its right, on the last edge in the bin to its left.
+    Attributes:
+        edges: ``[bins + 1]`` ascending edges of the bins.
+        counts: ``[bins]`` number of scores in each bin. A score on an edge counts in the bin to the
+            right of the edge, a score on the last edge in the last bin.
     """
 
     edges: list[float]
@@ -22,7 +25,8 @@ class Histogram(NamedTuple):
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:
     """Compute ``count``, ``mean``, ``std``, ``min``, ``q25``, ``median``, ``q75`` and ``max``.
 
-    ``std`` is of a population, not of a sample. There must be one score or more.
+    ``std`` is the standard deviation of a population: it divides by the number of scores. There
+    must be one score or more.
     """
     quartiles = np.quantile(scores, [0.25, 0.5, 0.75]).tolist()
     return {
@@ -36,10 +40,10 @@ def gate_statistics(scores: np.ndarray) -> dict[str, float]:
 
 
 def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
-    """Compute edges of bins for all scores, with a width of 1, 2 or 5 times a power of ten.
+    """Compute the edges of bins that include all scores.
 
-    The narrowest bins are used of which at most ``most`` are necessary. Equal scores get a single
-    bin of width 0.001.
+    The width of the bins is the smallest of 1, 2 or 5 times a power of ten with which at most
+    ``most`` bins are necessary. If all scores are equal, there is a single bin of width 0.001.
     """
     low, high = float(np.min(scores)), float(np.max(scores))
     exponent = -3 if high == low else math.floor(math.log10((high - low) / most))
@@ -56,13 +60,13 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
 
 
 def _in_steps(score: float, factor: int, exponent: int) -> float:
-    """Return a score in bin widths; one that equals an edge except for rounding is the edge."""
+    """Divide a score by the width factor * 10 ** exponent; round almost whole results."""
     steps = score / (factor * 10.0**exponent)
     return round(steps) if abs(steps - round(steps)) < 1e-9 else steps
 
 
 def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:
-    """Count scores in the bins between ascending edges, see :func:`bin_edges`."""
+    """Count scores in the bins between ``edges``, which are ascending and include all scores."""
     # rounding of the outer edges may exclude the extreme scores by their last digits
     inside = np.clip(scores, edges[0], edges[-1])
     counts, _ = np.histogram(inside, bins=np.asarray(edges))
@@ -70,6 +74,6 @@ def gate_histogram(scores: np.ndarray, edges: Sequence[float]) -> Histogram:
 
 
 def descending_ranks(scores: np.ndarray) -> list[int]:
-    """Return the ranks of scores, the highest has rank 1; equal scores share their best rank."""
+    """Return the rank of each score: 1 + the number of higher scores."""
     ordered = np.sort(-scores)
     return (np.searchsorted(ordered, -scores) + 1).tolist()

@@ -1,4 +1,4 @@
-"""Parser of fairseq-generate's output: one run, or the parts of one run that was sharded."""
+"""Parser of fairseq-generate's output: a whole run, or the joined outputs of its shards."""
 
 import ast
 import re
@@ -12,7 +12,6 @@ _LINE = re.compile(r"^([STHDP])-([0-9]{1,15})\t([^\t\n]*)\t?(.*)$", re.MULTILINE
 _SPLIT = re.compile(r"(?:'gen_subset': '|^Generate )([^'\s]*)(?:'| with beam)", re.MULTILINE)
 _SCORES_REFERENCES = re.compile(r"(?:'score_reference': |\bscore_reference=)(True|False)")
 _N_BEST = re.compile(r"(?:'nbest': |\bnbest=)([0-9]{1,9})")
-# the line of a log that holds the settings of the run
 LOGGED_SETTINGS = re.compile(
     r"^.*\| INFO \| fairseq_cli\.generate \| (\{.*|Namespace\(.*)$", re.MULTILINE
 )
@@ -30,17 +29,17 @@ _OF_ONE_RUN = [name for name in (*_DECODING.split(), "data") if name != "gen_sub
 
 @dataclass
 class GeneratedOutput:
-    """Lines of fairseq-generate, by their number in the split.
+    """Texts of fairseq-generate's output, by the number of their item in the split.
 
     Args:
-        splits: Splits that the log names.
+        splits: Names of the splits in the log.
         scores_references: Value of ``--score-reference`` in the log; None without a log.
-        sources: Number -> line of the file and text of its ``S-`` line.
-        targets: Number -> line of the file and text of its ``T-`` line.
-        hypotheses: Number -> scores and texts of its ``H-`` lines, in the file's order.
-        detokenised: Number -> scores and texts of its ``D-`` lines.
-        cut_short: Number of the last item, if it lacks lines that the other items have; its texts
-            are ignored.
+        sources: Item number -> line number in the file, and text of the item's ``S-`` line.
+        targets: Item number -> line number in the file, and text of the item's ``T-`` line.
+        hypotheses: Item number -> scores and texts of its ``H-`` lines, in the order of the file.
+        detokenised: Item number -> scores and texts of its ``D-`` lines, in the order of the file.
+        cut_short: Number of the last item of the file, if it lacks lines that all other items
+            have, so that its texts are ignored; otherwise None.
     """
 
     splits: list[str]
@@ -52,7 +51,10 @@ class GeneratedOutput:
     cut_short: Optional[int] = None
 
     def repeats_targets(self) -> bool:
-        """Check whether every text equals its target, unless a log says that it was generated."""
+        """Return whether every generated text equals its target, as with ``--score-reference``.
+
+        False if there are fewer than ten items, or a log, which has the value of the option.
+        """
         # a few generated texts may all be equal to their targets
         if self.scores_references is not None or len(self.hypotheses) < 10:
             return False
@@ -67,7 +69,10 @@ class GeneratedOutput:
 
 
 def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> dict[str, object]:
-    """Read the settings of a run from the log line that holds them."""
+    """Read the values of the settings ``names`` from fairseq-generate's log line of settings.
+
+    Settings that are not in the line are left out.
+    """
     settings: dict[str, object] = {}
     for name in names:
         value = re.search(rf"(?:'{name}': |\b{name}=)('[^']*'|[^\s,{{}}()]+)", log)
@@ -81,8 +86,8 @@ def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> 
 
 
 def has_generated_lines(path: str, text: str) -> bool:
-    """Return whether a file has texts of fairseq-generate. Raise UserError if it has lines of
-    fairseq-generate, but no text can be read from them."""
+    """Return whether ``text``, the content of the file ``path``, has ``H-`` or ``D-`` lines of
+    fairseq-generate. Raise UserError if it has only other lines of fairseq-generate."""
     if re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE):
         return True
     lines = [line for line in text.split("\n") if line.strip()]
@@ -95,8 +100,11 @@ def has_generated_lines(path: str, text: str) -> bool:
 
 
 def parse_generated(path: str, text: str) -> GeneratedOutput:
-    """Parse the output of one run. Raise UserError if a line has no score, a line of the split was
-    generated more than once, or the logs of the parts have different settings."""
+    """Parse ``text``, the content of the file ``path``, which must hold one run.
+
+    Raise UserError if an ``H-`` or ``D-`` line has no score, an item was generated more than once,
+    or the logs of joined outputs have different settings.
+    """
     # other commands log the options of generation too, but generate nothing
     log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)
     _check_logs_agree(path, text)

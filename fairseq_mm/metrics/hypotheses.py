@@ -1,7 +1,7 @@
 """Reading of generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
-The format is detected from the content. Texts are returned by item id; repeated texts and texts
-without an item are reported and not scored.
+The format is detected from the content. Texts are returned by item id. If an item has several
+texts, one of them is returned and the id is reported.
 """
 
 import re
@@ -27,12 +27,13 @@ class Hypotheses:
     Args:
         texts: Item id -> text.
         layout: Detected format of the file.
-        repeated: Ids with several texts instead of one; the first text is in ``texts``.
-        unused: Number of texts that are ignored by rule: lower ranks of an n-best list, and further
-            lines of an item.
+        repeated: Ids of items that should have one text, but have several; the first of them is in
+            ``texts``.
+        unused: Number of texts that are not scored, since an item may have them: lower ranks of an
+            n-best list, and texts of the second and later lines of an item in a split.
         cut_short: Ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: Ids of all items, if every text equals its ``T-`` line.
-        output: Output of fairseq-generate, if the file is one.
+        equal_to_targets: Ids of all items, if every text equals its ``T-`` line; otherwise empty.
+        output: Parsed output of fairseq-generate; None for files of other formats.
     """
 
     texts: dict[str, str]
@@ -57,7 +58,7 @@ class Hypotheses:
         self._last_key = key
 
     def check_one_run(self, path: str) -> None:
-        """Refuse a file in which every id returns after others, as in two joined files."""
+        """Raise UserError if every id occurs again after other ids, as in two joined files."""
         if len(self._returned) == len(self.texts) > 1:
             raise UserError(
                 f"{path}: each of its {len(self.texts)} ids (such as {self.repeated[0]!r}) comes "
@@ -77,11 +78,13 @@ def read_hypotheses(
 
     Args:
         path: Path of the file.
-        item_ids: Ids of the references in order: line i of a plain text file is item i, unless its
-            lines begin with ids and tabs, like the output of fairseq-mm caption.
-        visual_ids: Id of each line of the split, which maps the line numbers of fairseq-generate,
-            or of plain text files with a line for each id, to items.
-        split: Name of the split; output of fairseq-generate for another split is refused.
+        item_ids: Ids of the references in order. Line i of a plain text file is the text of item i,
+            unless the lines are an id, a tab and a text, like the output of fairseq-mm caption.
+        visual_ids: Item id of each line of the split. It maps line numbers to items, in the output
+            of fairseq-generate and in plain text files with a line for each line of the split. With
+            None, fairseq-generate's output is refused.
+        split: Name of the split; output of fairseq-generate for another split is refused. None
+            accepts any split.
     """
     try:
         # editors on Windows begin a file with a byte order mark, which would join the first word
@@ -206,9 +209,10 @@ def _read_generated(
 
 
 def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Check whether each line is an id (or a path that ends with one), a tab and a text.
+    """Check whether each line is an id (or a path that ends with an id), a tab and a text.
 
-    If most lines are, but one has no tab, the file was cut short and is refused.
+    Raise UserError if more than half of the lines are, but another line has no tab: the file was
+    cut short.
     """
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]

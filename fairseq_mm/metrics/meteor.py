@@ -50,7 +50,7 @@ def find_jar() -> Path:
 
 
 class _Jar:
-    """Subprocess of the jar that exchanges lines, with a timeout in seconds without a line."""
+    """Subprocess of the jar that exchanges lines; ``timeout``: seconds to wait for each line."""
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
@@ -180,7 +180,7 @@ def meteor(
 class Match(NamedTuple):
     """Words of the reference that are aligned with words of the hypothesis.
 
-    Starts are indices from 0. Lengths above 1 are paraphrases.
+    The starts are word indices from 0, the lengths are numbers of words: above 1 for a paraphrase.
     """
 
     reference_start: int
@@ -197,9 +197,10 @@ def align(
 ) -> list[list[Match]]:
     """Align each hypothesis with its reference by METEOR (``-l en``, task rank, without ``-norm``).
 
-    Tokens must not contain white space. Java counts as hung after ``timeout`` seconds and half a
-    second for each pair. Returns the matches of each pair, in the order of the reference. Raise
-    UserError if Java or the jar is missing, fails, or hangs, or the numbers of texts differ.
+    Both are lists of tokens, without white space in a token. Java counts as hung after ``timeout``
+    seconds plus half a second per pair. Returns the matches of each pair, in the order of the
+    reference's words. Raise UserError if Java or the jar is missing, fails, or hangs, or the
+    numbers of texts differ.
     """
     if len(hypotheses) != len(references):
         raise UserError(
@@ -249,7 +250,7 @@ def _read_alignments(
 ) -> list[list[Match]]:
     """Read for each pair a line ``Alignment...``, both texts, a heading, matches, an empty line.
 
-    The first column of a match is ``start:length`` in the reference, the second in the hypothesis.
+    A line of a match begins with ``start:length`` in the reference and in the hypothesis.
     """
     alignments: list[list[Match]] = []
     try:

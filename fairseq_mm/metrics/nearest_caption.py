@@ -1,4 +1,4 @@
-"""Nearest training caption: the one with the highest CIDEr-D to a generated caption.
+"""Nearest training caption: the one with the highest CIDEr-D similarity to a generated caption.
 
 Document frequencies are counted over the training items, as CIDEr-D counts them over the evaluated
 items. An inverted index of n-grams scores all training captions at once.
@@ -16,7 +16,13 @@ from fairseq_mm.metrics.cider import MAX_ORDER, SCALE, SIGMA
 
 
 class Nearest(NamedTuple):
-    """Index of a training caption, and its CIDEr-D (0 to 10; 10 for the same words in order)."""
+    """Training caption that is nearest to a text.
+
+    Attributes:
+        place: Index of the training caption.
+        similarity: CIDEr-D of the text with the training caption as its reference, 0 to 10; 10 if
+            both have the same words in the same order.
+    """
 
     place: int
     similarity: float
@@ -28,10 +34,13 @@ def _ngrams(tokens: Sequence[str]) -> Counter:
 
 
 class NearestCaption:
-    """Search for the caption with the highest CIDEr-D to a text.
+    """Search for the training caption with the highest CIDEr-D to a text.
 
-    ``items`` are the items (images) to which the tokenized captions belong. Raises ValueError if
-    there are no captions, or ``items`` has another length.
+    Raises ValueError if there are no captions, or the arguments have different lengths.
+
+    Args:
+        captions: Tokenized training captions.
+        items: Id of the item (image) of each caption. Document frequencies count items.
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:
@@ -74,7 +83,7 @@ class NearestCaption:
         self._owners, self._counts = owner_ids[by_ngram], entry_counts[by_ngram]
 
     def similarities(self, tokens: Sequence[str]) -> np.ndarray:
-        """Compute the CIDEr-D ``[captions]`` of a text, with each caption as its only reference."""
+        """Compute the CIDEr-D of a text against each caption as its only reference: [captions]."""
         products = np.zeros_like(self._inverse_norms)
         squares = np.zeros(MAX_ORDER)
         for ngram, count in _ngrams(tokens).items():
@@ -93,7 +102,7 @@ class NearestCaption:
         return SCALE / MAX_ORDER * cosines * np.exp(-(delta**2) / (2 * SIGMA**2))
 
     def nearest(self, tokens: Sequence[str]) -> Nearest:
-        """Return the most similar caption; the first one if several are equal."""
+        """Return the caption with the highest CIDEr-D to a text; the first one of equal ones."""
         similarities = self.similarities(tokens)
         place = int(similarities.argmax())
         return Nearest(place, float(similarities[place]))

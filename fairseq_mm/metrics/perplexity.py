@@ -22,13 +22,13 @@ class LogProbability(NamedTuple):
 
 
 def sentence_perplexity(text: LogProbability) -> float:
-    """Compute the perplexity of one text (equation 5)."""
+    """Compute the perplexity of one text (Mao et al. 2015, equation 5)."""
     return 2 ** (-text.log2_sum / text.num_tokens)
 
 
 def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the mean of the sentences' perplexities: every sentence has the same weight. Raise
-    ValueError if there is no text."""
+    """Compute the mean of the texts' perplexities: every text has the same weight. Raise ValueError
+    if there is no text."""
     values = [sentence_perplexity(text) for text in texts]
     if not values:
         raise ValueError("`texts` must have one text or more, but is empty.")
@@ -36,8 +36,8 @@ def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
 
 
 def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the perplexity of all texts as one: tokens have equal weights, as in equation 6.
-    Raise ValueError if there is no token."""
+    """Compute the perplexity of all texts as one text, so that tokens have equal weights (Mao et
+    al. 2015, equation 6). Raise ValueError if there is no token."""
     texts = list(texts)
     num_tokens = sum(text.num_tokens for text in texts)
     if num_tokens == 0:
@@ -47,11 +47,12 @@ def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
 
 
 def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
-    """Compute the perplexity as in the released code of Li et al. 2020 (Transtory-XL): too low.
+    """Compute the perplexity as in the released code of Li et al. 2020 (Transtory-XL).
 
-    Each sentence begins with a given token, which costs nothing, but is counted. The mean is taken
-    within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``. Raise
-    ValueError if there is no sentence.
+    It is too low: the start token of each sentence is counted, although it is not predicted. The
+    mean is taken within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``
+    with the sum ``loss_s`` of the cross entropy of sentence s. Raise ValueError if there is no
+    sentence.
     """
     losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
     if not losses:
@@ -62,9 +63,10 @@ def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
 def read_log_probabilities(path: str) -> dict[int, LogProbability]:
     """Read the ``P-`` lines in the output of ``fairseq-generate --score-reference``.
 
-    They hold the log2-probability of every token of the reference, the end token last. Returns sums
-    and counts by line number of the split. Raise UserError if the file cannot be read, has no
-    ``P-`` lines, has a damaged or repeated line, or scores the model's own texts.
+    A ``P-`` line holds the log2-probability of every token of a reference, the end token last.
+    Returns the sum and the number of tokens of each reference, by line number of the split. Raise
+    UserError if the file cannot be read, has no ``P-`` lines, has a damaged or repeated line, or
+    was made without ``--score-reference``, so that it has scores of generated texts.
     """
     texts: dict[int, LogProbability] = {}
     targets: dict[str, str] = {}
@@ -120,10 +122,13 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
 def perplexity_rows(
     texts: Optional[Mapping[int, LogProbability]], expected: Optional[int] = None
 ) -> list[Row]:
-    """Return the rows of perplexity over tokens and over sentences.
+    """Return the table rows of the perplexity over tokens and of the mean over sentences.
 
-    ``texts`` are the result of :func:`read_log_probabilities`; with None the rows say that it is
-    missing. ``expected`` is the number of lines of the split, if it is known.
+    Args:
+        texts: Log-probabilities by line number of the split, see :func:`read_log_probabilities`.
+            With None, the rows have no values, and say that --reference-scores is missing.
+        expected: Number of lines of the split; None if it is not known. Lines that ``texts`` lacks
+            are counted in a note of the rows.
     """
     note = "needs --reference-scores" if texts is None else ""
     missing = [n for n in range(expected or 0) if n not in (texts or ())]

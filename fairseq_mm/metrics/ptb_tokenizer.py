@@ -6,10 +6,10 @@ coco-caption pipes captions through Stanford's ``PTBTokenizer -preserveLines -lo
 and from the output of that program; ``tests/metrics/test_ptb_tokenizer.py`` compares both.
 
 Differs from the original: each text is tokenized independently. The original looks past the end of
-the line: whether a caption that ends in a single letter ("vitamin C.") keeps the full stop of this
-letter depends there on the first word of the *next* caption in the file. More than 1,000 characters
-without a space, which no language has, are split after each 1,000, and a longer HTML comment is no
-tag.
+the line: whether a caption that ends in a single letter ("vitamin C.") keeps the full stop after
+this letter depends on the first word of the *next* caption in the file. Words of more than 1,000
+characters are split after each 1,000, and HTML comments of more than 1,000 characters are not
+treated as tags. Real captions have neither.
 """
 
 import re
@@ -154,7 +154,7 @@ def _tokenize_chunk(chunk: str) -> tuple[str, ...]:
 
 
 def ptb_tokenize(text: str) -> list[str]:
-    """Return the lower-case tokens of a text without punctuation, as coco-caption scores them."""
+    """Return the tokens of a text in lower case, without punctuation, as coco-caption does."""
     text = _DROPPED.sub(" ", text.replace("\u00ad", "").replace("&nbsp;", " "))
     text = _TOO_LONG.sub(r"\1 ", text)
     if _NEEDS_CONTEXT.search(text):

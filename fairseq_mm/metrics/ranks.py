@@ -1,9 +1,10 @@
-"""Ranks of the true candidates: R@K, median and mean rank, recall against percentage.
+"""Ranks of the true candidates in retrieval: R@K, median and mean rank, and the recall curve.
 
-Mao et al. 2015, sections 7.2 (R@K, Med r) and 9.2 (the curve). Queries and candidates are images
-and sentences in either role, with any number of true candidates per query. Scores come in blocks,
-so that no matrix of all queries and candidates is necessary; they may be likelihoods or
-similarities of embeddings.
+Defined in Mao et al. 2015, sections 7.2 (R@K, Med r) and 9.2 (the curve: recall against the
+percentage of retrieved candidates). Queries are images and candidates are sentences, or the other
+way round, with any number of true candidates per query. Scores, which may be likelihoods or
+similarities of embeddings, are computed in blocks of queries, so that no matrix of all queries and
+candidates is necessary.
 
 Ties count against the system: a false candidate with the score of a true one is placed before it,
 so that constant scores give the last rank and not the first.
@@ -22,8 +23,10 @@ RECALL_AT = (1, 5, 10)
 class TrueRanks:
     """Ranks of all true candidates in the retrieved lists of their queries.
 
+    P: pairs of a query and one of its true candidates, Q: queries.
+
     Args:
-        query: ``[P]`` query of each pair of a query and a true candidate, ascending.
+        query: ``[P]`` index of the query of each pair, ascending.
         rank: ``[P]`` rank of the true candidate, 1 at the top; ascending within a query.
         num_candidates: ``[Q]`` number of candidates of each query.
     """
@@ -34,7 +37,7 @@ class TrueRanks:
 
     @property
     def first(self) -> np.ndarray:
-        """Return the rank ``[Q]`` of the best true candidate of each query."""
+        """Return the rank of the best true candidate of each query, ``[queries]``."""
         starts = np.searchsorted(self.query, np.arange(len(self.num_candidates)))
         return self.rank[starts]
 
@@ -46,7 +49,7 @@ def true_ranks(
     *,
     block: int = 256,
 ) -> TrueRanks:
-    """Compute the ranks of the true candidates of all queries.
+    """Compute the ranks of the true candidates of all queries (Q: queries, C: candidates).
 
     Raise ValueError if a query has no true candidate, a score is NaN, a true candidate's score is
     ``-inf``, or a block has another shape.
@@ -110,9 +113,10 @@ class RankSummary:
 
     Args:
         recall_at: K -> percentage of queries with a true candidate among the first K.
-        median_rank: Median rank of the first true candidate, see :func:`median_rank`: an integer,
-            except in means over folds.
+        median_rank: Median, over queries, of the rank of the first true candidate, see
+            :func:`median_rank`: an integer, except in means over several folds of a test set.
         mean_rank: Mean rank of the first true candidate.
+        queries: Number of queries.
         candidates: Mean number of candidates per query.
     """
 
@@ -124,7 +128,10 @@ class RankSummary:
 
 
 def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -> RankSummary:
-    """Compute R@K in percent, median and mean rank of the first true candidate of each query."""
+    """Compute R@K in percent for each K of ``recall_at``, and the median and mean rank.
+
+    The rank of a query is the rank of its first true candidate.
+    """
     first = ranks.first
     return RankSummary(
         recall_at={k: float(100 * (first <= k).mean()) for k in recall_at},
@@ -138,11 +145,15 @@ def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -
 def chance_summary(
     num_true: np.ndarray, num_candidates: np.ndarray, *, recall_at: Sequence[int] = RECALL_AT
 ) -> RankSummary:
-    """Compute the expected results for candidates in random order: the row "Random" of the papers.
+    """Compute the expected results for candidates in random order, "Random" in tables of papers.
 
-    ``num_true`` and ``num_candidates`` are numbers ``[Q]`` of true and of all candidates of each
-    query. The median rank is the smallest rank that the first true candidate reaches with a
-    probability of at least one half.
+    The median rank is the smallest rank that the first true candidate reaches with a probability of
+    at least one half.
+
+    Args:
+        num_true: ``[queries]`` number of true candidates of each query.
+        num_candidates: ``[queries]`` number of all candidates of each query.
+        recall_at: Values of K for which R@K is computed.
     """
     # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
@@ -167,9 +178,10 @@ def chance_summary(
 
 
 def median_rank(first: np.ndarray) -> int:
-    """Compute the median of ranks ``[Q]`` from 1, rounded down if it lies between two ranks.
+    """Compute the median of ranks, rounded down if it lies between two ranks.
 
-    This is the usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
+    ``first`` are the ranks of the first true candidates, ``[queries]``, counted from 1. This is the
+    usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
     """
     return int(np.floor(np.median(first)))
 
@@ -181,11 +193,12 @@ def curve_percentages() -> np.ndarray:
 
 
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:
-    """Compute the share of the true candidates in the first p % of each query's list.
+    """Compute the recall, in percent, in the first p % of each query's list.
 
-    This is the curve of Mao et al. 2015, figure 4: the mean over queries of the number of true
-    candidates retrieved, divided by their total number. ``percentages`` are the p ``[n]`` of the
-    points, relative to the query's number of candidates. Returns ``[n]`` percentages.
+    This is the curve of Mao et al. 2015, figure 4. The recall of a query is the number of its true
+    candidates that are retrieved over the number of all its true candidates; the curve is the mean
+    over queries. ``percentages`` are the values of p, ``[points]``, by default the points of
+    :func:`curve_percentages`. Returns ``[points]``.
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)
     Q = len(ranks.num_candidates)

@@ -17,7 +17,10 @@ _LOG_CHARACTERS = 1 << 18
 
 
 def file_hash(path: str) -> dict[str, object]:
-    """Return path, size and SHA-256 of a file; without SHA-256 if it is larger than 4 GiB."""
+    """Return path, size and SHA-256 of a file.
+
+    A file of more than 4 GiB has no SHA-256; for an unreadable file the reason is returned.
+    """
     try:
         size = os.path.getsize(path)
         entry: dict[str, object] = {"path": path, "bytes": size}
@@ -29,10 +32,10 @@ def file_hash(path: str) -> dict[str, object]:
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Read the decoding settings of a file of generated texts; empty if there are no settings.
+    """Read the decoding settings of a file of generated texts; empty if the file has none.
 
-    They are in the log lines at the head of fairseq-generate's output, or in ``options`` of the
-    first line of a JSONL file of fairseq-mm's commands.
+    fairseq-generate logs its settings at the head of its output; a JSONL file of fairseq-mm's
+    commands has them in the field ``options`` of its first line.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         head = file.read(_LOG_CHARACTERS)
@@ -47,7 +50,8 @@ def decoding_settings(path: str) -> dict[str, object]:
 
 
 def allows_unk(path: str) -> Optional[bool]:
-    """Check whether generated texts could contain ``<unk>``; None if the file does not say."""
+    """Return whether the texts of a file were generated with ``<unk>`` allowed; None if the file
+    does not have the setting."""
     value = decoding_settings(path).get("allow_unk")
     return value if isinstance(value, bool) else None
 
@@ -55,10 +59,14 @@ def allows_unk(path: str) -> Optional[bool]:
 def result_card(
     *, command: str, files: dict[str, Optional[str]], generated: Optional[str]
 ) -> dict[str, object]:
-    """Return the card of a result: command line, versions, hashes of files (by role) and settings.
+    """Return the card of a result: command line, versions, hashes of files and decoding settings.
 
-    ``generated`` is output of fairseq-generate, whose log names decoding settings, checkpoint and
-    feature store, or JSONL of fairseq-mm's commands, which has decoding settings.
+    Args:
+        command: Command line that computed the result.
+        files: Role of a file, such as references -> its path; None for an unused role.
+        generated: Path of the generated texts: output of fairseq-generate, whose log names decoding
+            settings, checkpoints and feature stores, or JSONL of fairseq-mm's commands. None if
+            no generated texts were scored.
     """
     versions = {"python": platform.python_version()}
     for package in ("fairseq-mm", *_PACKAGES):

@@ -16,9 +16,10 @@ BETA = 1.2
 
 
 def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Compute the length of the longest common subsequence, with table rows as bits of integers.
+    """Compute the length of the longest common subsequence by the bit-parallel method.
 
-    Hyyrö 2004 (bit-parallel LCS): a zero bit marks a position of ``first`` where the length grows.
+    Hyyrö 2004: a row of the table of dynamic programming is one integer, in which a zero bit marks
+    a position of ``first`` where the length grows.
     """
     positions: dict[str, int] = {}
     for i, token in enumerate(first):
@@ -32,8 +33,8 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
 
 
 def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Compute ROUGE-L between 0 and 1; the corpus score is the mean. An empty hypothesis scores 0.
-    Raise ValueError if there is no reference."""
+    """Compute coco-caption's ROUGE-L, 0 to 1, of one hypothesis; the corpus score is the mean. An
+    empty hypothesis scores 0. Raise ValueError if there is no reference."""
     if not references:
         raise ValueError("`references` must have one reference or more, but is empty.")
     if not hypothesis:
@@ -73,9 +74,10 @@ def _ngrams(tokens: Sequence[str], n: int) -> Counter:
 
 
 def rouge_l_f1(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
-    """Compute ROUGE-L between 0 and 1 for two whole texts; an empty text scores 0.
+    """Compute ROUGE-L between 0 and 1 for texts that are not split into sentences.
 
-    It is the F1 of the longest common subsequence (Lin 2004, section 3.1; beta 1).
+    It is the F1 of the longest common subsequence (Lin 2004, section 3.1; beta 1); 0 if a text is
+    empty.
     """
     common = longest_common_subsequence(hypothesis, reference)
     return 2 * common / (len(hypothesis) + len(reference)) if common else 0.0

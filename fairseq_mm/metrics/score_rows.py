@@ -26,16 +26,16 @@ _TWO_DECIMALS = frozenset(
 
 
 def count_label(references: Sequence[Sequence[object]]) -> str:
-    """Return ``5`` if every item has five references, ``3-5`` if the number varies."""
+    """Return the number of references per item, such as ``5``, or ``3-5`` if it varies."""
     counts = {len(item) for item in references} or {0}
     return str(min(counts)) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
 
 
 def signature(metric: str, **properties: object) -> str:
-    """Return how a score was computed, in one string like sacreBLEU's.
+    """Return the signature of a score: a string that says how it was computed, like sacreBLEU's.
 
-    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. ``properties`` are in
-    order; None skips a property.
+    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. ``properties``, such as
+    ``refs=5``, appear in the order of the call; a property with the value None is left out.
     """
     parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
     # with the version, since a tokenizer or metric may change between versions
@@ -43,7 +43,10 @@ def signature(metric: str, **properties: object) -> str:
 
 
 def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> str:
-    """Format a score for people: counts as integers, shares with decimals, None as ``-``."""
+    """Format the score ``name`` for a table: counts as integers, None as ``-``.
+
+    Perplexities and numbers of words get two decimals, all other scores ``decimals``.
+    """
     if value is None:
         return "-"
     if name in _COUNTS:
@@ -57,13 +60,15 @@ class Row:
 
     Args:
         name: Name of the score, such as ``bleu4``.
-        signature: Properties that determine the score.
+        value: The score; None if it is missing.
+        signature: Properties that determine the score, see :func:`signature`.
         scored: Number of scored items.
-        note: Reason or remark.
+        note: Reason why the score is missing, or a remark.
         expected: Number of items that should have been scored, if it is known.
         sums: ``[items, statistics]`` from which ``statistic`` computes the score; None if it cannot
             be computed from a part of the items.
-        per_item: Scores of the items, if the metric has them.
+        per_item: Score of each item (None for an item without one); None if the metric has no
+            scores of items.
     """
 
     name: str
@@ -82,17 +87,23 @@ class TokenizedItems:
     """Tokenized hypothesis and references of each item: the input of the metrics.
 
     Args:
+        hypotheses: Tokens of each item's hypothesis.
+        references: Tokens of each item's references.
         tokenization: ``ptb``, ``m_rnn``, ``wp`` or ``none``, for signatures.
-        training_texts: Tokenized training texts, for novelty.
-        meteor_task: See :func:`fairseq_mm.metrics.meteor.meteor`.
-        meteor_normalize: Whether the jar gets the option ``-norm``.
-        copied_runs: For each hypothesis its longest run from the training text, for copying.
+        training_texts: Tokenized training texts, for the metric ``novelty``; None without them.
+        meteor_task: Task for which METEOR's parameters were tuned, such as ``rank``.
+        meteor_normalize: Whether METEOR's jar gets the option ``-norm``.
+        copied_runs: Longest run of words that each hypothesis shares with the training text, for
+            the metric ``copying``; None if no training text was searched.
         training_words: Number of words in the training text that was searched for runs.
-        texts: Hypotheses without tokenization, for the protocol of VIST.
-        reference_texts: References without tokenization, for the protocol of VIST.
-        references_of: Noun of the unit to which references belong, if it is not the item itself.
-        sentences: For each hypothesis the tokens of its sentences; None if their ends are unknown.
-        written_sentences: The sentences of stories that people wrote, for comparison.
+        texts: Hypotheses without tokenization, for the metric ``meteor_vist``.
+        reference_texts: References without tokenization, for the metric ``meteor_vist``.
+        references_of: Unit to which references belong, such as ``album``, for signatures; None if
+            they belong to the item itself.
+        sentences: Tokens of each sentence of each hypothesis; None if the texts have no separators
+            of sentences.
+        written_sentences: Tokens of each sentence of stories that people wrote, whose scores are
+            shown for comparison; None without them.
         sources: Tokens of each item's source (a video's transcript), None for an item without
             source; None if there are no sources.
         allows_unk: Whether the hypotheses could contain ``<unk>``; None if it is not known.
@@ -137,7 +148,7 @@ class TokenizedItems:
 
 
 def mean_from_sums(sums: np.ndarray) -> float:
-    """Divide the first of two sums by the second; 0 over 0 is 0."""
+    """Divide ``sums[0]`` by ``sums[1]``; the result is 0 if ``sums[1]`` is 0."""
     # a resampled corpus may consist of items without a value
     return float(sums[0] / sums[1]) if sums[1] else 0.0
 
@@ -151,10 +162,15 @@ def ratio_row(
     scored: Optional[int] = None,
     per_item: Optional[Sequence[Optional[float]]] = None,
 ) -> Row:
-    """Build the row of a score that is one sum over another.
+    """Build the row of a score that is the ratio of two sums over the items.
 
-    ``sums`` are ``[items, 2]``, ``scored`` the number of items that have the score (default: all).
-    By default ``per_item`` are the ratios, None for 0 over 0.
+    Args:
+        name: Name of the score.
+        sums: ``[items, 2]`` numerator and denominator of each item.
+        sign: Signature of the score.
+        note: Remark in the row.
+        scored: Number of items that have the score; None for all.
+        per_item: Scores of the items; by default their ratios, None if the denominator is 0.
     """
     sums = np.asarray(sums, dtype=float)
     if per_item is None:
@@ -172,12 +188,15 @@ def ratio_row(
 
 
 def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Build the row of a score that is the mean of its items' scores."""
+    """Build the row of a score that is the mean of the items' ``scores``; ``sign``: signature."""
     # as a ratio of sums, so that the bootstrap resamples means like all other scores
     sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
     return ratio_row(name, sums, sign, note, per_item=scores)
 
 
 def rows_without(signs: Mapping[str, str], note: str) -> list[Row]:
-    """Build rows that say why there is no score; ``signs`` are their signatures by name."""
+    """Build rows without a score, whose ``note`` is the reason.
+
+    ``signs`` maps the name of each row's score to its signature.
+    """
     return [Row(name, None, sign, 0, note) for name, sign in signs.items()]

@@ -1,9 +1,10 @@
-"""Temperature at which given words are most likely (Fan et al. 2018, section 5.4).
+"""Softmax temperature at which a text is most likely (Fan et al. 2018, section 5.4).
 
 "For each model, we tune a temperature parameter for the softmax at generation time"; the paper does
-not say how. Here log-likelihood, slope and curvature are summed over a text at a few temperatures
-in one pass. Between two temperatures the maximum is searched on the polynomial of degree 5 that
-agrees with all six values.
+not say how. In this module, the log-likelihood of the text and its first and second derivative are
+summed over the words at a few temperatures, in one pass over the text. Between two neighbouring
+temperatures the maximum is searched on the polynomial of degree 5 that has these three values at
+both.
 """
 
 from typing import NamedTuple
@@ -16,9 +17,13 @@ _STEPS = 4000
 
 
 class BestTemperature(NamedTuple):
-    """Temperature with the highest log-likelihood, which is a sum over the words.
+    """Temperature with the highest log-likelihood of a text.
 
-    ``is_inside`` is False if the temperature is the lowest or the highest that was tried.
+    Attributes:
+        temperature: The temperature.
+        log_likelihood: Sum of the words' log-probabilities at this temperature.
+        is_inside: False if the temperature is the lowest or the highest that was tried, so that
+            the maximum may lie outside.
     """
 
     temperature: float
@@ -29,9 +34,12 @@ class BestTemperature(NamedTuple):
 def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperature:
     """Find the temperature with the highest log-likelihood.
 
-    ``sums`` are ``[3, G]``: sum of the words' log-probabilities at each of the ascending
-    ``temperatures`` ``[G]``, and its first and second derivative by 1 / temperature. Raise
-    ValueError if there are fewer than two temperatures, or the shapes do not match.
+    Raise ValueError if there are fewer than two temperatures, or the shapes do not match.
+
+    Args:
+        temperatures: ``[G]``, ascending.
+        sums: ``[3, G]``: sum of the words' log-probabilities at each temperature, and the first and
+            second derivative of this sum by 1 / temperature.
     """
     if len(temperatures) < 2 or sums.shape != (3, len(temperatures)):
         raise ValueError(
@@ -59,7 +67,7 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
 def _hermite(
     t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Evaluate the polynomial of degree 5 with these values and derivatives at 0 and 1."""
+    """Evaluate at ``t`` the quintic polynomial with these values and derivatives at 0 and 1."""
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5
     return (

@@ -85,12 +85,11 @@ def _meteor(items: TokenizedItems) -> list[Row]:
 
 
 def _meteor_vist(items: TokenizedItems) -> list[Row]:
-    """Score stories by the protocol of the Visual Storytelling Challenge (EvalVIST).
+    """Score stories by METEOR in the protocol of the Visual Storytelling Challenge (EvalVIST).
 
-    Each story is one segment without METEOR's own normalisation. A story's score is the highest
-    over its references, each scored separately, which is METEOR's own way for a segment with
-    several references. The corpus score is the mean over image sequences, where coco-caption
-    computes a corpus score from summed statistics.
+    Each story is one segment, and METEOR does not normalise its text. METEOR scores a segment with
+    several references by the reference with the highest score. The corpus score is the mean over
+    image sequences, and not METEOR's corpus score from summed statistics, which coco-caption uses.
     """
     rows = []
     # the challenge's task, and METEOR's default, which scored one and the same file .331, not .618
@@ -160,14 +159,15 @@ def _rouge(items: TokenizedItems) -> list[Row]:
 def content_f1(
     hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[meteor_jar.Match]
 ) -> float:
-    """Compute how well the content words of a summary and of its reference are aligned.
+    """Compute Content F1: how well the content words of a summary and its reference are aligned.
 
-    Palaskar et al. 2019, computed as for the scores of Yu et al. 2021 (Tables 1 and 2) from the
-    ``matches`` of a METEOR 1.5 alignment: 18 frequent words of the How2 summaries are removed from
-    the alignment and from both texts. It is 0 or more; 0 if nothing is aligned or a text has no
-    content words. The corpus score is the mean over pairs.
+    Defined by Palaskar et al. 2019, computed as for the scores of Yu et al. 2021 (Tables 1 and 2)
+    from ``matches``, the METEOR 1.5 alignment of both texts: 18 frequent words of the How2
+    summaries are removed from the alignment and from both texts. The result is 0 or more; 0 if
+    nothing is aligned or a text has no content words. The corpus score is the mean over pairs of a
+    hypothesis and a reference.
 
-    Differs from the text of the papers in the same ways as their scores do. METEOR's function words
+    Differs from the text of both papers, but agrees with their scores: METEOR's function words
     are not removed. Each content word of a text is counted once, but aligned words are counted as
     often as they are aligned, so that precision and recall of repetitive texts can exceed 1. A
     frequent word that is not aligned stays among the content words. If several hypothesis words are
@@ -380,7 +380,10 @@ METRIC_OF_FIGURE = {
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
-    """Compute the rows of the named :data:`METRICS`; Java runs in parallel with the others."""
+    """Compute the rows of the named :data:`METRICS`, in their order.
+
+    Metrics that run Java are computed in parallel with the other metrics.
+    """
     # Java runs in a process of its own, which a thread only waits for
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
         waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}

@@ -1,8 +1,8 @@
-"""Share of a gain over a baseline that comes from the video (Yu et al. 2021, section 5.1).
+"""The video's share of a multimodal system's gain over a baseline (Yu et al. 2021, section 5.1).
 
-A multimodal system differs from a baseline in its text backbone as well. The video's share is
-(system - text-only) / (system - baseline), where text-only is the system's own backbone: 83.6 % in
-the paper, on average over ROUGE-1, -2 and -L.
+The gain, system score - baseline score, comes from the video and from a better text model. The
+video's share of it is (system - text-only) / (system - baseline), where text-only is the score of
+the system's text model without the video. The paper reports 83.6 %, the mean over ROUGE-1, -2, -L.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,14 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 @dataclass(frozen=True)
 class VideoGain:
-    """Gains of a system by metric: over the baseline, and over the text-only backbone.
+    """Gains of a multimodal system in each metric, and the video's share of them.
 
-    ``shares`` are ``video_gains`` over ``gains``, None without a gain over the baseline. ``share``
-    is their mean, None unless every metric has a share.
+    Args:
+        gains: Score of the system minus score of the baseline.
+        video_gains: Score of the system minus score of its text model without the video.
+        shares: ``video_gains`` over ``gains``; None for a metric in which the system is not better
+            than the baseline.
+        share: Mean of ``shares``; None if one of them is None.
     """
 
     gains: tuple[float, ...]
@@ -31,11 +35,15 @@ class VideoGain:
 def video_gain(
     system: Sequence[float], text_only: Sequence[float], baseline: Sequence[float]
 ) -> VideoGain:
-    """Compute the share of a gain that comes from the video, from the scores of each metric.
+    """Compute the video's share of a system's gain over a baseline.
 
-    ``text_only`` is the system's backbone, trained in the same way without the video; higher scores
-    are better. A share below 0 means that the video does harm; above 1 that the backbone is worse
+    A share below 0 means that the video does harm; above 1 that the system's text model is worse
     than the baseline. Raise ValueError if the numbers of metrics differ or are 0.
+
+    Args:
+        system: Scores of the multimodal system, one per metric; higher is better.
+        text_only: Scores of the system's text model, trained in the same way without the video.
+        baseline: Scores of the baseline.
     """
     if not len(system) == len(text_only) == len(baseline) or not len(system):
         raise ValueError(
@@ -55,11 +63,18 @@ def video_gain(
 def share_interval(
     system: np.ndarray, text_only: np.ndarray, baseline: np.ndarray, *, samples: int, seed: int
 ) -> Optional[tuple[float, float]]:
-    """Compute the 95 % interval of the share; all systems are resampled with equal items.
+    """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`.
 
-    Scores are ``[items, metrics]``. If only the corpus scores ``[metrics]`` of the baseline are
-    known, they count as exact. The result is None if the baseline is as good as the system in a
-    resampled corpus: the share is then unbounded.
+    The result is None if the system is not better than the baseline in one of the sampled corpora,
+    since the share is then not defined.
+
+    Args:
+        system: ``[items, metrics]`` scores of the system.
+        text_only: ``[items, metrics]`` scores of the system's text model.
+        baseline: ``[items, metrics]`` scores of the baseline, or ``[metrics]`` if only its corpus
+            scores are known, which then count as exact.
+        samples: Number of sampled corpora; each has the same items for all systems.
+        seed: Seed of the random numbers.
     """
     num_items, measures = system.shape
     # side by side, so that one resampling selects the same items for all three
