@@ -88,9 +88,6 @@ def repair_output_of_generate() -> None:
 def check_sampling(options: Any) -> None:
     """Refuse options of sampling for which fairseq's generation ends in a traceback.
 
-    Args:
-        options: ``sampling``, ``beam`` and ``nbest`` of a command.
-
     Raises:
         UserError: if ``--sampling`` draws another number of texts than ``--nbest`` prints.
     """

@@ -2,10 +2,10 @@
 
 All options must be plain values that refer to nothing outside of the file. fairseq passes some of
 them to ``eval``, so a file of tensors and strings could run code. This module lists all places of
-fairseq that evaluate text, with the options that reach them. :func:`check_options` refuses a
-checkpoint if one of these options is no literal of its type.
+fairseq that evaluate options. :func:`check_options` refuses a checkpoint if one of these options is
+no literal of its type.
 
-The tables cover fairseq 0.12.2 and fairseq-fixed 0.12.3.1. A test walks the source of the installed
+The table covers fairseq 0.12.2 and fairseq-fixed 0.12.3.1. A test walks the source of the installed
 build and fails if a place is missing.
 """
 
@@ -172,34 +172,6 @@ EVALUATED: dict[str, dict[str, str]] = {
     "PairedDenoisingTask.load_dataset_only": {"left_pad_source": FLAG, "left_pad_target": FLAG},
 }
 
-_COMMAND_LINE = "evaluates what the user types on the command line"
-_DATA = "evaluates lines of a data file that the user names to its script"
-
-# places that no option of a checkpoint reaches -> why
-UNREACHED: dict[str, str] = {
-    "utils.py:eval_str_list": "evaluates for its callers, each of which stands in EVALUATED",
-    "utils.py:eval_str_dict": "evaluates for its callers, each of which stands in EVALUATED",
-    "utils.py:eval_bool": "evaluates for its callers, each of which stands in EVALUATED",
-    "data/codedataset.py:parse_manifest": _DATA,
-    "data/multilingual/multilingual_data_manager.py:MultilingualDatasetManager.add_args": (
-        _COMMAND_LINE
-    ),
-    "dataclass/utils.py:gen_parser_from_dataclass.get_kwargs_from_dc": _COMMAND_LINE,
-    "models/lightconv.py:LightConvModel.add_args": _COMMAND_LINE,
-    "models/lightconv_lm.py:LightConvLanguageModel.add_args": _COMMAND_LINE,
-    "fairseq_cli/eval_lm.py:main": _COMMAND_LINE,
-    "fairseq_cli/validate.py:main": _COMMAND_LINE,
-    "examples/criss/save_encoder.py:main": _COMMAND_LINE,
-    "examples/discriminative_reranking_nmt/drnmt_rerank.py:decode_rerank_scores": _COMMAND_LINE,
-    "examples/roberta/wsc/wsc_utils.py:jsonl_iterator": "`eval` is an argument of its own",
-    "examples/roberta/wsc/wsc_utils.py:winogrande_jsonl_iterator": (
-        "`eval` is an argument of its own"
-    ),
-    "examples/textless_nlp/pgslm/data_utils.py:load_audio_path": _DATA,
-    "examples/textless_nlp/pgslm/quantize_f0.py:load_speaker": _DATA,
-    "examples/textless_nlp/pgslm/sample/sample.py:FilterNamesDataset.__init__": _DATA,
-}
-
 
 def _expected_of_options() -> dict[str, str]:
     expected: dict[str, str] = {}
@@ -214,10 +186,6 @@ EXPECTED = _expected_of_options()
 
 def check_options(state: Any, source: str) -> None:
     """Check the options of a checkpoint; pass over files without options of fairseq.
-
-    Args:
-        state: Content of the checkpoint.
-        source: Path of the file, for messages.
 
     Raises:
         UserError: if an option that fairseq evaluates is no literal of its type, or

@@ -54,10 +54,7 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
     The float32 copies of the weights become the weights of a float32 model, and weights become
     copies.
 
-    Args:
-        trainer: Trainer that resumes.
-        state: Content of the checkpoint, changed in place.
-        path: File of the checkpoint, for messages.
+    ``state``, the content of the checkpoint, is changed in place.
 
     Raises:
         UserError: if the optimizer's state cannot be used with the new precision.
@@ -159,7 +156,7 @@ def _read_added_state(trainer: Any) -> dict[str, Any]:
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)
     state: dict[str, Any] = {}
-    # fairseq saves the weights in half precision alone; a resumed training would copy these, with
+    # fairseq saves only the weights in half precision; a resumed training would copy these, with
     # their rounding errors
     if hasattr(optimizer, "fp32_params"):
         state["weights"] = [weight.detach() for _, weight in _pairs(optimizer)]
@@ -213,15 +210,12 @@ def _loading_added_state(original: Any) -> Any:
 def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
     """Check the entry that this module adds to a checkpoint's optimizer state.
 
-    Args:
-        optimizer_state: ``last_optimizer_state`` of the checkpoint.
-        path: The checkpoint.
-
     Raises:
         UserError: if the entry is of another type, or a counter is out of its range.
     """
     import torch
 
+    # reprlib shortens values in the messages: a file may have a list of any length here
     added = optimizer_state.get(_KEY, {})
     where = f"{path}: {_KEY} of its optimizer state"
     if not isinstance(added, Mapping):

@@ -41,8 +41,8 @@ UPDATES_BETWEEN_AGREEMENTS = 5
 def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
     """Read the number of processes and the rank of this process from the launcher's variables.
 
-    If a launcher starts several processes and each sees at most one GPU, every process of fairseq
-    would train a model alone, because it counts GPUs before it reads these variables.
+    fairseq counts GPUs before it reads these variables. If each process of a launcher sees at most
+    one GPU, every process would train its own model.
 
     Args:
         cfg: Config of a command; its group ``distributed_training`` is changed.

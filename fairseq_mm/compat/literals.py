@@ -29,6 +29,7 @@ def parse_literal(text: str, *, computes: bool = True) -> Any:
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError("too long")
+    # not ast.literal_eval, which knows no products and no sums of lists
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body, computes)
     except (SyntaxError, TypeError, RecursionError, MemoryError, ArithmeticError):
@@ -46,7 +47,7 @@ def _value(node: ast.AST, computes: bool) -> Any:
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, computes) for item in node.elts)
     if isinstance(node, ast.Dict):
-        # a key is None if another dictionary is unpacked, which is no literal
+        # a key is None for ``**other``; such a text is no literal
         keys = [_value(key, computes) for key in node.keys if key is not None]
         values = [_value(value, computes) for value in node.values]
         if len(keys) == len(values):

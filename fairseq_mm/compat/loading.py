@@ -42,26 +42,6 @@ def get_module_name(place: str) -> str:
 
 # modules that evaluate text
 EVALUATING = ("fairseq.utils", *sorted({get_module_name(place) for place in EVALUATED}))
-# files of fairseq that load data of its own processes -> description of the data
-OWN_DATA = {
-    "distributed/utils.py": "what the processes of one training send each other",
-    "modules/quantization/pq/em.py": "a temporary file that the same function has just written",
-    "models/speech_to_text/hub_interface.py": "torch.hub, of a program that calls its interface",
-}
-# places of fairseq that start programs -> why no checkpoint chooses the program or its shell
-# command
-PROGRAMS = {
-    "data/fasta_dataset.py:FastaDataset._build_index": "replaced by repair_index_of_fasta",
-    "data/plasma_utils.py:PlasmaArray.start_server": (
-        "a fixed program without a shell: plasma_store"
-    ),
-    "data/plasma_utils.py:PlasmaStore.start": "a fixed program without a shell: plasma_store",
-    "distributed/utils.py:_infer_slurm_init": "a fixed program without a shell: scontrol",
-    "tasks/audio_pretraining.py:AudioPretrainingConfig": "declares post_save_script",
-    "tasks/audio_pretraining.py:AudioPretrainingTask.post_save": (
-        "training alone calls it, whose task comes from the command line"
-    ),
-}
 
 
 def guard_loading() -> None:
@@ -137,9 +117,7 @@ def named_failures(
 
     The line ends with the file and line that failed, for developers of models.
 
-    Args:
-        path: Path of the checkpoint.
-        what: Description of the failure for the message.
+    ``what`` describes the failure in the message.
 
     Raises:
         UserError: from any error except errors of the system.
@@ -208,9 +186,7 @@ def check_is_whole(path: str) -> None:
 def refuse_folder(path: str, name: str) -> None:
     """Refuse a folder where a checkpoint is expected.
 
-    Args:
-        path: Path of the expected checkpoint.
-        name: Name of the path in the message.
+    The message calls the path ``name``.
 
     Raises:
         UserError: if the path is a folder; the message names the checkpoints in it.
@@ -294,7 +270,7 @@ def allow_checkpoint_classes() -> None:
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import AnyNode, BooleanNode, EnumNode, FloatNode, IntegerNode, StringNode
 
-    # all of them only hold values
+    # objects of these classes only hold values
     classes: list[Any] = [
         argparse.Namespace,
         collections.defaultdict,
@@ -313,7 +289,7 @@ def allow_checkpoint_classes() -> None:
         FloatNode,
         IntegerNode,
         StringNode,
-        # stands for each tensor of a checkpoint that the first of several processes broadcasts
+        # replaces tensors in a checkpoint that the first process sends to the others
         _TensorPlaceholder,
         # numpy's numbers are in fairseq's meters
         Dtype,

@@ -395,6 +395,7 @@ def apply() -> None:
     Raises:
         ImportError: naming the remedy, if fairseq is missing or does not import.
     """
+    # before any repair imports fairseq, for a message that says what to install
     fairseq.check_fairseq()
     _apply(Scope.SAFE_LOADING)
     if are_wanted():

@@ -134,7 +134,7 @@ def _written(path: str) -> Iterator[str]:
 
 def _rename(source: str, destination: str) -> None:
     """Write a file to the disk completely, and then move it into place."""
-    # without it, a power failure can leave the new name with an empty file
+    # otherwise a power failure can leave an empty file under the new name
     _sync(source)
     os.replace(source, destination)
     # the new name is an entry of the folder, which has its own buffers

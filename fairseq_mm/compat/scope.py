@@ -70,11 +70,7 @@ def uses_ours(trainer: Any) -> bool:
 
 
 def in_our_trainers(original: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Decorate the replacement of a method of fairseq's trainer: other trainers keep the original.
-
-    Args:
-        original: The method of fairseq.
-    """
+    """Decorate a replacement of a method of fairseq's trainer; other trainers keep the method."""
 
     def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

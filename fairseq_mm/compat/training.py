@@ -60,7 +60,7 @@ def repair_position_of_resumed_data() -> None:
     @functools.wraps(resume)
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> None:
         # fairseq skips in each process as many batches as each process had read: two processes
-        # after one skip twice the data, and one process after two repeats half of it
+        # after one skip twice the data, and one process after two repeats half of the data
         if state_dict.get("iterations_in_epoch", 0) and _is_of_our_training(self):
             state_dict = {**state_dict, "iterations_in_epoch": _position(self, state_dict)}
         resume(self, state_dict)

@@ -223,9 +223,7 @@ class RestrictedUnpickler(_PythonUnpickler):
     """Unpickler that finds only the names of a table.
 
     Args:
-        file: Open file.
         table: (module, name) -> class or function.
-        **options: Options of ``pickle.Unpickler``.
     """
 
     dispatch: typing.ClassVar[dict[int, Any]] = dict(_PythonUnpickler.dispatch)
@@ -446,13 +444,7 @@ def explain_refusal(error: Exception) -> str:
 
 
 def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserError:
-    """Build the error for a file that :func:`read_torch_file` refuses.
-
-    Args:
-        path: Path of the file.
-        error: Error that was raised.
-        kind: Expected kind of file.
-    """
+    """Build the error for a file that :func:`read_torch_file` refuses."""
     remedy = ""
     if isinstance(error, pickle.UnpicklingError):
         remedy = (

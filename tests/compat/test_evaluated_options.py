@@ -23,7 +23,6 @@ from fairseq_mm.compat.evaluated_options import (
     LAYERS,
     LITERALS,
     NUMBERS,
-    UNREACHED,
     check_options,
     evaluate_literal,
 )
@@ -32,6 +31,33 @@ from fairseq_mm.compat.loading import get_module_name
 from fairseq_mm.errors import UserError
 
 _EVALUATING = {"eval", "exec", "eval_str_list", "eval_str_dict", "eval_bool"}
+_COMMAND_LINE = "evaluates what the user types on the command line"
+_DATA = "evaluates lines of a data file that the user names to its script"
+
+# places that no option of a checkpoint reaches -> why
+UNREACHED: dict[str, str] = {
+    "utils.py:eval_str_list": "evaluates for its callers, each of which stands in EVALUATED",
+    "utils.py:eval_str_dict": "evaluates for its callers, each of which stands in EVALUATED",
+    "utils.py:eval_bool": "evaluates for its callers, each of which stands in EVALUATED",
+    "data/codedataset.py:parse_manifest": _DATA,
+    "data/multilingual/multilingual_data_manager.py:MultilingualDatasetManager.add_args": (
+        _COMMAND_LINE
+    ),
+    "dataclass/utils.py:gen_parser_from_dataclass.get_kwargs_from_dc": _COMMAND_LINE,
+    "models/lightconv.py:LightConvModel.add_args": _COMMAND_LINE,
+    "models/lightconv_lm.py:LightConvLanguageModel.add_args": _COMMAND_LINE,
+    "fairseq_cli/eval_lm.py:main": _COMMAND_LINE,
+    "fairseq_cli/validate.py:main": _COMMAND_LINE,
+    "examples/criss/save_encoder.py:main": _COMMAND_LINE,
+    "examples/discriminative_reranking_nmt/drnmt_rerank.py:decode_rerank_scores": _COMMAND_LINE,
+    "examples/roberta/wsc/wsc_utils.py:jsonl_iterator": "`eval` is an argument of its own",
+    "examples/roberta/wsc/wsc_utils.py:winogrande_jsonl_iterator": (
+        "`eval` is an argument of its own"
+    ),
+    "examples/textless_nlp/pgslm/data_utils.py:load_audio_path": _DATA,
+    "examples/textless_nlp/pgslm/quantize_f0.py:load_speaker": _DATA,
+    "examples/textless_nlp/pgslm/sample/sample.py:FilterNamesDataset.__init__": _DATA,
+}
 
 
 def folder_of(package: str) -> Path:

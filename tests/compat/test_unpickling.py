@@ -21,10 +21,17 @@ from omegaconf import OmegaConf
 
 import fairseq_mm
 from fairseq_mm import compat
-from fairseq_mm.compat.loading import LOADING, OWN_DATA
+from fairseq_mm.compat.loading import LOADING
 from fairseq_mm.compat.unpickling import VALUES, Emptied, RestrictedUnpickler
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint, read_plain_pickle
 from fairseq_mm.errors import UserError
+
+# files of fairseq that load data of its own processes -> description of the data
+OWN_DATA = {
+    "distributed/utils.py": "what the processes of one training send each other",
+    "modules/quantization/pq/em.py": "a temporary file that the same function has just written",
+    "models/speech_to_text/hub_interface.py": "torch.hub, of a program that calls its interface",
+}
 
 
 class Caller:
