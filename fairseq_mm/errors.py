@@ -1,8 +1,8 @@
 """Errors that a user can cause: one line, exit status 2, no traceback.
 
 Raise :class:`UserError` where the offending value is used. It is a ``ValueError``, so that
-callers of the Python API can catch it as such; at the top of a program (``fairseq-mm``, and
-``fairseq-train`` and the like with this plugin) it ends the process with its message alone.
+callers of the Python API can catch it. In ``fairseq-mm``, and in fairseq's commands with this
+plugin, it ends the process and only its message is printed.
 """
 
 import importlib
@@ -14,11 +14,11 @@ EXIT_STATUS = 2
 
 
 class UserError(ValueError):
-    """Error with a message of one line: what is wrong, where, what was expected and what is there.
+    """Error that a user can cause, with a message of one line.
 
     Args:
-        message: ``path:line: what is wrong`` for files, ```name` must be X, but is Y instead.``
-            for arguments. Line breaks become spaces.
+        message: ``path:line: problem`` for files, ```name` must be X, but is Y instead.`` for
+            arguments. Line breaks become spaces.
     """
 
     def __init__(self, message: str) -> None:

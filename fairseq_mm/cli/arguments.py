@@ -1,9 +1,6 @@
-"""Arguments that several subcommands share, and checks of the command line.
+"""Arguments that several subcommands share, and checks of the command line."""
 
-This module imports neither torch nor fairseq, so that a mistake on the command line is reported at
-once.
-"""
-
+# neither torch nor fairseq: a mistake on the command line is reported before they are imported
 import argparse
 import os
 from collections.abc import Iterable, Mapping
@@ -213,6 +210,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def positive(text: str) -> int:
     """Parse an integer of 1 or more; the ``type`` of options."""
+    # int() would also read "1_0", " 1" and "+1"
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
     return int(text)
@@ -241,7 +239,7 @@ class Rule(NamedTuple):
     Attributes:
         option: Name of the option in the namespace.
         excludes: Options that cannot be given with it.
-        needs: Options of which one must be given with it.
+        needs: Options; at least one must be given with it.
         because: Reason, which ends the message.
     """
 
@@ -256,7 +254,7 @@ _WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Check that no output is ``-``, which stands for standard input.
+    """Check that no output is ``-``, the name of standard input.
 
     Raises:
         UserError: if an output is ``-``.

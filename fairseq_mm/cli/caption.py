@@ -197,7 +197,8 @@ def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]
         inputs = [Input(key, index) for index, key in enumerate(args.inputs or store.ids)]
     reader.check_features(store.attributes, store.dim, store.path)
     for item in inputs:
-        store.count_rows(item.name)  # fails for an id that is not in the store
+        # reports an id that is not in the store, before captions are generated
+        store.count_rows(item.name)
     return store, inputs
 
 

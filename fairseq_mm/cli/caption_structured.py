@@ -111,6 +111,7 @@ def load(
     from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner
 
+    # the folder of --split has the training captions, too
     if args.data is None and args.split is not None:
         args.data = args.inputs[0]
     missing = [name for name in ("embedding", "data") if getattr(args, name) is None]

@@ -103,6 +103,7 @@ class TextRun:
         self.copies = copies
         task = models[0].task
         self.input_names, self.text_names = task.input_names, task.text_names
+        # `generate` has no --jsonl, because it writes nothing else
         is_jsonl = getattr(args, "jsonl", True) or (args.output or "").lower().endswith(".jsonl")
         self.form = "raw" if getattr(args, "raw", False) else "jsonl" if is_jsonl else "text"
         self.paths: Sequence[Optional[str]] = [args.output]
@@ -124,7 +125,7 @@ class TextRun:
 
         Args:
             paths: Files to write, None for standard output (default: ``--output``). If there are
-                several, each gets one line per input; if there are none, no line is written.
+                several, each gets one line per input; an empty list writes nothing.
         """
         self.paths = self.paths if paths is None else paths
         with contextlib.ExitStack() as stack:
@@ -135,7 +136,7 @@ class TextRun:
     def generate(self, read: Read, *, size: int = 100) -> Iterator[tuple[Input, Any, list[Any]]]:
         """Generate the texts of all inputs, and report the inputs that cannot be read.
 
-        ``size`` inputs are read before the first of them is generated.
+        ``size`` inputs are read at a time.
 
         Yields:
             Each input that can be read, its example for each model, and for each model its
@@ -175,6 +176,7 @@ class TextRun:
         # an empty `where` is for an input that the user has not named
         where = item.name if item.where is None else item.where
         message = f"{where}: {error}" if where else str(error)
+        # without other inputs, the error ends the command
         if len(self.inputs) == self.copies:
             raise UserError(message)
         self.num_failed += 1
@@ -185,6 +187,7 @@ class TextRun:
 
     def warn(self, message: str) -> None:
         """Print a message to stderr, once."""
+        # the copies of an input would all give the same message
         if message not in self._warnings:
             self._warnings.add(message)
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)

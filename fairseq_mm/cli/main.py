@@ -2,9 +2,7 @@
 
 A subcommand is a module of this package with ``add_arguments(parser)`` and ``run(args)``; ``run``
 returns an exit status or None. If a subcommand has kinds, and the kind may be left out on the
-command line, its module also has ``name_kind(argv)``, which adds it. Only the module of the called
-subcommand is imported: ``fairseq-mm store`` does not wait for fairseq, and ``doctor`` also runs if
-fairseq is broken.
+command line, its module also has ``name_kind(argv)``, which adds it.
 """
 
 import argparse
@@ -62,7 +60,7 @@ _LOOK_THEMSELVES = ("doctor", "pretrained-options")
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 # thresholds of gc: allocations between two collections, and collections of younger generations
-# between two collections of an older one. What is imported stays; searching it costs 15 %
+# between two collections of an older one. Imported modules stay; searching them costs 15 %
 _COLLECTION = (100_000, 20, 100)
 
 
@@ -175,6 +173,8 @@ def main(argv: Optional[list[str]] = None) -> int:
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
     overview.add_argument("subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND")
     chosen = overview.parse_args(argv[:1]).subcommand
+    # only the module of the subcommand: `store` does not wait for fairseq, and `doctor` also runs
+    # if fairseq is broken
     module = importlib.import_module(f"fairseq_mm.cli.{chosen.replace('-', '_')}")
     parser = Parser(prog=f"fairseq-mm {chosen}", description=module.__doc__)
     module.add_arguments(parser)
@@ -186,19 +186,23 @@ def main(argv: Optional[list[str]] = None) -> int:
             run_set_up.import_user_dir(args.user_dir)
         if chosen not in _LOOK_THEMSELVES:
             arguments.check_checkpoints(args)
-        if getattr(args, "html", None):  # a missing package is reported before the texts are made
+        # a missing package is reported before the texts are generated
+        if getattr(args, "html", None):
             import_extra("jinja2", extra="report", purpose="an HTML page")
         status = module.run(args) or 0
-        if sys.stdout is not None:  # it was closed: `>&-`
+        # flushed here, so that a full disk is reported below; None if it was closed (`>&-`)
+        if sys.stdout is not None:
             sys.stdout.flush()
         return status
     except UserError as error:
         print(f"fairseq-mm {chosen}: {error}", file=sys.stderr)
         return EXIT_STATUS
     except KeyboardInterrupt:
+        # 128 + SIGINT, as shells report it
         print(f"fairseq-mm {chosen}: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `fairseq-mm store ... | head`
+    except BrokenPipeError:
+        # the reader has what it wanted, as in `fairseq-mm store ... | head`
         _drop_output()
         return 0
     except OSError as error:

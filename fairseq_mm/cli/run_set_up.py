@@ -43,6 +43,7 @@ def register_quietly() -> None:
     keep_freed_memory()
     from fairseq_mm.compat import deferred_imports
 
+    # a program that calls `main` may use the deferred modules itself
     if is_program:
         deferred_imports.enable()
     try:
@@ -64,12 +65,14 @@ def import_user_dir(folder: str) -> None:
     try:
         import_user_module(argparse.Namespace(user_dir=folder))
     except FileNotFoundError as error:
-        if error.filename is not None:  # a file that the package itself misses
+        # fairseq's own error has no filename; otherwise the package itself misses a file
+        if error.filename is not None:
             raise UserError(f"--user-dir {folder}: cannot be imported: {error}.") from None
         raise UserError(f"--user-dir {folder}: no such folder.") from None
     except UserError:
         raise
-    except Exception as error:  # a package may raise anything
+    except Exception as error:
+        # a package may raise anything while it is imported
         first_line = next(iter(str(error).splitlines()), "")
         raise UserError(
             f"--user-dir {folder}: cannot be imported: {type(error).__name__}: {first_line}"
@@ -79,7 +82,7 @@ def import_user_dir(folder: str) -> None:
 def load_generator(command: str, path: str, **options: Any) -> Any:
     """Load the generator of a subcommand's checkpoints.
 
-    The options are those of :func:`fairseq_mm.from_pretrained`.
+    Further options go to :func:`fairseq_mm.from_pretrained`.
 
     Raises:
         UserError: if another subcommand is for a checkpoint, or it cannot be loaded.

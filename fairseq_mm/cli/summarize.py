@@ -1,4 +1,4 @@
-"""Generate summaries of videos with transcripts, or of transcripts alone.
+"""Generate summaries of videos with transcripts, or only of transcripts.
 
   fairseq-mm summarize a.mp4 --transcript a.srt --checkpoint checkpoints/vg_bart
   fairseq-mm summarize a.mp4 b.mp4 --transcripts a.srt b.txt \\
@@ -21,8 +21,8 @@ SHA-256 digest. Transcripts and videos are truncated as in training, which is
 reported on stderr. Unreadable videos and transcripts are reported there too and
 skipped, and the exit status is then 2.
 
-The summaries are the same as those of fairseq-generate. Indexed OOV tokens are
-replaced by the words of the transcript for which they stand. With --sampling, a
+fairseq-generate prints the same summaries. Indexed OOV tokens are replaced by
+the words of the transcript for which they stand. With --sampling, a
 summary depends only on --seed and the position of its video among the inputs.
 --tokenizer splits the text before the model's subwords do (default: as the
 training data were split, if the checkpoint records it). How2's text is already
@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Video, folder (with its subfolders) or .tar of videos, or .jsonl with their "
         "transcripts; with --features an id of the store or .jsonl.",
     )
+    # one list for both options, so that transcripts keep the order of the command line
     transcripts: dict[str, Any] = {"dest": "transcripts", "metavar": "FILE"}
     parser.add_argument(
         "--transcript",
@@ -187,7 +188,8 @@ def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, l
     store = open_features(features.split(os.pathsep))
     reader.check_features(store.attributes, store.dim, store.path)
     for item in inputs:
-        store.count_rows(item.name)  # fails for an id that is not in the store
+        # reports an id that is not in the store, before summaries are generated
+        store.count_rows(item.name)
     return store, inputs or [Input(key, index, {}) for index, key in enumerate(store.ids)]
 
 

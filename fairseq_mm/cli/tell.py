@@ -33,10 +33,10 @@ of 1 to 50 words. Image features are extracted with the network that the
 checkpoint was trained on; its weights file is searched next to the checkpoint
 and verified by its SHA-256 digest.
 
-The stories are the same as those of fairseq-generate. With sampling, a story
-depends only on --seed and its index: its line in the --split, or its number
-among the stories, counted from --first-id (default: 0). Unreadable prompts and
-images are reported on stderr and skipped, and the exit status is then 2.
+fairseq-generate prints the same stories. With sampling, a story depends only on
+--seed and its index: its line in the --split, or its number among the stories,
+counted from --first-id (default: 0). Unreadable prompts and images are reported
+on stderr and skipped, and the exit status is then 2.
 """
 
 import argparse
@@ -167,7 +167,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="IMAGE",
-        help="Five images in the order of the story; - stands for a missing image.",
+        help="Five images in the order of the story; - is a missing image.",
     )
     group.add_argument(
         "--ids", nargs="+", default=[], metavar="ID", help="Five ids of the feature store."

@@ -71,7 +71,8 @@ def sequences_of_ids(
     store = open_features(features.split(os.pathsep))
     for key in keys:
         if key is not None:
-            store.count_rows(key)  # fails for an id that is not in the store
+            # reports an id that is not in the store, before stories are generated
+            store.count_rows(key)
     return [ImageSequence(0, "\t".join(ids), "", keys, [], [])], store
 
 

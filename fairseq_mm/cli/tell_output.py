@@ -56,8 +56,9 @@ def write_visual_stories(
     texts = TextRun("tell", args, [*systems.values()], configs, inputs, copies=args.n or 1)
     facts = dict(zip(systems, texts.provenance()))
     page = Page(args.images) if args.html else None
+    # if only --html is given, the page is the output, and nothing is printed
     has_text = not args.html or args.output or args.jsonl or args.raw
-    # sequences that are read before the first of them is told: images take longer than a store
+    # number of sequences that are read at a time; reading images takes longer than reading a store
     size = 16 if store is None else 256
 
     def read(inputs: Sequence[Input]) -> Iterator[Any]:
@@ -104,6 +105,7 @@ def _read_sequences(
         if store is None:
             rows = [[features[x].get(image) for image in sequence.images] for x in extractors]
         else:
+            # read once, because every system has been compared with the store
             rows = [[None if key is None else store.read(key) for key in sequence.keys]]
             rows *= len(processors)
         errors = [
@@ -157,7 +159,7 @@ def _records(
 
 
 def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return what was run for the page: names and values."""
+    """Return names and values that describe the run on the page."""
     options = {k: v for k, v in configs[0].to_dict().items() if v is not None}
     rows = [
         ("command", shlex.join(["fairseq-mm", *sys.argv[1:]])),

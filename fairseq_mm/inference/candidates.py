@@ -123,7 +123,7 @@ class CandidateWeights:
         score = translation_weight * repeat_penalty^r * cosine + language_weight * log_prob
 
     where r counts the content words of the candidate that occurred in it before. A negative cosine
-    gets no penalty, because a penalty would raise the score.
+    gets no penalty.
 
     Args:
         translation_weight: Weight of the cosine between the image's and the candidate's vectors.
@@ -224,8 +224,7 @@ class StructuredSearch:
             to sample all structures equally often, as the paper does.
         shortest: Minimum number of a structure's tags.
         longest: Maximum number of a structure's tags.
-        seed: Seed of the samples; each image starts from it, so that its captions do not depend on
-            the other images.
+        seed: Seed of the samples; each image starts from it.
         beam: Beam of the search for a structure's sentence; 1 is greedy. No caption has ``<unk>``.
         max_len_b: Maximum length of a caption in tokens, whatever its structure.
         top: Number of captions to keep.
@@ -254,7 +253,7 @@ class StructuredSearch:
             if isinstance(item.default, (int, str)):
                 value = typed_option(item.name, getattr(self, item.name), type(item.default))
                 object.__setattr__(self, item.name, value)
-        # a string is a sequence of letters, of which each would be an unknown condition
+        # a string is a sequence, too: each letter would be an unknown condition
         if isinstance(self.conditions, str):
             raise UserError(f"`conditions` must be a list, but is {self.conditions!r}.")
         for name in (
@@ -296,9 +295,7 @@ class Draws(NamedTuple):
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     """Sample pairs of condition and structure.
 
-    Args:
-        counts: Structure -> number of its occurrences in training.
-        search: Number of samples and lengths of structures.
+    ``counts`` maps a structure to the number of its occurrences in training.
 
     Raises:
         UserError: if no structure has a length in the range.
@@ -315,10 +312,12 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
         )
     if search.pos_sampling == "types":
         chosen = Counter(structure for structure, count in chosen.items() if count)
+    # the same seed for every image, so that its captions do not depend on the other images
     structures = sample_pos_sequences(chosen, search.candidates, seed=search.seed)
     # a stream of its own: the same numbers would tie conditions to structures
     generator = random.Random(f"conditions {search.seed}")
     conditions = generator.choices(range(len(search.conditions)), k=search.candidates)
     # sorted by length, so that a batch needs little padding
+    # and without repetitions: a pair that is sampled twice would give the same sentence
     pairs = sorted(dict.fromkeys(zip(conditions, structures)), key=lambda pair: lengths[pair[1]])
     return Draws([condition for condition, _ in pairs], [structure for _, structure in pairs])

@@ -31,7 +31,6 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     features [rows, D] of float type.
 
     Args:
-        loaded: Models that read the images.
         weights: State dict file of the extractor, see :class:`.ImageReader`.
         embedding: Checkpoint of the embedding model on whose vectors the models were trained; its
             extractor is then used.
@@ -75,9 +74,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     ) -> Iterator[Union[Example, UserError]]:
         """See :meth:`.Processor.examples`.
 
-        Args:
-            inputs: Images, or features of all images.
-            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
+        The options are ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
         are_features = all(map(is_features, inputs))
         images: Any = iter(inputs) if are_features else self.reader.read_features(inputs, **options)

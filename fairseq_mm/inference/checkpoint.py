@@ -2,7 +2,7 @@
 
 A checkpoint of this package carries its dictionaries, its subwords and the identity of its feature
 extractor, so a model can be built without the data folder of its training. Checkpoints of fairseq's
-own models carry none of these; ``data`` names their data folder.
+own models do not; ``data`` names their data folder.
 """
 
 import os
@@ -108,7 +108,6 @@ class Checkpoint:
     An ensemble is a list of checkpoints, see :func:`build_models`.
 
     Args:
-        path: Path of the file.
         state: Content of the file, as fairseq reads it.
         data: Data folder of a model that carries no dictionary.
 
@@ -117,7 +116,7 @@ class Checkpoint:
         arch: Name of the model's architecture (``--arch``).
         task_name: Name of the task that the model was trained with (``--task``).
         weights: State dict of the model.
-        task_state: What the task saved in the checkpoint.
+        task_state: State that the task saved in the checkpoint.
         has_provenance: True if the checkpoint carries dictionaries and the extractor's identity.
     """
 
@@ -129,6 +128,7 @@ class Checkpoint:
         self.arch = str(self.cfg["model"]["_name"])
         self.task_name = str(self.cfg["task"]["_name"])
         self.weights: Mapping[str, Any] = state["model"]
+        # older builds of fairseq save no state of the task
         self.task_state: Mapping[str, Any] = state.get("task_state") or {}
         self.has_provenance = STATE_KEY in self.weights
 
@@ -177,7 +177,7 @@ class Checkpoint:
         return checkpoint
 
     def _check_registered(self) -> None:
-        # a preset is in the second registry alone, and an older model of fairseq in the first
+        # presets are only in the second registry, older models of fairseq only in the first
         has_arch = self.arch in MODEL_REGISTRY or self.arch in ARCH_MODEL_REGISTRY
         if has_arch and self.task_name in TASK_REGISTRY:
             return
@@ -374,9 +374,6 @@ class Checkpoint:
     def check_features(self, store: Any) -> None:
         """Check that features are like the training features.
 
-        Args:
-            store: Feature store, or the feature stores of a folder.
-
         Raises:
             UserError: if their dimension or extractor differs; the message names both files.
         """
@@ -468,6 +465,7 @@ class Checkpoint:
         """
         cfg = self._model_cfg
         try:
+            # the options of a damaged or hostile file may have any type
             with named_failures(self.path):
                 model = task.build_model(cfg, from_checkpoint=True)
                 try:
@@ -481,7 +479,7 @@ class Checkpoint:
     @cached_property
     def _model_cfg(self) -> Any:
         """Config of the model without the files that its training began with."""
-        # the checkpoint contains the weights of these files, which may be gone
+        # the files may be gone, and the checkpoint contains their weights
         cfg = self.cfg.model
         if getattr(cfg, "pretrained_checkpoint", None):
             with open_dict(cfg):
@@ -571,6 +569,7 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
     """Read a checkpoint as fairseq does, onto the CPU."""
     try:
         # guarded by compat.loading, which refuses pickled code, and options that are code
+        # called through the module, because the repairs replace its function
         state = checkpoint_utils.load_checkpoint_to_cpu(path)
         _unify_sections(state["cfg"])
         names = [state["cfg"][section]["_name"] for section in ("task", "model")]
@@ -582,7 +581,8 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
         error: Exception = ValueError("no model or configuration in it")
     except UserError:
         raise
-    except Exception as raised:  # torch and fairseq raise nearly anything on other files
+    except Exception as raised:
+        # torch and fairseq raise nearly anything on other files
         error = raised
     raise refusal(path, error, kind="fairseq checkpoint")
 

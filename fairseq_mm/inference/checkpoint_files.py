@@ -1,8 +1,6 @@
-"""Finds the files of the checkpoints that a user names.
+"""Finds the files of the checkpoints that a user names."""
 
-This module imports neither torch nor fairseq, so that a missing checkpoint is refused at once.
-"""
-
+# neither torch nor fairseq: their import takes seconds, and a missing checkpoint is reported before
 import os
 from collections.abc import Sequence
 from typing import Union

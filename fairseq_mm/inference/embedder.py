@@ -58,7 +58,6 @@ class Embedder(Picklable, ImageReader):
     """Embeds images and sentences with one model.
 
     Args:
-        loaded: The model.
         weights: State dict file of the extractor, see :class:`.ImageReader`.
     """
 
@@ -108,6 +107,7 @@ class Embedder(Picklable, ImageReader):
         # stores may have float16, which a CPU multiplies slowly, and with PyTorch 1.12 not at all
         padded, padding_mask = pad_features([rows.astype(np.float32) for rows in features])
         vectors = self.models[0].embed_images(padded.to(self.device), padding_mask.to(self.device))
+        # float(), because NumPy has no bfloat16
         return vectors.float().cpu().numpy()
 
     @torch.no_grad()

@@ -17,11 +17,6 @@ VECTORS_EXTRACTOR = "fairseq-mm embed"
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
     """Check that a checkpoint records an extractor of files.
 
-    Args:
-        identity: Identity of the extractor, as a checkpoint carries it.
-        file: Path of the checkpoint.
-        noun: ``image`` or ``video``.
-
     Raises:
         UserError: if the record is empty, or the model was trained on vectors of an embedding
             model.
@@ -48,16 +43,12 @@ def find_weights_file(
     """Return the extractor's state dict file: the given file, or a file in a checkpoint's folder
     with the recorded content; None if the weights have a name.
 
-    Args:
-        identity: Identity of the extractor, as the checkpoints carry it.
-        files: Paths of the checkpoints.
-        given: State dict file, or None.
-
     Raises:
         UserError: if a file is given where none is needed, or none is found.
     """
     recorded = str(identity.get("weights"))
-    if len(recorded) != 64:  # no SHA-256 of a file: weights with a name
+    # weights from a file are recorded by SHA-256, which has 64 digits; other weights by their name
+    if len(recorded) != 64:
         if given is not None:
             raise UserError(
                 f"the features were made with the weights {recorded}, which are fetched by "
@@ -90,14 +81,6 @@ def check_store_extractor(
     path: str,
 ) -> None:
     """Check that features are like a checkpoint's training features.
-
-    Args:
-        identity: Identity of the extractor, as the checkpoint carries it.
-        feature_dim: Dimension of the training features.
-        file: Path of the checkpoint.
-        attributes: Attributes of a feature store.
-        dim: Dimension of the store's features.
-        path: Path of the store.
 
     Raises:
         UserError: if extractor or dimension differ.

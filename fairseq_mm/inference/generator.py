@@ -253,6 +253,7 @@ class Generator(Picklable):
         size = self._size_of_batches(batch_size)
         count = len(examples)
         indices = _check_indices(indices, count)
+        # fairseq's `id` is a tensor of int64
         if len(indices) != count or not all(0 <= index < 2**63 for index in indices):
             raise UserError(
                 f"`indices` must be {count} integers of 0 or more and below 2**63, one for each "
@@ -327,7 +328,7 @@ class Generator(Picklable):
                 f"text, which has at most {config.max_len_b}."
             )
         try:
-            return self.processor.encode(" ".join(words))[:-1]
+            return self.processor.encode(" ".join(words))[:-1]  # without </s>
         except UserError as error:
             raise UserError(f"prefix {config.prefix!r}: {error}") from None
 
@@ -515,7 +516,7 @@ def generate_prompts(
         topk: Number of most probable tokens to sample from.
         temperature: See :class:`.GenerationConfig`.
         max_words: Maximum number of words of a prompt; by default the model's number of positions.
-        batch_size: Number of prompts per batch.
+        batch_size: See :meth:`Generator.generate`.
 
     Returns:
         The prompts, as :class:`.prompt_processor.Prompt`.
@@ -525,6 +526,7 @@ def generate_prompts(
     """
     from fairseq_mm.inference.prompt_processor import Prompt
 
+    # one token fewer than the vocabulary has, because padding is never generated
     config = generator.config(
         sampling=True,
         sampling_topk=min(topk, len(generator.dictionary) - 1) if topk else -1,

@@ -1,8 +1,4 @@
-"""Pickling of generators, embedders and captioners.
-
-A pickle names :func:`new_object` before any other class, so a fresh process imports this module
-first, and with it the set-up.
-"""
+"""Pickling of generators, embedders and captioners."""
 
 from typing import Any
 
@@ -24,5 +20,7 @@ class Picklable:
     not_pickled: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # the pickle names `new_object` before any other class, so that a fresh process imports this
+        # module first, and with it the set-up
         state = {name: x for name, x in vars(self).items() if name not in self.not_pickled}
         return new_object, (type(self),), state

@@ -60,8 +60,6 @@ def from_checkpoints(
         )
     for checkpoint in checkpoints:
         checkpoint.check_generates_alone()
-    # `data` is refused after the models are built: only then is it known whether they carry
-    # a vocabulary
     loaded = build_models(checkpoints, device)
     if data is not None and loaded.extractor:
         _refuse("a model that carries its vocabulary", data=data)

@@ -73,9 +73,6 @@ _KINDS: dict[type, str] = {str: "text", list: "a list"}
 class Processor(Generic[Input]):
     """Base of processors, which turn raw inputs into examples, and tokens into text.
 
-    Args:
-        loaded: Models that read the inputs.
-
     Attributes:
         batch_sizes: Number of inputs of a generation batch on a CPU and elsewhere.
         reading_options: Names and types of the options of :meth:`examples`.
@@ -163,7 +160,7 @@ class Processor(Generic[Input]):
                 "missing": example.missing,
                 "source": example.source,
                 "target": None if targets is None else targets[position],
-                # the dataset marks the first line of each item, which alone is generated from
+                # the dataset marks the first line of each item, because others are not generated
                 "is_first": True,
             }
             for position, (index, example) in enumerate(zip(indices, examples))

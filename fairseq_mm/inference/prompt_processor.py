@@ -40,9 +40,6 @@ class Prompt:
 class PromptProcessor(Processor[Union[str, Prompt, None]]):
     """Processor of prompts, detokenized or as in WritingPrompts; None for a language model.
 
-    Args:
-        loaded: Models that read the prompts.
-
     Attributes:
         max_source_words: Maximum number of words of a prompt; None for language models.
     """
@@ -64,9 +61,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
     ) -> Iterator[Union[Example, UserError]]:
         """See :meth:`.Processor.examples`.
 
-        Args:
-            inputs: Prompts; None for each text of a language model.
-            **options: ``truncate`` of :meth:`read_prompt`.
+        The option is ``truncate`` of :meth:`read_prompt`.
         """
         for value in inputs:
             if value is None and self.max_source_words is None:
@@ -129,6 +124,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         """Divide the examples into batches, with sources of equal length if a model would read the
         padding.
         """
+        # a model that reads the padding would tell another story in another batch
         groups = [list(range(len(examples)))]
         if not self.loaded.are_language_models and not all(map(_masks_padding, self.models)):
             by_length: dict[int, list[int]] = {}

@@ -40,7 +40,6 @@ class PromptRanking:
     """Orders the stories of a prompt by their likelihood under it and under other prompts.
 
     Args:
-        generator: Generator whose likelihoods are compared.
         prompts: Examples to sample the other prompts from; equal ones count once.
         seed: Seed of the samples, which depend only on it and on a story's index.
         distractors: Maximum number of other prompts.
@@ -85,11 +84,7 @@ class PromptRanking:
     ) -> list[RankedStory]:
         """Rank the stories of a prompt.
 
-        Args:
-            example: The prompt.
-            hypotheses: Its stories.
-            index: Index of the prompt, on which the sample of other prompts depends.
-            batch_size: See :meth:`.Generator.generate`.
+        The sample of other prompts depends on ``index``, the index of the prompt.
 
         Returns:
             The stories, the greatest margin first; ties keep their order.

@@ -36,11 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def list_of_several(values: Any, name: str) -> list[Any]:
-    """Return several images or texts as a list, also those of an iterator.
-
-    Args:
-        values: Argument of a user.
-        name: Its name, for the message.
+    """Return several images or texts, which may come from an iterator, as a list.
 
     Raises:
         UserError: if it is a single one, or no list at all.
@@ -56,12 +52,11 @@ class MediaReader:
     """Base of the readers, which turn files into features as the models' training had them.
 
     Args:
-        loaded: Models that read the features.
         weights: State dict file of the extractor; found by its content if it lies in the folder of
             a checkpoint.
 
     Attributes:
-        noun: Name of what is read, for messages.
+        noun: ``image`` or ``video``, for messages.
         reads: Kind of extractor, ``images`` or ``videos``.
         identity: Identity of the extractor, as the feature store of the training data had it; empty
             if the store had none.
@@ -116,11 +111,6 @@ class MediaReader:
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
         """Check that features are like the models' training features.
 
-        Args:
-            attributes: Attributes of a feature store.
-            dim: Dimension of its features.
-            path: Path of the store, for messages.
-
         Raises:
             UserError: if the models were trained on other features.
         """
@@ -162,6 +152,7 @@ class ImageReader(MediaReader):
             [rows, D] float32, or the error, in the order of the images.
         """
         extractor = self.extractor
+        # no default in the signature: it depends on the device, and the command line passes None
         if batch_size is None:
             batch_size = 16 if self.device.type == "cpu" else 128
         batch_size = typed_option("batch_size", batch_size, int)
@@ -197,9 +188,7 @@ class ImageReader(MediaReader):
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Return the features [rows, D] float32 of each image, in order.
 
-        Args:
-            images: See :meth:`read_features`.
-            **options: Options of :meth:`read_features`.
+        Further options go to :meth:`read_features`.
 
         Raises:
             UserError: if an image cannot be read; the message names the first.
@@ -216,10 +205,6 @@ class ImageReader(MediaReader):
     def check_dimension(self, features: np.ndarray, position: int) -> None:
         """Check the shape and dimension of given features.
 
-        Args:
-            features: Features of an image.
-            position: Position of the image among the inputs, for messages.
-
         Raises:
             UserError: if they are not [rows, D].
         """
@@ -232,10 +217,6 @@ class ImageReader(MediaReader):
 
 class VideoReader(MediaReader):
     """Reads videos as the features that models were trained on.
-
-    Args:
-        loaded: Models that read the features.
-        weights: See :class:`MediaReader`.
 
     Attributes:
         reads_video: False if the models read only transcripts.

@@ -1,11 +1,9 @@
-"""Importing this module registers the package with fairseq and applies the repairs of fairseq.
-
-Everything that loads a checkpoint imports it first. As a module it runs once per process, before
-any class of fairseq is used.
-"""
+"""Importing this module registers the package with fairseq and applies the repairs of fairseq."""
 
 import fairseq_mm
 from fairseq_mm import compat
 
+# everything that loads a checkpoint imports this module first, so that both happen once per process
+# and before any class of fairseq is used
 fairseq_mm.register()
 compat.activate()

@@ -95,7 +95,6 @@ class StructuredCaptioner(Picklable):
 
     Args:
         decoder: Models of ``sc_nlm``, trained on vectors of the embedding model.
-        embedder: The embedding model.
         sentences: Training sentences, for conditions.
         structures: Structure -> number of its occurrences in training.
         language_model: Object with ``log_probs(sentences) -> [n]``, natural logarithms with ends.
@@ -149,7 +148,8 @@ class StructuredCaptioner(Picklable):
         words = [
             number
             for number in range(dictionary.nspecial, len(dictionary))
-            if not dictionary[number].startswith("madeupword")  # fairseq's fillers
+            # fairseq fills dictionaries up with such symbols, which are no words
+            if not dictionary[number].startswith("madeupword")
         ]
         vectors = self.embedder.embed_tokens([[number] for number in words])
         return unit_vectors(vectors, "word", names=[dictionary[number] for number in words])

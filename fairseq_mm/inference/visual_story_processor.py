@@ -26,7 +26,6 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     image.
 
     Args:
-        loaded: Models that read the images.
         weights: State dict file of the extractor, see :class:`.ImageReader`.
     """
 
@@ -60,9 +59,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     ) -> Iterator[Union[Example, UserError]]:
         """See :meth:`.Processor.examples`.
 
-        Args:
-            inputs: Image sequences.
-            **options: ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
+        The options are ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
         # all sequences at once, so that the extractor gets full batches
         images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
@@ -77,6 +74,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
                 for place, (image, features) in enumerate(zip(_listed(sequence), rows), start=1)
                 if isinstance(features, UserError)
             ]
+            # a wrong sequence is reported before its unreadable images, and the others go on
             try:
                 check_sequence(sequence)
                 yield errors[0] if errors else self.build_example(position, rows)
@@ -125,7 +123,7 @@ def _describe_image(image: Any, place: int) -> str:
 
 
 def check_sequence(images: Sequence[Any]) -> None:
-    """Check that a sequence has five images, at least one of them not None.
+    """Check that a sequence has five entries, and an image among them.
 
     Raises:
         UserError: if it has not.

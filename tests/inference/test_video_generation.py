@@ -21,8 +21,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.inference.transcript_encoder import TranscriptEncoder
-from fairseq_mm.inference.video_processor import VideoProcessor
+from fairseq_mm.inference.video_processor import TranscriptEncoder, VideoProcessor
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
 
