@@ -27,6 +27,7 @@ def register() -> None:
     """
     from fairseq_mm import compat
 
+    # first, because it says what to install if fairseq is missing
     compat.apply()
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
     from fairseq_mm.plugins import load_plugins
@@ -131,7 +132,8 @@ def from_pretrained(
     """
     from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
-    checkpoint_files(path)  # before torch and fairseq, whose import takes seconds
+    # a missing file is reported before torch and fairseq are imported, which takes seconds
+    checkpoint_files(path)
     from fairseq_mm.inference import set_up  # noqa: F401  (registers, so it comes first)
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints

@@ -33,7 +33,8 @@ def load_plugins() -> None:
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             _load(entry)
-        except Exception as error:  # a plugin may raise anything
+        except Exception as error:
+            # a plugin may raise anything; the others, and fairseq_mm itself, must still work
             first_line = next(iter(str(error).splitlines()), "")
             print(
                 f"fairseq_mm: plugin {entry.name} ({entry.value}) is not loaded: "

@@ -1,9 +1,4 @@
-"""Repairs of command lines: suggestions for wrong names, the log of generate, and hydra's recipes.
-
-For an unknown ``--arch``, fairseq's parser prints all options and three hundred names. It sets a
-missing ``--task`` to ``translation``, which then needs a language pair. ``fairseq-generate`` does
-not write its log, which has the settings of the search, to its output.
-"""
+"""Repairs of command lines: suggestions for names, the log of generate, and hydra's recipes."""
 
 import argparse
 import difflib
@@ -37,9 +32,11 @@ def explain_arguments() -> None:
         task: Optional[str] = "given" if "--task" in names else parser.get_default("task")
         if task is None and not names & {"-h", "--help"}:
             raise UserError(f"--task is missing. {_our_tasks()}")
+        # for an unknown --arch, argparse's message has all options and three hundred names
         parser.error = functools.partial(_explain, parser, parser.error)  # type: ignore[method-assign]
         parsed = original(parser, input_args, *args, **kwargs)
         arguments = parsed[0] if isinstance(parsed, tuple) else parsed
+        # fairseq sets a missing --task to translation, which then asks for a language pair
         if task == "translation":
             _check_language_pair(arguments)
         if names_ours(arguments):

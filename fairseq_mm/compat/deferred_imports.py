@@ -3,9 +3,7 @@
 fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, and
 torchvision imports PyTorch's compiler for one function of ``roi_align``. This is a third of the
 time in which ``fairseq-mm caption`` starts. Inside :func:`deferred` these modules are placeholders,
-whose functions import the real module when they are called. Only ``fairseq-mm`` calls
-:func:`enable`; programs that import this package as a library are not affected. Needed until
-fairseq and torchvision import the modules where they are used.
+whose functions import the real module when they are called.
 """
 
 import contextlib
@@ -19,6 +17,7 @@ from typing import Any
 OF_FAIRSEQ = ("sklearn", "sklearn.metrics", "scipy.stats")
 OF_TORCHVISION = ("torch._dynamo", "torch._dynamo.utils")
 
+# only fairseq-mm switches it on: a library must not change the imports of its program
 _enabled = False
 
 

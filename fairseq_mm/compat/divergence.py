@@ -75,6 +75,7 @@ def _newest_finite_checkpoint(folder: str, suffix: str) -> Optional[tuple[str, i
             tensors = [x for x in state["model"].values() if x.is_floating_point()]
             if all(bool(x.isfinite().all()) for x in tensors):
                 return path, state["optimizer_history"][-1]["num_updates"]
-        except Exception:  # a damaged file is no help here
+        except Exception:
+            # a damaged file is not a checkpoint to continue from; an older one may be intact
             continue
     return None

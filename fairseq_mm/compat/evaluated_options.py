@@ -244,9 +244,9 @@ def _is_endless(path: str) -> bool:
 def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
     """Yield all values that are no containers, each with its path and the name of its option.
 
-    Nodes of omegaconf are read as they are stored, so that nothing is resolved. Each container is
-    read once per option.
+    Each container is read once per option.
     """
+    # nodes of omegaconf are read as they are stored, because reading them would resolve references
     todo: list[tuple[str, str, Any]] = [(root, "", options)]
     seen = set()
     while todo:

@@ -115,6 +115,7 @@ def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
     # fairseq would start one process per GPU: none, and end with status 0 without training
     distributed = cfg.distributed_training
     port = distributed.distributed_port
+    # as fairseq does for processes on GPUs
     if port <= 0:
         port = random.randint(10000, 60000)
     distributed.distributed_init_method = f"tcp://localhost:{port}"

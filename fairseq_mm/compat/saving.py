@@ -121,9 +121,10 @@ def _written(path: str) -> Iterator[str]:
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.remove(temporary)
+        # PyTorch raises an error of its own instead of the system's, without the reason
         cause: Optional[BaseException] = error
         while cause is not None and not isinstance(cause, OSError):
-            cause = cause.__context__  # the error that PyTorch raises instead names no file
+            cause = cause.__context__
         if cause is None or not isinstance(error, Exception):
             raise
         raise UserError(
@@ -144,7 +145,8 @@ def _rename(source: str, destination: str) -> None:
 def _sync(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # some file systems do not support it
+        # some file systems do not support it
+        with contextlib.suppress(OSError):
             os.fsync(handle)
     finally:
         os.close(handle)

@@ -1,8 +1,7 @@
 """Stopping rules that survive a restart of the training.
 
 fairseq checks its limits after an update. A command that is repeated when its training has ended
-therefore trains one more update each time, and replaces checkpoints. It counts ``--patience`` in
-attributes of a function, which no checkpoint saves.
+therefore trains one more update each time, and replaces checkpoints.
 """
 
 import functools
@@ -19,7 +18,8 @@ logger = logging.getLogger("fairseq_cli.train")
 
 # key of the extra state of checkpoints
 _KEY = "stopping"
-# attributes of fairseq's should_stop_early, and of ReduceLROnPlateau of PyTorch
+# fairseq counts --patience in attributes of its function should_stop_early, and PyTorch's
+# ReduceLROnPlateau counts in attributes of the scheduler; checkpoints have neither
 _PATIENCE = ("best", "num_runs")
 _PLATEAU = ("last_epoch", "num_bad_epochs", "cooldown_counter")
 

@@ -70,13 +70,11 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 
 class Dtype:
-    """Type of numbers or texts of numpy, as described in a pickle.
-
-    A description could claim that a structure of objects has no objects. numpy would then read the
-    bytes of an array as pointers, so that such types are refused.
-    """
+    """Type of numbers or texts of numpy, as described in a pickle."""
 
     def __init__(self, code: Any, *unused: Any) -> None:
+        # a description could claim that a structure of objects has no objects; numpy would then
+        # read the bytes of an array as pointers
         if not isinstance(code, str) or not _SIMPLE_DTYPE.fullmatch(code):
             raise pickle.UnpicklingError(f"it asks for the numpy type {_shown(code)}")
         self.dtype = np.dtype(code)
@@ -88,7 +86,8 @@ class Dtype:
 
 
 def new_array(*unused: Any) -> np.ndarray:
-    """Return an empty array; its shape and content are checked and set later."""
+    """Return an empty array."""
+    # its shape and content come with its state, see `_checked_array_state`
     return np.empty((0,), "b")
 
 

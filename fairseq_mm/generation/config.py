@@ -45,7 +45,8 @@ def typed_option(name: str, value: Any, kind: type) -> Any:
         raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.")
     try:
         return kind(value)
-    except OverflowError:  # an integer beyond the floating-point numbers
+    except OverflowError:
+        # float() of an integer that is larger than any floating-point number
         raise UserError(f"`{name}` must be {expected}, but is {_shortened(value)}.") from None
 
 
@@ -208,7 +209,7 @@ class GenerationConfig:
         return {**values, **constraints}
 
 
-# options of every task -> their types
+# after the class, because its fields are the options; a task adds its constraints
 _TYPES: dict[str, type] = {
     item.name: str if item.name == "prefix" else type(item.default)
     for item in dataclasses.fields(GenerationConfig)

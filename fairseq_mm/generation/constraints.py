@@ -146,7 +146,7 @@ class StoryConstraints:
         return is_separator.sum(dim=1), lengths - 1 - last
 
     def longest(self, tokens: Tensor) -> int:
-        """Return the number of tokens of the longest story with one of these beginnings.
+        """Return the number of tokens of the longest story that can follow given beginnings.
 
         Args:
             tokens: [N, t] as for :meth:`place_in_story`.

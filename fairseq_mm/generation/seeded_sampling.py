@@ -25,8 +25,7 @@ class SeededSampling(Search):
 
     Fan et al. 2018, section 5.4, sample from the k most probable words. Holtzman et al. 2020,
     https://arxiv.org/abs/1904.09751, sample from the smallest set of words with a share of the
-    probability. Candidates are visited in the order of the dictionary, not of their probabilities,
-    because two words of nearly equal probability may change places when the batch changes.
+    probability.
 
     Args:
         topk: Number of candidates at a step; 0 for all words.
@@ -112,6 +111,8 @@ class SeededSampling(Search):
             values, words = lprobs.topk(self.topk)
         else:
             values, words = self._nucleus(lprobs)
+        # not in the order of their probabilities: two words of nearly equal probability may change
+        # places when the batch changes
         words, order = words.sort(dim=1)
         return values.gather(1, order), words
 

@@ -25,11 +25,9 @@ _FILLER = re.compile(r"madeupword\d{4,}")
 
 
 def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[int]:
-    """Return the indices of ``<s>``, of fairseq's fillers and, unless it is allowed, of ``<unk>``.
-
-    Indexed OOV tokens (``<unk-0>``) are not included, because they denote words of the source.
-    Padding is not included, because fairseq never generates it.
-    """
+    """Return the indices of ``<s>``, fairseq's fillers and, unless it is allowed, ``<unk>``."""
+    # without padding, which fairseq never generates, and without indexed OOV tokens (<unk-0>),
+    # which denote words of the source
     fillers = [
         index
         for index, symbol in enumerate(dictionary.symbols)
