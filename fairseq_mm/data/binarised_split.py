@@ -1,8 +1,8 @@
 """Text of a split, decoded from its binarised files.
 
-fairseq-mm score compares the ``T-`` and ``S-`` lines of fairseq-generate with this text. In a
-folder without ``<split>.references.jsonl``, as fairseq-preprocess writes it, the targets take the
-place of the references.
+fairseq-mm score compares the ``T-`` and ``S-`` lines of fairseq-generate with this text. A folder
+that fairseq-preprocess made has no ``<split>.references.jsonl``; its binarised targets then serve
+as references.
 """
 
 import re
@@ -24,12 +24,15 @@ _KNOWN_PAIRS = ("wp_source-wp_target", "tran-desc")
 class SplitText:
     """Binarised text of a split, with the subwords that turn tokens into readable text.
 
-    Raise UserError if a file is damaged, or the line counts differ.
-
     Args:
         base: Path of the binarised text, without ``.bin`` and ``.idx``.
-        folder: Data folder, which may have subwords.
-        split: Name of the split, which may have words for indexed OOV tokens.
+        dictionary_path: Path of the dictionary that the text was binarised with.
+        folder: Data folder; its subwords are loaded.
+        split: Name of the split. If the folder has ``<split>.unknowns.jsonl``, the words for
+            indexed OOV tokens are read from it.
+
+    Raises:
+        UserError: If a file is damaged, or the line counts differ.
     """
 
     def __init__(self, base: Path, dictionary_path: Path, folder: Folder, split: str) -> None:
@@ -50,23 +53,23 @@ class SplitText:
         return len(self.lines)
 
     def tokens(self, line: int) -> str:
-        """Return the tokens of a line, separated by spaces."""
+        """Return the tokens of a line (counted from 0), separated by spaces."""
         return self.dictionary.string(self.lines[line])
 
     def decode(self, tokens: str, line: int) -> str:
-        """Turn the tokens of a line into readable text."""
+        """Turn ``tokens`` of a line (counted from 0), separated by spaces, into readable text."""
         if self.oov_words is not None:
             tokens = restore_oov_words(tokens, self.oov_words[line])
         return self.subwords.decode(tokens)
 
 
 class BinarisedReferences(NamedTuple):
-    """References from a folder that fairseq-preprocess made: the lines of its binarised targets.
+    """References of a folder that fairseq-preprocess made: the lines of its binarised targets.
 
     Attributes:
-        path: File of the targets.
+        path: Path of the targets' ``.bin`` file.
         visual_ids: Item id of each line.
-        texts: Item id -> its readable lines, without sentence separators.
+        texts: Item id -> readable lines of the item, without sentence separators.
         note: Sentence that says where the references come from.
     """
 
@@ -77,10 +80,11 @@ class BinarisedReferences(NamedTuple):
 
 
 def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedReferences]:
-    """Read the binarised targets as references; return None without binarised targets.
+    """Read the binarised targets of a split as references; return None if there are none.
 
-    Without ``<split>.visual_ids`` each line is an item of its own, numbered from 0. Raise UserError
-    if a file is damaged, the line counts differ, or references of ``prepare`` are gone.
+    Without ``<split>.visual_ids``, each line is an item of its own, and its number from 0 is the
+    id. Raise UserError if a file is damaged, the line counts differ, or ``prepare`` wrote a
+    ``<split>.references.jsonl`` that is missing now.
     """
     missing = Path(folder) / f"{split}.references.jsonl"
     # targets replace only references that never existed, not a file of `prepare` that was lost
@@ -103,7 +107,8 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
 
 
 def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> Optional[SplitText]:
-    """Open the binarised targets (or sources) of a split; None if the folder has no such text."""
+    """Open the binarised targets of a split, or its sources with ``is_source``. Return None if the
+    folder has no such text, or text of several language pairs."""
     root = Path(folder)
     if not is_source and _is_binarised(root / split):
         return SplitText(root / split, root / "dict.txt", folder, split)

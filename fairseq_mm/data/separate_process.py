@@ -21,11 +21,11 @@ MEMORY = 2 << 30
 
 
 def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
-    """Return the result of ``function``, which must be JSON, from a separate process.
+    """Run ``function`` in a separate process, and return its result, which must be JSON.
 
-    The size of the file ``path``, which the function reads, determines the time limit. Raise the
-    UserError of the function; also if the function crashes, takes too long or too much memory, or
-    no process can be started.
+    ``path`` is the file that the function reads: its size determines the time limit, and messages
+    name it. Raise UserError if the function raises one, crashes, or takes too long or too much
+    memory, or if no process can be started.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else 0
     receiver, sender = multiprocessing.Pipe(duplex=False)

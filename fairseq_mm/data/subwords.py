@@ -1,7 +1,7 @@
-"""Tokenization by words, GPT-2's BPE or a sentencepiece model, and the way back to text.
+"""Tokenizers: text to words, GPT-2's BPE or the pieces of a sentencepiece model, and back to text.
 
-A data folder names the kind in ``subwords.json`` and holds the necessary files; a checkpoint
-contains both (``to_state``), so that neither depends on other files:
+A data folder names its kind of subwords in ``subwords.json`` and holds the files of this kind. A
+checkpoint contains the kind and the files (``to_state``), so that it does not depend on the folder:
 
 - ``none``: the words of the text, split at spaces;
 - ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of
@@ -56,13 +56,15 @@ _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 class Subwords:
     """Tokenizer of a data folder or checkpoint: text -> tokens, and back.
 
-    Raise UserError if the kind is unknown, or a file is missing or damaged.
-
     Args:
         kind: One of ``KINDS``.
-        files: Name, as in ``KINDS`` -> content.
-        indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...
-        where: Name of a file -> its path, for messages.
+        files: File name, one of the names in ``KINDS`` -> content of the file.
+        indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...; 0 if the dictionary
+            has none.
+        where: File name -> path of the file, for messages.
+
+    Raises:
+        UserError: If the kind is unknown, or a file is missing or damaged.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class Subwords:
 
     @property
     def fingerprint(self) -> str:
-        """First twelve digits of a SHA-256, equal for subwords that give text the same tokens."""
+        """First twelve hexadecimal digits of a SHA-256, equal for subwords that turn text into
+        equal tokens."""
         # parsed BPE files are hashed, since copies of JSON and merges may differ in white space
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
@@ -138,7 +141,7 @@ class Subwords:
         return text + bpe.decode(run)
 
     def to_state(self) -> dict[str, Any]:
-        """Return the kind and the content of the files, for JSON."""
+        """Return a dictionary of the kind and the files' contents that can be saved as JSON."""
         state: dict[str, Any] = self._describe()
         # JSON has no bytes
         if self.files:
@@ -149,7 +152,8 @@ class Subwords:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
-        """Build subwords from a state of ``to_state``. Raise UserError if it is no such state."""
+        """Build subwords from the result of ``to_state``. Raise UserError if ``state`` has another
+        format."""
         try:
             files = {
                 name: base64.b64decode(content, validate=True)
@@ -163,8 +167,9 @@ class Subwords:
     def from_paths(
         cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
-        """Build subwords from files, named as in ``KINDS``. Raise UserError that names a missing or
-        damaged file."""
+        """Build subwords of a kind from ``paths``, which maps each file name in ``KINDS`` to the
+        path of the file; :class:`Subwords` explains ``indexed_oov``. Raise UserError that names a
+        missing or damaged file."""
         return cls(
             kind,
             files={name: read_bytes(os.fspath(path)) for name, path in paths.items()},
@@ -174,8 +179,8 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Load the subwords of a data folder; ``none`` if it has no ``subwords.json``. Raise
-        UserError if a file is missing or damaged."""
+        """Load the subwords of a data folder; without ``subwords.json``, their kind is ``none``.
+        Raise UserError if a file is missing or damaged."""
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         check_prepared_file(path)
         if not os.path.exists(path):
@@ -194,9 +199,9 @@ class Subwords:
     def from_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
         """Load subwords from the folder of a pretrained model.
 
-        They are described by ``subwords.json``, else recognised by the files of fairseq's BART
-        (``encoder.json``, ``vocab.bpe``) or of a sentencepiece model. Raise UserError if the folder
-        has no such files, or a file is damaged.
+        If the folder has ``subwords.json``, this file names the kind. Otherwise the files of
+        fairseq's BART (``encoder.json``, ``vocab.bpe``) or of a sentencepiece model tell the kind.
+        Raise UserError if the folder has no such files, or a file is damaged.
         """
         root = Path(folder)
         if (root / SUBWORDS_FILE).exists():
@@ -226,8 +231,8 @@ class Subwords:
         return cls(kind, files=files, indexed_oov=number, where=where)
 
     def save(self, folder: Union[str, os.PathLike]) -> None:
-        """Write ``subwords.json`` and the files to a folder. Raise UserError if they cannot be
-        written."""
+        """Write ``subwords.json`` and the files of the kind to a folder, which is created if
+        necessary. Raise UserError if a file cannot be written."""
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():
             path = Path(folder) / name
@@ -290,19 +295,19 @@ class Subwords:
 
 
 def _bytes_to_text(match: "re.Match[str]") -> str:
-    """Decode ``<0xC3><0xA9>``, which models with byte fallback write for characters without a
-    piece."""
+    """Decode a run of tokens such as ``<0xC3><0xA9>``, which models with byte fallback write for
+    characters without a piece."""
     return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
         "utf-8", errors="replace"
     )
 
 
 def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], np.ndarray]:
-    """Join subword tokens to words.
+    """Join N subword tokens to words.
 
     Returns:
-        words: W words; ``</s>`` and other tokens without text are words by themselves.
-        owners: ``[N]`` index of each token's word.
+        words: The W words; ``</s>`` and other tokens without text are words by themselves.
+        owners: ``[N]`` index of the word that each token belongs to.
     """
     if subwords.kind == "none":
         return list(tokens), np.arange(len(tokens))
@@ -328,10 +333,15 @@ def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], n
 
 
 def by_word(weights: np.ndarray, owners: np.ndarray, *, sums: bool = False) -> np.ndarray:
-    """Average (or sum) weights ``[..., N, M]`` of tokens over the tokens of each word.
+    """Average the weights of tokens over the tokens of each word, or add them up.
 
-    ``owners`` has the index of each token's word, see :func:`join_pieces`. The result is
-    ``[..., W, M]``.
+    Args:
+        weights: ``[..., N, M]``, with M weights for each of N tokens.
+        owners: ``[N]`` index of the word that each token belongs to, see :func:`join_pieces`.
+        sums: Add up instead of averaging.
+
+    Returns:
+        ``[..., W, M]``, with M weights for each of W words.
     """
     starts = np.flatnonzero(np.diff(owners, prepend=-1))
     total = np.add.reduceat(weights, starts, axis=-2)

@@ -1,4 +1,4 @@
-"""N-gram models in ARPA files, which SRILM, IRSTLM and KenLM write.
+"""Reading and writing of n-gram language models as ARPA files, the text format of SRILM and KenLM.
 
 The format is described in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html
 """
@@ -23,11 +23,11 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
-    """Read a model of any order; the file may be compressed by gzip.
+    """Read an n-gram model of any order from an ARPA file, which may be compressed by gzip.
 
-    A model without ``<unk>`` gets one with log probability -100 to base 10, as in KenLM. ``<UNK>``
-    is accepted as another spelling. Raise UserError if the file cannot be read or is malformed;
-    the message has the line number.
+    A file without an n-gram for ``<unk>`` gets one with the log probability -100 to base 10, as in
+    KenLM. ``<UNK>`` is read as ``<unk>``. Raise UserError if the file cannot be read or is
+    malformed; the message names the malformed line.
     """
     path = os.fspath(path)
     try:
@@ -40,8 +40,8 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
 
 
 def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
-    """Write a model with numbers of eight digits. Raise UserError if a word is empty or has spaces,
-    or the file cannot be written."""
+    """Write a model as an ARPA file, its numbers rounded to eight digits. Raise UserError if a word
+    of the model is empty or contains white space, or the file cannot be written."""
     for word in model.words:
         # split as bytes, as readers do: str.split() also splits at spaces beyond ASCII
         if word.encode().split() != [word.encode()]:
@@ -62,7 +62,11 @@ def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
 
 
 class _Lines:
-    """Lines of a file, read once in order; ``header`` ends a section, and is empty at the end."""
+    """Lines of an ARPA file, read once in order, section by section.
+
+    ``header`` is the line that ended the last section, such as the header of the next section; it
+    is empty if the section ended with the file.
+    """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
         self.path = path
@@ -71,7 +75,8 @@ class _Lines:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines before the next line that begins with a backslash, without blank ones."""
+        """Yield the lines, without blank lines, up to the next header: a line that begins with a
+        backslash."""
         self.header = b""
         for line in self._file:
             self.number += 1
@@ -93,9 +98,10 @@ class _Lines:
 
 
 class _Section:
-    """The G n-grams of one order while they are read.
+    """The G n-grams of one order that have been read so far.
 
-    ``words`` are [G * order] indices, the other attributes are [G]; a line without backoff has 0.
+    ``words`` has the word indices [G * order]. ``lines`` has the line numbers [G], ``log_probs``
+    and ``backoffs`` the values [G] of the lines; a line without backoff has the backoff 0.
     """
 
     def __init__(self) -> None:
@@ -127,7 +133,7 @@ def _read(lines: _Lines) -> NgramModel:
         lines.expect_header(f"\\{n}-grams:")
         first = lines.number
         section = _read_section(lines, n, indices)
-        # at the end of the file, a missing \end\ is the better message
+        # if the file ends here, the message on the missing \end\ below is more helpful
         if lines.header and len(section.lines) != count:
             raise lines.error(
                 f"must be followed by the {count} {n}-grams that \\data\\ has, but is by "
@@ -155,7 +161,7 @@ def _read(lines: _Lines) -> NgramModel:
 
 
 def _read_counts(lines: _Lines) -> list[int]:
-    """Read the number of n-grams of each order, up to the header of the first section."""
+    """Read the number of n-grams of each order, and the header of the first section after them."""
     while lines.header != b"\\data\\":
         # text before \data\ is a comment
         for _ in lines:
@@ -175,7 +181,8 @@ def _read_counts(lines: _Lines) -> list[int]:
 
 
 def _read_section(lines: _Lines, n: int, indices: dict[bytes, int]) -> _Section:
-    """Read the n-grams up to the next header; 1-grams define the words of the other orders."""
+    """Read the n-grams of order ``n`` up to the next header. If ``n`` is 1, add the words to
+    ``indices`` (word -> index)."""
     section = _Section()
     for line in lines:
         fields = line.split()
@@ -217,7 +224,7 @@ def _number(lines: _Lines, field: bytes) -> float:
 def _table(
     lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
 ) -> NgramTable:
-    """Build the table of the order after the last of ``tables``."""
+    """Build the table of a section; ``tables`` has the tables of all lower orders."""
     n = len(tables) + 1
     words = np.array(section.words).reshape(-1, n)  # [G, n]
     contexts = np.zeros(len(words), dtype=np.int64)  # [G]

@@ -2,29 +2,30 @@
 
 Chen, Goodman. An empirical study of smoothing techniques for language modeling. Computer Speech and
 Language 13(4), 1999, https://doi.org/10.1006/csla.1999.0128, section 3; the number of the equation
-is from the longer report TR-10-98, Harvard University, 1998. With a(uw) the adjusted count of an
-n-gram, u' = u without its first word, and nj the number of n-grams of an order with the adjusted
-count j:
+is from the longer report TR-10-98, Harvard University, 1998. An n-gram uw is a context u and its
+last word w; u' is u without its first word, and v is any word. a(uw) is the adjusted count of an
+n-gram, nj the number of n-grams of the same order whose adjusted count is j:
 
     p(w | u) = (a(uw) - D(a(uw))) / sum_v a(uv) + gamma(u) p(w | u')
     gamma(u) = sum_v D(a(uv)) / sum_v a(uv)
     D(0) = 0,  D(j) = j - (j + 1) Y n(j+1) / nj for j = 1, 2, 3,  D(j) = D(3) for j > 3
     Y = n1 / (n1 + 2 n2)                                                         (equation 26)
 
-The adjusted count of the highest order is the count; in lower orders it is the number of distinct
-words that precede the n-gram.
+In the highest order, the adjusted count of an n-gram is its number of occurrences; in lower orders
+it is the number of distinct words that precede the n-gram.
 
 Where the paper leaves a choice, this module follows KenLM's ``lmplz`` (Heafield et al. Scalable
 Modified Kneser-Ney Language Model Estimation. ACL 2013, https://aclanthology.org/P13-2121):
 
-- No word precedes ``<s>``: n-grams that begin with it keep their count in every order.
-- The distribution of single words is interpolated with the uniform one over the V words, which
-include ``</s>`` and ``<unk>`` but not ``<s>``, since it is never predicted. Thus ``<unk>`` has
-gamma / V.
-- In small or artificial texts an nj can be 0, or a discount can be outside of 0 to j. Then the
-three discounts of this order are 0.5, 1 and 1.5, as with ``--discount_fallback``.
+- No word precedes ``<s>``. For n-grams that begin with ``<s>``, the adjusted count is therefore the
+number of occurrences in every order.
+- The distribution of single words is interpolated with the uniform distribution over V words:
+``</s>`` and ``<unk>`` are among them, but not ``<s>``, which is never predicted. Thus ``<unk>`` has
+the probability gamma / V, with the gamma of the empty context.
+- In small or artificial texts an nj can be 0, or a discount D(j) can be outside of 0 to j. Then the
+three discounts of this order are 0.5, 1 and 1.5, as with ``lmplz --discount_fallback``.
 
-Unlike ``lmplz``, it accepts a text with ``<unk>`` and treats it like any other word.
+Unlike ``lmplz``, this module accepts a text with ``<unk>``, which is treated like any other word.
 """
 
 import os
@@ -45,9 +46,10 @@ _LOG_ZERO = -99.0  # the convention of ARPA files for log 0
 class _Ngrams(NamedTuple):
     """The G distinct n-grams of one order; all arrays are [G].
 
-    ``keys`` are as in :class:`NgramTable`, ``contexts`` and ``suffixes`` the indices, in the order
-    below, of the n-grams without their last and without their first words. ``is_initial`` is True
-    for n-grams that begin with ``<s>``.
+    ``keys`` are the keys of :class:`NgramTable`. ``contexts`` has each n-gram without its last
+    word, and ``suffixes`` each n-gram without its first word, as an index into the n-grams of the
+    order below. ``counts`` are occurrences in the text. ``is_initial`` is True for n-grams that
+    begin with ``<s>``.
     """
 
     keys: np.ndarray
@@ -58,8 +60,9 @@ class _Ngrams(NamedTuple):
 
 
 def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[str]]:
-    """Yield the tokens of each line of several text files; skip blank lines. Raise UserError if a
-    file cannot be read, or has no tokens, or has ``<s>`` or ``</s>``."""
+    """Yield the tokens, separated by white space, of each line of several text files; skip blank
+    lines. Raise UserError if a file cannot be read, has no tokens, or contains ``<s>`` or
+    ``</s>``."""
     for path in paths:
         check_prepared_file(path)
         has_tokens = False
@@ -83,10 +86,15 @@ def read_token_lines(paths: Iterable[Union[str, os.PathLike]]) -> Iterator[list[
 
 
 def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> NgramModel:
-    """Estimate a model from the words of each sentence, which are read once.
+    """Estimate an n-gram model with modified Kneser-Ney smoothing.
 
-    A sentence without words counts as well. Raise UserError if there are no lines, a line has
-    ``<s>`` or ``</s>``, or the order is below 1.
+    Args:
+        lines: Words of each sentence, without ``<s>`` and ``</s>``; iterated once. A sentence
+            without words counts as an empty sentence.
+        order: Number of words in the longest n-grams.
+
+    Raises:
+        UserError: If there are no lines, a line has ``<s>`` or ``</s>``, or the order is below 1.
     """
     if order < 1:
         raise UserError(f"`order` must be at least 1, but is {order} instead.")
@@ -105,7 +113,7 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
         # the weights belong to the contexts, which are n-grams of the order below
         backoffs.append(np.log10(gammas))
         lower = probs
-    # its count is 0, but interpolation with the uniform distribution has given it a probability
+    # <s> has count 0, but interpolation with the uniform distribution has given it a probability
     log_probs[0][words.index(START)] = _LOG_ZERO
     backoffs = [*backoffs[1:], np.zeros(len(levels[-1].keys))]
     keys = [level.keys for level in levels]
@@ -113,7 +121,8 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
 
 
 def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray]:
-    """Return the words, and the text as indices ``[T]``, each line between ``<s>`` and ``</s>``."""
+    """Return the distinct words, and the text as word indices ``[T]``, each line between ``<s>``
+    and ``</s>``."""
     indices: defaultdict[str, int] = defaultdict()
     indices.default_factory = indices.__len__
     _, start, end = (indices[word] for word in (UNKNOWN, START, END))
@@ -135,7 +144,8 @@ def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray
 
 
 def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
-    """Count the n-grams of the orders 1 to ``order``."""
+    """Count the n-grams of ``text``, an array of word indices ``[T]``; return a result for each
+    order from 1 to ``order``."""
     V, start = len(words), words.index(START)
     is_start = text == start  # [T]
     counts = np.bincount(text, minlength=V)
@@ -165,11 +175,12 @@ def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
 def _interpolate(
     level: _Ngrams, counts: np.ndarray, lower: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolate one order with the order below.
+    """Interpolate the n-grams of one order (G) with the n-grams of the order below (C), their
+    contexts.
 
-    ``counts`` [G] are adjusted counts, ``lower`` [C] probabilities of the order below. Returns the
-    probabilities [G] of the last words given their contexts, and the weights [C] of the order
-    below: 1 for a context without continuation.
+    ``counts`` [G] are the adjusted counts, ``lower`` [C] the probabilities of the order below.
+    Return the interpolated probabilities [G] of the last words given their contexts, and for each
+    context the weight [C] of the order below. A context that no word follows has the weight 1.
     """
     C = len(lower)
     discounts = _discounts(counts)[np.minimum(counts, 3)]  # [G]
@@ -187,8 +198,9 @@ def _interpolate(
 
 
 def _discounts(counts: np.ndarray) -> np.ndarray:
-    """Return the discounts ``[4]`` of the adjusted counts 0, 1, 2, and 3 or more."""
-    # up to the number of n-grams with count 4, which the discount of count 3 needs
+    """Return the discounts ``[4]`` that are subtracted from adjusted counts of 0, 1, 2, and 3 or
+    more."""
+    # at least 5 entries: the discount of count 3 needs the number of n-grams with count 4
     n = np.bincount(counts, minlength=5)
     discounts = np.array([0, *_FALLBACK])
     if n[1:4].all():

@@ -19,15 +19,16 @@ class LanguageModel(Protocol):
     order: int
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Return natural log probabilities of sentences and their ends given ``<s>``, float64.
+        """Return the natural log probability of each sentence as float64 ``[sentences]``.
 
-        ``sentences`` are lists of words without ``<s>`` and ``</s>``; unknown words count as
-        ``<unk>``.
+        ``sentences`` are lists of words without ``<s>`` and ``</s>``. The probability of ``</s>``
+        after the last word is included; words that the model does not have count as ``<unk>``.
         """
 
 
 class KenlmModel:
-    """Language model loaded by the module ``kenlm``. Raises UserError if loading fails."""
+    """Language model in KenLM's binary format. Raise UserError if the module ``kenlm`` is not
+    installed or cannot load the file."""
 
     def __init__(self, path: Union[str, os.PathLike]) -> None:
         kenlm = import_extra("kenlm", extra="lm", purpose=f"{path}, a binary file of KenLM,")

@@ -1,4 +1,4 @@
-"""N-gram language models with backoff, as in ARPA files: arrays that are searched for many n-grams.
+"""N-gram language models with backoff, stored in sorted arrays to look up many n-grams at once.
 
 Jelinek. Statistical Methods for Speech Recognition. MIT Press, 1997; the file format is described
 in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html.
@@ -17,13 +17,13 @@ class NgramTable(NamedTuple):
     """The G n-grams of one order.
 
     Attributes:
-        keys: ``[G]`` int64, ascending and distinct. A key is the index of the n-gram's context,
-            times the number of words, plus the index of its last word. The context is the n-gram
-            without its last word, and its index the position in the table of the order below; 0 for
-            words.
+        keys: ``[G]`` int64, ascending and distinct. The key of an n-gram is the index of its
+            context, times the number of words, plus the index of its last word. The context is the
+            n-gram without its last word; its index is its position in the table of the order below,
+            or 0 for an n-gram of one word.
         log_probs: ``[G]`` float64, to base 10: log probability of the last word given the context.
-        backoffs: ``[G]`` float64, to base 10: backoff of the n-gram as a context, 0 if it is no
-            context.
+        backoffs: ``[G]`` float64, to base 10: backoff weight of the n-gram when it is the context
+            of a longer n-gram; 0 if it is no context.
     """
 
     keys: np.ndarray
@@ -34,11 +34,15 @@ class NgramTable(NamedTuple):
 class NgramModel:
     """N-gram model with backoff.
 
-    If the tables have the n-gram uw, they have log p(w | u). Otherwise it is backoff(u) + log p(w |
-    u without its first word); a context that the tables lack has backoff 0. Therefore the context
-    of every n-gram must be in the tables, which ARPA files guarantee, while its other parts may be
-    missing. The positions of ``words`` are their indices; the first of ``tables`` has all words,
-    ``<s>``, ``</s>`` and ``<unk>`` included.
+    If the tables have an n-gram uw of context u and word w, they have log p(w | u). Otherwise log
+    p(w | u) is backoff(u) + log p(w | u without its first word), with a backoff of 0 for a context
+    that the tables lack. The context of every n-gram must be in the tables, as ARPA files
+    guarantee.
+
+    Args:
+        words: Words; the index of a word is its position in this list.
+        tables: Table of each order, from 1 upward. The first table has all words, ``<s>``, ``</s>``
+            and ``<unk>`` included.
     """
 
     def __init__(self, words: Sequence[str], tables: Sequence[NgramTable]) -> None:
@@ -48,10 +52,10 @@ class NgramModel:
         self._indices = {word: number for number, word in enumerate(self.words)}
 
     def log_probs(self, sentences: Sequence[Sequence[str]]) -> np.ndarray:
-        """Return natural log probabilities of sentences and their ends given ``<s>``, float64.
+        """Return the natural log probability of each sentence as float64 ``[sentences]``.
 
-        ``sentences`` are lists of words without ``<s>`` and ``</s>``; unknown words count as
-        ``<unk>``.
+        ``sentences`` are lists of words without ``<s>`` and ``</s>``. The probability of ``</s>``
+        after the last word is included; words that the model does not have count as ``<unk>``.
         """
         if not len(sentences):
             return np.zeros(0)
@@ -70,7 +74,8 @@ class NgramModel:
         return np.add.reduceat(scores, starts) * math.log(10)
 
     def _index_words(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of all words, with ``<s>`` and ``</s>``, and the places of ``<s>``."""
+        """Return the word indices of all sentences in one array, ``<s>`` and ``</s>`` included, and
+        the positions of each ``<s>`` in the array."""
         indices = self._indices
         start, end, unknown = (indices[word] for word in (START, END, UNKNOWN))
         text: list[int] = []
@@ -83,7 +88,8 @@ class NgramModel:
         return np.array(text, dtype=np.int64), np.array(starts)
 
     def ngrams(self) -> Iterator[list[str]]:
-        """Yield the n-grams of each order in the order of the table, words separated by spaces."""
+        """Yield a list of n-grams for each table, in the order of its rows; the words of an n-gram
+        are separated by spaces."""
         texts = self.words
         yield texts
         for table in self.tables[1:]:
@@ -96,10 +102,14 @@ class NgramModel:
 def find_ngrams(
     keys: np.ndarray, contexts: np.ndarray, numbers: np.ndarray, num_words: int
 ) -> np.ndarray:
-    """Return the positions ``[T]`` of n-grams in a table's ``keys``, -1 for n-grams that it lacks.
+    """Return the positions ``[T]`` of T n-grams in a table, -1 for n-grams that the table lacks.
 
-    ``contexts`` are indices ``[T]`` in the table of the order below, -1 for none, and ``numbers``
-    indices ``[T]`` of the last words.
+    Args:
+        keys: ``keys`` of the table.
+        contexts: ``[T]`` position of each n-gram's context in the table of the order below, -1 if
+            that table lacks the context.
+        numbers: ``[T]`` index of each n-gram's last word.
+        num_words: Number of words of the model.
     """
     # negative without a context, as no key is
     wanted = contexts * num_words + numbers
@@ -111,7 +121,7 @@ def find_ngrams(
 
 
 def _take_or_zero(values: np.ndarray, ngrams: np.ndarray) -> np.ndarray:
-    """Return ``values[ngrams]``, and 0 for no n-gram (-1)."""
+    """Return ``values[ngrams]``, with 0 where the index is -1 (no such n-gram)."""
     result = np.zeros(len(ngrams))
     is_found = ngrams >= 0
     result[is_found] = values[ngrams[is_found]]
