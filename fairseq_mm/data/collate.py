@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
-    """Pad rows ``[t]`` to the longest row, on the right or on the left: ``[B, T]``."""
+    """Pad token rows ``[t]`` with the index ``pad`` to the length of the longest row, on the right
+    or, with ``left``, on the left; return ``[B, T]``."""
     lengths = torch.tensor([row.numel() for row in rows]).unsqueeze(1)
     T = int(lengths.max())
     indices = torch.arange(T)
@@ -20,7 +21,8 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
 
 
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
-    """Put the start token before each row and drop the row's last token. Rows must not be empty."""
+    """Turn targets into decoder inputs: put the token ``start`` before each row, and drop the last
+    token of the row. Rows must not be empty."""
     lengths = [row.numel() for row in rows]
     # the last token of a row rolls to the place of the next row's first, where the start token goes
     shifted = torch.cat(rows).roll(1)
@@ -31,10 +33,10 @@ def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
 def pad_features(
     rows: list[np.ndarray], missing: Optional[list[Optional[np.ndarray]]] = None
 ) -> tuple[Tensor, Tensor]:
-    """Stack items with different numbers of rows to one tensor.
+    """Pad the features of B items to the largest number of rows N, and stack them.
 
     Args:
-        rows: Arrays ``[n, D]`` in the dtype of the store.
+        rows: Features of each item, ``[n, D]`` in the dtype of the store.
         missing: For each item ``[n]`` bool, True at the zero rows of missing images, which become
             padding; None for an item without missing images.
 
@@ -64,17 +66,18 @@ def collate(
     """Collate examples to a batch.
 
     Args:
-        examples: Dataset examples with ``id``, ``features`` ``[n, D]`` or None, ``target`` ``[t]``
-            (None when generating without references) and ``is_first``; optional are ``missing``
-            ``[n]`` bool (where images are missing), ``source`` ``[s]`` (text input) and ``item``
-            (index of the example's image, images or video in the split).
+        examples: Dataset examples with ``id``, ``features`` ``[rows, D]`` or None, ``target``
+            ``[tokens]`` (None when generating without references) and ``is_first``. Optional are
+            ``missing`` ``[rows]`` bool (True where an image is missing), ``source`` ``[tokens]``
+            (text input) and ``item`` (index in the split of the example's image, images or video).
         pad: Padding index of the target.
-        start: Token before the first word.
-        source_pad: Padding index of the source text, which is padded on the left as in fairseq.
+        start: Index of the first token of the decoder's input.
+        source_pad: Padding index of the source text, which is padded on the left as in fairseq;
+            None without a source text.
 
     Returns:
-        The batch; ``{}`` without examples, which fairseq's trainer replaces by a dummy batch. With
-        a source text, the longest source comes first.
+        The batch. If there is a source text, the examples are sorted, the longest source first.
+        Without examples the batch is ``{}``, which fairseq's trainer replaces by a dummy batch.
     """
     if not examples:
         return {}

@@ -2,17 +2,18 @@
 
 ``open_source`` recognises these sources by name and content:
 
-- a folder with one ``.npy`` or ``.npz`` file per item: the key is the part of the file name that
-``*`` matches in the pattern, so the name without its suffix for ``*.npy``;
+- a folder with one ``.npy`` or ``.npz`` file per item. The key of an item is the part of the file
+name that ``*`` matches in a pattern; for the pattern ``*.npy`` it is the name without its suffix;
 - one ``.npz`` file: an array per item under the item's key, or the members ``features`` and
 ``ids``;
 - one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one per line;
-- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``, in which each image has one row or five
-equal rows, one per caption. The line counts decide which, and rows are dropped only if they equal
-the row that stays.
+- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``. Each image has either one row or five
+equal rows, one per caption; the number of captions tells which is the case. Only rows that equal
+the first row of the image are dropped.
 
-An item is ``[D]``, ``[R, D]`` or ``[H, W, D]`` (a grid, read row by row; channels last). Arrays are
-mapped or read in pieces to save memory; nothing is ever unpickled.
+D is the feature dimension. An item is one vector ``[D]``, R vectors ``[R, D]``, or a grid of
+vectors ``[height, width, D]``, which is read row by row (channels last). Arrays are mapped or read
+in pieces to save memory; nothing is ever unpickled.
 """
 
 import dataclasses
@@ -38,12 +39,13 @@ CAPTIONS_PER_IMAGE = 5
 
 @dataclasses.dataclass
 class FeatureSource:
-    """Items that are read one after the other.
+    """Source of features, whose items are read one after the other.
 
     Args:
         name: File or folder name, saved in the store as ``imported_from``.
         keys: Ids of the items, in order.
-        read: Function from a growing position in ``keys`` to rows ``[R, D]``.
+        read: Function that maps the position of an item in ``keys`` to its rows ``[R, D]``; it is
+            called with growing positions.
     """
 
     name: str
@@ -78,7 +80,8 @@ def open_source(
             next to ``x_ims.npy``.
         files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, else
             ``*.npz``).
-        key: Pattern of the new id, in which ``*`` is the id of the source: ``*.jpg`` adds a suffix.
+        key: Pattern of the ids in the store; ``*`` stands for the id in the source. ``*.jpg``, for
+            example, appends a suffix.
         array: Name of the array to read, if the ``.npz`` files of a folder have several.
 
     Raises:
@@ -117,11 +120,21 @@ def import_features(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of a source to the feature store ``out``; continue an interrupted import.
+    """Write the items of a source to a feature store, or continue an interrupted import.
 
-    Return the number of items. The default ``dtype`` is the source's, but float32 for wider types.
-    ``progress`` wraps the iteration over the ids. Raise UserError that names the item if it is not
-    finite, has no rows or another dimension.
+    Args:
+        source: Source of the items.
+        out: Path of the feature store.
+        attributes: Attributes to save in the store, see :func:`extractor_attributes`.
+        dtype: ``float16`` or ``float32``; None for float16 if the source has float16, else float32.
+        overwrite: Replace a finished store at ``out``.
+        progress: Function that wraps the iteration over the ids, such as ``tqdm``.
+
+    Returns:
+        The number of items.
+
+    Raises:
+        UserError: That names the item if an item is not finite, has no rows or another dimension.
     """
     # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)
@@ -154,10 +167,12 @@ def extractor_attributes(
     grid: bool = False,
     preprocessing: Optional[str] = None,
 ) -> dict[str, object]:
-    """Return attributes that describe an extractor in the way of ``fairseq-mm extract``.
+    """Return store attributes that describe an extractor, named as ``fairseq-mm extract`` names
+    them.
 
     ``weights`` is a state dict file, whose SHA-256 is saved, or the ``ORIGIN:NAME`` of published
-    weights, such as ``torchvision:IMAGENET1K_V1``; ``preprocessing`` is a JSON object.
+    weights, such as ``torchvision:IMAGENET1K_V1``; ``grid`` is True for one row per position of an
+    image; ``preprocessing`` is a JSON object. Arguments that are None become no attribute.
     """
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
     if weights is not None and os.path.exists(weights):
@@ -273,7 +288,7 @@ def _open_array(
 def _find_first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
-    """Return the first row of each different id, and the different ids."""
+    """Return the index of the first row of each distinct id, and the distinct ids."""
     repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
     if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
         raise UserError(
@@ -301,12 +316,12 @@ def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Open a list of files with one item each as a source. Raise UserError if it is empty.
+    """Open files that hold one item each as a source. Raise UserError if there are no files.
 
     Args:
         name: Name that is saved in the store as ``imported_from``.
         paths: Id -> ``.npy`` or ``.npz`` file with one array.
-        dim: D, which every file must have; checked when a file is read.
+        dim: Feature dimension that every file must have; checked when the file is read.
     """
     keys = list(paths)
 
@@ -323,8 +338,8 @@ def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSour
 
 
 def read_ids(path: str) -> list[str]:
-    """Read the lines of a text file. Raise UserError if the file is missing or not UTF-8, or a line
-    is empty."""
+    """Read a text file with one id per line; drop empty lines at its end. Raise UserError if the
+    file is missing or not UTF-8, or another line is empty."""
     lines = [line for _, line in read_lines(path)]
     # editors add empty lines at the end; an empty line inside would shift the ids after it
     while lines and not lines[-1].strip():
@@ -336,7 +351,7 @@ def read_ids(path: str) -> list[str]:
 
 
 def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
-    """Return one item as ``[R, D]``."""
+    """Return one item as rows ``[R, D]``; messages name the item as ``where``."""
     if item.shape[-1:] == (0,):
         raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")
     if item.dtype.kind != "f":

@@ -1,6 +1,7 @@
-"""Records of the files from which features were computed: saved in a feature store, compared later.
+"""Records of the files from which features were computed.
 
-Three optional members of the HDF5 file hold one record per item. Earlier versions ignore them, and
+They are saved in a feature store, to notice later that a file has changed. Three optional members
+of the HDF5 file hold one record per item. Earlier versions of the package ignore these members, and
 write stores without them.
 
 ==================  ===============  ===================================================
@@ -46,7 +47,8 @@ class Source(NamedTuple):
 
 
 class SourceTable:
-    """Sources of a store's items by position, compact for stores with millions of items."""
+    """Table of the :class:`Source` of each item of a store, in the order of the items; it takes
+    little memory for stores with millions of items."""
 
     def __init__(self) -> None:
         self._sizes = array.array("q")
@@ -71,7 +73,7 @@ class SourceTable:
         return len(self._sizes) - self._sizes.count(_NO_SIZE)
 
     def write(self, file: h5py.File) -> None:
-        """Write the members to a file, if any item has a record."""
+        """Write the three members to an HDF5 file; write nothing if no item has a record."""
         if not self.count():
             return
         file["source_sizes"] = np.frombuffer(self._sizes, np.int64)
@@ -81,8 +83,17 @@ class SourceTable:
 
 
 def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTable:
-    """Read the records of a store. Raise UserError if the members do not have the documented shape
-    or dtype."""
+    """Read the records of a feature store; the table is empty if the store has none.
+
+    Args:
+        path: Path of the store, for messages.
+        file: The store's HDF5 file, opened.
+        items: Number of items in the store.
+        size: Size of the file in bytes.
+
+    Raises:
+        UserError: If the members do not have the documented shape or dtype.
+    """
     table = SourceTable()
     if not any(file.id.links.exists(name.encode()) for name in _MEMBERS):
         return table

@@ -1,4 +1,4 @@
-"""Opening and checking the HDF5 file of a feature store, before any row is read."""
+"""Opening and checking of a feature store's HDF5 file, before any row is read."""
 
 import dataclasses
 import json
@@ -32,10 +32,10 @@ class StoreLayout:
 
     Attributes:
         offsets: ``[items + 1]`` int64; item i is rows ``offsets[i]:offsets[i + 1]``.
-        rows_finite: True if every row was checked when it was written, and no other program has
-            changed the file since, which would have cut off the checksum.
-        rows_offset: Byte of the file at which the rows begin; None if libhdf5 must read them,
-            because they lie in chunks or have the other byte order.
+        rows_finite: True if the writer has checked that every row is finite, and no other program
+            has changed the file since. Such a change would have cut off the checksum.
+        rows_offset: Position in the file, in bytes, at which the rows begin; None if libhdf5 must
+            read the rows, because they lie in chunks or have the other byte order.
         size_and_time: Size of the file in bytes and time of its last change in nanoseconds.
     """
 
@@ -52,9 +52,10 @@ class StoreLayout:
 
 
 def read_layout(path: str) -> StoreLayout:
-    """Open a feature store and check that its members fit together.
+    """Read the metadata of a feature store, and check that its datasets fit together.
 
-    Raise UserError if they do not, or the file is missing, damaged, no feature store or newer.
+    Raise UserError if they do not fit together, or if the file is missing, is damaged, is no
+    feature store or has a newer format version.
     """
     # taken before opening, so that a file that is replaced meanwhile is noticed at the first read
     stat = size_and_time(path)
@@ -129,8 +130,9 @@ def _get_members(path: str, file: h5py.File) -> list[h5py.Dataset]:
 
 
 def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
-    """Return a dataset that the file itself holds, without opening any other file. Raise UserError
-    if the name is a link to another place, or no dataset."""
+    """Return the dataset ``name``, whose values must lie in the file itself, without opening
+    another file. Raise UserError if ``name`` is a link, is no dataset, or has its values in other
+    files."""
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise UserError(
             f"{path}: `{name}` must lie in the file itself, but is {_describe_link(file, name)}."
@@ -225,7 +227,7 @@ def open_hdf5(path: str) -> h5py.File:
     except FileNotFoundError:
         raise UserError(f"{path}: feature store not found.") from None
     except OSError as error:
-        # h5py raises OSError for every cause; the three have different remedies
+        # h5py raises OSError for every cause, but each cause needs another remedy of the user
         if not os.access(path, os.R_OK):
             raise UserError(f"{path}: feature store cannot be opened: {error}") from None
         if not h5py.is_hdf5(path):

@@ -9,8 +9,8 @@ from fairseq_mm.data.separate_process import in_separate_process
 
 
 def describe_store(path: str) -> dict[str, Any]:
-    """Return facts about a store by name. Raise UserError if the file is damaged or no feature
-    store."""
+    """Return the facts about a store that ``store info`` prints, by name. Raise UserError if the
+    file is damaged or no feature store."""
 
     def describe() -> dict[str, Any]:
         store = FeatureStore(path)
@@ -46,12 +46,18 @@ def rows_by_id(path: str) -> list[tuple[str, int]]:
 
 
 def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) -> dict[str, Any]:
-    """Read and check a whole store; with ``repair`` add the checksum of its metadata if missing.
+    """Read and check a whole store.
+
+    Args:
+        path: Path of the store.
+        progress: Function that wraps the iteration over the ids, such as ``tqdm``.
+        repair: Add the checksum of the metadata if the store has none.
 
     Returns:
-        ``checksum`` of the content; ``items``; ``has_checksum`` and ``has_content_checksum``:
-        whether the store has a checksum of its metadata and of its content; ``is_repaired``:
-        whether the checksum of the metadata was added.
+        Dictionary with ``checksum``, the checksum of ids and rows; ``items``, the number of items;
+        ``has_checksum`` and ``has_content_checksum``, whether the store has a checksum of its
+        metadata, and of its ids and rows; ``is_repaired``, whether the checksum of the metadata was
+        added.
 
     Raises:
         UserError: If the store is damaged, has values that are not finite, was changed since it was

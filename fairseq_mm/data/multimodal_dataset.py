@@ -18,28 +18,31 @@ class MultimodalDataset(FairseqDataset):
     """Dataset of the examples of a split.
 
     Args:
-        visual_ids: One line per example, keys separated by tabs; None without images.
-        features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None
-            without images.
+        visual_ids: Line of each example: the keys of its images or its video in the feature stores,
+            separated by tabs. None if the examples have no images.
+        features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None if
+            the examples have no images.
         target: Lines of tokens, each ending with ``</s>``; None if there is no text.
-        source: Lines of tokens as further input, or None.
-        split: Name of the split, which its batches carry.
-        lines: Indices of the lines in this dataset; by default all. Examples keep the number of
-            their line as ``id``.
-        shuffle: Order lines of equal size randomly, differently in each epoch.
+        target_dictionary: Dictionary of the target.
+        source: Lines of tokens that the model reads in addition to images; None if there are none.
+        source_dictionary: Dictionary of the source; None without a source.
+        split: Name of the split, which each batch has as ``split``.
+        lines: Indices of the lines that become examples (default: all lines). The ``id`` of an
+            example is the index of its line.
+        shuffle: Order examples of equal size randomly, differently in each epoch.
         missing: Keys of images without features, which become padding in the batch.
-        rows_per_image: Number of rows of a missing image.
-        start: Token before the first word of a target; by default ``</s>``.
-        items: Plural noun of the items that the keys name, for messages.
-        num_negatives: Number of extra negatives per training batch, sampled from the whole split
-            without replacement; all examples if the split has fewer.
-        is_target_read: Whether a model reads the targets. If it does not, because it only generates
-            and the targets are printed, targets of any length are accepted.
-        seed: Seed of the negatives. They differ between epochs and batches, but a resumed run
-            samples the same ones.
+        rows_per_image: Number of padding rows for a missing image.
+        start: Index of the token before the first word of a target (default: ``</s>``).
+        items: Plural noun for what the keys name, such as ``images``, for messages.
+        num_negatives: Number of further examples (negatives) in each batch, sampled from the whole
+            split without replacement; all examples if the split has fewer. 0 for no negatives.
+        is_target_read: Whether a model reads the targets. If False, because the model only
+            generates and the targets are only printed, targets of any length are accepted.
+        seed: Seed of the negatives. Negatives differ between epochs and batches, but a resumed run
+            samples the same negatives as an uninterrupted run.
 
     Raises:
-        UserError: If a key is neither in the feature stores nor missing.
+        UserError: If a key is neither in the feature stores nor in ``missing``.
     """
 
     def __init__(
@@ -191,9 +194,11 @@ class MultimodalDataset(FairseqDataset):
         return self._num_tokens[indices]
 
     def size(self, index: int) -> Any:
-        """Return the length of the target, or the lengths of source and target.
+        """Return the length of the target; if there is a source, return the lengths of source and
+        target.
 
-        fairseq compares them with ``max_positions``; a target that no model reads counts as 1.
+        fairseq compares the result with ``max_positions``. The length of a target that is absent,
+        or that no model reads, counts as 1.
         """
         line = self.lines[index]
         target = 1
@@ -213,10 +218,10 @@ class MultimodalDataset(FairseqDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Return fairseq's batches and a batch of the examples that fairseq drops.
+        """Return fairseq's batches, and one more batch of the examples that fairseq drops.
 
-        fairseq-fixed 0.12.3 (and fairseq's main) drops a last batch whose size is no multiple of
-        ``required_batch_size_multiple``, even in generation, and fails without indices.
+        fairseq-fixed 0.12.3 (and fairseq's main) drops the last batch if its size is no multiple of
+        ``required_batch_size_multiple``, even in generation, and fails if ``indices`` is empty.
         """
         if len(indices) == 0:
             return []
@@ -241,8 +246,8 @@ class MultimodalDataset(FairseqDataset):
 
 
 def encode_words(dictionary: Dictionary, words: str) -> Tensor:
-    """Return the indices ``[t]`` of words separated by white space, without ``</s>``. Raise
-    UserError if a word is not in the dictionary."""
+    """Return the dictionary indices ``[words]`` of words separated by white space, without
+    ``</s>``. Raise UserError if a word is not in the dictionary."""
     indices = []
     for word in words.split():
         index = dictionary.index(word)

@@ -1,9 +1,9 @@
-"""Part-of-speech sequences: the files ``<split>.tags``, and sampled sequences for generation.
+"""Part-of-speech sequences: read from the files ``<split>.tags``, or sampled for generation.
 
-A file has one line per line of text, with one tag per token, separated by spaces.
-``scripts/tag_pos.py`` makes the files; the output of any other tagger can be used. A model reads
-the tags as source text, ended by ``</s>``, the tag of the sentence's end (Kiros et al. 2014,
-section 2.5: https://arxiv.org/abs/1411.2539).
+A file ``<split>.tags`` has one line for each line of the split's text, with one tag for each token,
+separated by spaces. ``scripts/tag_pos.py`` makes the files; the output of any other tagger can be
+used. A model reads the tags as source text, ended by ``</s>``, the tag of the sentence's end (Kiros
+et al. 2014, section 2.5: https://arxiv.org/abs/1411.2539).
 """
 
 import logging
@@ -59,7 +59,7 @@ class TagLines:
 
 
 def read_tags(path: str) -> list[str]:
-    """Read the lines of a file of tags. Raise UserError if the file is missing or not UTF-8."""
+    """Read the lines of a ``.tags`` file. Raise UserError if the file is missing or not UTF-8."""
     check_prepared_file(path)
     what = "it has the tags of each line of text: make it with scripts/tag_pos.py"
     return [line for _, line in read_lines(path, what=what)]
@@ -77,7 +77,8 @@ def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
 
 
 def load_tag_dictionary(folder: str) -> Dictionary:
-    """Build the dictionary of the tags of a folder's training captions."""
+    """Build the dictionary of the tags in ``train.tags`` of a data folder. Raise UserError if the
+    file is missing or has no tags."""
     path = os.path.join(folder, "train.tags")
     dictionary = make_tag_dictionary(read_tags(path))
     if len(dictionary) == dictionary.nspecial:
@@ -88,7 +89,17 @@ def load_tag_dictionary(folder: str) -> Dictionary:
 def load_pos_sequences(
     path: str, dictionary: Dictionary, *, sizes: np.ndarray, text_path: str
 ) -> TagLines:
-    """Load the part-of-speech sequences of a split, and compare them with ``sizes`` of its text."""
+    """Load the part-of-speech sequences of a split.
+
+    Args:
+        path: Path of ``<split>.tags``.
+        dictionary: Dictionary of the tags.
+        sizes: ``[lines]`` number of tokens in each line of the split's text, ``</s>`` included.
+        text_path: Path of the split's text, for messages.
+
+    Raises:
+        UserError: If the file is missing, or a line has more or fewer tags than tokens.
+    """
     lines = read_tags(path)
     check_line_counts({text_path: len(sizes), path: len(lines)})
     sequences = TagLines(lines, dictionary)
@@ -106,8 +117,15 @@ def load_pos_sequences(
 def check_alignment(
     path: str, num_tags: np.ndarray, text_path: str, num_tokens: np.ndarray
 ) -> None:
-    """Check that each line has one tag for each token, ``</s>`` not counted. Raise UserError if the
-    numbers of a line differ."""
+    """Check that each line has one tag for each token. Raise UserError if the numbers of a line
+    differ.
+
+    Args:
+        path: Path of the tags, for messages.
+        num_tags: ``[lines]`` number of tags.
+        text_path: Path of the text, for messages.
+        num_tokens: ``[lines]`` number of tokens, ``</s>`` not counted.
+    """
     different = np.flatnonzero(num_tags != num_tokens)
     if len(different):
         line = int(different[0])
@@ -129,8 +147,8 @@ def count_pos_sequences(lines: Iterable[str]) -> "Counter[str]":
 
 
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
-    """Sample sequences in proportion to ``counts``, whose order does not matter, with replacement.
-    Raise UserError if there are no sequences."""
+    """Sample ``number`` sequences with replacement, in proportion to ``counts`` (sequence ->
+    count), whose order does not matter. Raise UserError if there are no sequences."""
     if not counts:
         raise UserError("there are no part-of-speech sequences of that length to draw from.")
     # sorted, because the order of the counts depends on the order of the lines
@@ -143,8 +161,9 @@ class FolderPosSequences:
     """Part-of-speech sequences of a data folder, for a task whose model reads them.
 
     Args:
-        folder: Data folder with ``<split>.tags`` for train and each split of validation.
-        words: Tags of the dictionary, as a checkpoint has them (default: from ``train.tags``).
+        folder: Data folder with ``train.tags`` and ``<split>.tags`` for each validation split.
+        words: Tags of the dictionary in order, as a checkpoint saves them; None to build the
+            dictionary from ``train.tags``.
     """
 
     def __init__(self, folder: str, words: Optional[Sequence[str]] = None) -> None:
@@ -166,8 +185,9 @@ class FolderPosSequences:
 
         Args:
             split: Name of the split.
-            sizes: ``[lines]`` tokens of each line of text, ``</s>`` included.
-            draw: Sample sequences of the training captions instead of reading the split's own.
+            sizes: ``[lines]`` number of tokens in each line of text, ``</s>`` included.
+            draw: Sample a sequence of the training captions for each line, instead of reading the
+                split's own sequences.
             seed: Seed of the sampling.
 
         Raises:

@@ -7,12 +7,14 @@
     "store": {"items": 19, "checksum": "..."},
     "sha256": "..."
 
-``store`` has the checksum of the ids and rows of ``features.h5``; the last entry is the digest of
-the rest of ``prepare.json``. If ``features.json`` lists stores, ``stores`` has such an entry for
-each, under its path relative to the folder. Every reader of a recorded file compares the file with
-its digest; for a file larger than ``MAX_HASHED_BYTES`` only the size, so that a training starts
-within seconds. ``fairseq-mm doctor`` reads every file whole. A folder without digests, made by an
-earlier version or by ``fairseq-preprocess``, is read without checks.
+``store`` has the number of items of ``features.h5``, and the checksum of its ids and rows. The last
+entry is the digest of the rest of ``prepare.json``. If ``features.json`` lists other stores, the
+entry ``stores`` has the same two values for each store, under its path relative to the folder.
+
+Every reader of a recorded file compares the file with its digest. If the file is larger than
+``MAX_HASHED_BYTES``, only its size is compared, so that a training starts within seconds;
+``fairseq-mm doctor`` reads every file whole. A folder without digests, made by an earlier version
+or by ``fairseq-preprocess``, is read without checks.
 """
 
 import contextlib
@@ -78,10 +80,11 @@ class FolderRecord(NamedTuple):
         return os.path.join(self.folder, REPORT)
 
     def store_place_difference(self) -> Optional[str]:
-        """Compare which stores the folder has with the recorded ones.
+        """Compare the presence of ``features.h5`` with the record.
 
         Returns:
-            The difference as a predicate of ``features.h5``; None if nothing differs.
+            Text that continues a message after the path of ``features.h5``, such as "is missing,
+            but prepare.json records it"; None if nothing differs.
         """
         # features.h5 has priority over the list, so an added one would be read unnoticed
         is_there = os.path.exists(os.path.join(self.folder, STORE))
@@ -92,10 +95,16 @@ class FolderRecord(NamedTuple):
         return None
 
     def difference(self, name: str, *, whole: bool = False) -> Optional[str]:
-        """Compare a recorded file with its digest; ``whole`` reads files of any size.
+        """Compare a recorded file with its digest.
+
+        Args:
+            name: Path of the file inside the folder.
+            whole: Read files of any size; otherwise only the size is compared if the file is larger
+                than ``MAX_HASHED_BYTES``.
 
         Returns:
-            The difference as a predicate, such as "is missing"; None if nothing differs.
+            Text that continues a message after the path of the file, such as "is missing, but
+            prepare.json records it"; None if nothing differs.
         """
         path, digest = os.path.join(self.folder, name), self.files[name]
         if not os.path.isfile(path):
@@ -114,12 +123,13 @@ class FolderRecord(NamedTuple):
 
 
 def digest_file(path: AnyPath) -> Digest:
-    """Return size and SHA-256 of a file."""
+    """Return the size and the SHA-256 of a file, as ``prepare.json`` records them."""
     return {"bytes": os.path.getsize(path), "sha256": compute_sha256(path)}
 
 
 def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
-    """Group digests as in ``prepare.json``: split, or ``folder`` -> name -> digest."""
+    """Group digests (file name -> digest) as in ``prepare.json``: name of the split, or ``folder``
+    for files of all splits -> file name -> digest."""
     parts: dict[str, dict[str, Digest]] = {}
     for name in sorted(digests):
         split = os.path.basename(name).partition(".")[0]
@@ -128,7 +138,7 @@ def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
 
 
 def sealed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of ``prepare.json`` with a digest of itself as its last entry."""
+    """Return ``report``, the content of ``prepare.json``, with its own digest as the last entry."""
     content = {name: value for name, value in report.items() if name != _SEAL}
     # JSON turns numeric keys into text, which sorts differently: sort what a reader will see
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
@@ -138,7 +148,7 @@ def sealed(report: dict[str, Any]) -> dict[str, Any]:
 def read_record(folder: AnyPath) -> Optional[FolderRecord]:
     """Read the digests of a data folder; return None if it has no ``prepare.json`` with digests.
 
-    Raise UserError if ``prepare.json`` is damaged or was changed.
+    Raise UserError if ``prepare.json`` is damaged, or was changed after ``prepare`` wrote it.
     """
     path = os.path.join(folder, REPORT)
     try:
@@ -201,12 +211,14 @@ def _check_digest(name: str, digest: Any) -> Digest:
 
 
 def remedy(folder: AnyPath) -> str:
-    """Return the advice for a file that differs from its digest."""
+    """Return the sentence that tells the user what to do about a file that differs from its
+    digest."""
     return f"Prepare the folder anew or, if the change is meant, run: {repair_command(folder)}"
 
 
 def repair_command(folder: AnyPath) -> str:
-    """Return the command that records the present files of a folder."""
+    """Return the command that records a folder's files, as they are now, in its
+    ``prepare.json``."""
     return f"fairseq-mm doctor --data {os.fspath(folder) or '.'} --repair --accept-changes"
 
 
@@ -233,7 +245,8 @@ def check_prepared_file(path: AnyPath) -> None:
 
 @contextlib.contextmanager
 def unchecked() -> Iterator[None]:
-    """Skip the comparison with digests, for a caller that has compared every file itself."""
+    """Turn off all comparisons with digests in a ``with`` block, for a caller that has compared
+    every file itself."""
     global _is_checking
     before, _is_checking = _is_checking, False
     try:
@@ -243,9 +256,11 @@ def unchecked() -> Iterator[None]:
 
 
 def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
-    """Change entries of ``prepare.json``, or remove them (None), and renew its own digest.
+    """Change entries of ``prepare.json``, and renew its own digest; the caller must hold the
+    folder's lock.
 
-    The caller locks the folder. Raise UserError if the file cannot be read or written.
+    ``changes`` maps the name of an entry to its new value, or to None to remove the entry. Raise
+    UserError if the file cannot be read or written.
     """
     path = Path(folder, REPORT)
     report = read_json(path) if path.exists() else {}
@@ -256,9 +271,10 @@ def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
 
 
 def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
-    """Record the file ``name`` that is written after ``prepare``, if the folder has digests.
+    """Record a file that is written after ``prepare``; the caller must hold the folder's lock.
 
-    The caller locks the folder. A digest of None removes the record, before the file is replaced.
+    Do nothing if the folder has no digests. With a ``digest`` of None, remove the record of the
+    file ``name``, which is necessary before the file is replaced.
     """
     record = read_record(folder)
     if record is not None:
@@ -268,10 +284,10 @@ def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
 
 
 def record_store(path: AnyPath, items: int, checksum: str) -> None:
-    """Record a new store if it is the ``features.h5`` of a data folder with digests.
+    """Record a new feature store if it is the ``features.h5`` of a data folder with digests.
 
-    ``items`` is the number of its items, ``checksum`` is of its ids and rows. Nothing is recorded
-    without a checksum, or while another process writes to the folder.
+    ``items`` is the number of its items, ``checksum`` the checksum of its ids and rows. Nothing is
+    recorded if the checksum is empty, or while another process writes to the folder.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if name != STORE or not checksum or not os.path.exists(os.path.join(folder, REPORT)):
@@ -285,12 +301,16 @@ def record_store(path: AnyPath, items: int, checksum: str) -> None:
 def store_difference(
     path: AnyPath, checksum: str, folder: Optional[AnyPath] = None
 ) -> Optional[str]:
-    """Compare a store with its checksum in the ``prepare.json`` of a data folder.
+    """Compare a feature store with its checksum in the ``prepare.json`` of a data folder.
 
-    The default ``folder`` is the one around the store. A ``checksum`` that is not known is empty.
+    Args:
+        path: Path of the store.
+        checksum: Checksum of the store's ids and rows; empty if it is not known.
+        folder: Data folder; None for the folder that contains the store.
 
     Returns:
-        The difference as a predicate; None if nothing differs, or no checksum is recorded.
+        Text that continues a message after the path of the store, such as "is not the feature store
+        that prepare.json records"; None if nothing differs, or no checksum is recorded.
     """
     place = os.path.dirname(path) if folder is None else folder
     record = read_record(place) if _is_checking else None
@@ -310,9 +330,11 @@ def store_difference(
 
 
 def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folder: bool) -> None:
-    """Warn if opened stores differ from ``prepare.json``: the user may have replaced them.
+    """Warn if opened feature stores are not those of ``prepare.json``: the user may have replaced
+    them.
 
-    ``are_of_folder`` is True for the folder's own stores, False for stores that the user has named.
+    ``stores`` are opened :class:`.FeatureStore` objects. ``are_of_folder`` is True for the stores
+    of the folder, False for stores that the user has named instead.
     """
     record = read_record(folder) if are_of_folder and _is_checking else None
     misplaced = None if record is None else record.store_place_difference()

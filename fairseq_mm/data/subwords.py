@@ -1,7 +1,7 @@
 """Tokenizers: text to words, GPT-2's BPE or the pieces of a sentencepiece model, and back to text.
 
 A data folder names its kind of subwords in ``subwords.json`` and holds the files of this kind. A
-checkpoint contains the kind and the files (``to_state``), so that it does not depend on the folder:
+checkpoint contains the kind and the files, so that it does not depend on the folder. The kinds are:
 
 - ``none``: the words of the text, split at spaces;
 - ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of

@@ -1,6 +1,7 @@
 """Truncation of lines of text and of videos to the longest input of a model.
 
-Videos have the methods of a feature store that a dataset needs, and can be sent to other processes.
+The classes of videos wrap a feature store. They have the methods of a feature store that a dataset
+calls, and can be sent to other processes.
 """
 
 import hashlib
@@ -22,14 +23,14 @@ class TensorLines(list):
 
 
 class CutLines:
-    """Dataset of lines in which longer lines are cut; cut lines have start and end tokens as well.
+    """Dataset of lines that cuts long lines; a cut line has its start and end tokens as well.
 
     Args:
         lines: fairseq's dataset of lines, each ending with ``</s>``.
         limit: Length of the longest line, start and end tokens included.
         end: Index of ``</s>``.
-        start: Index of a token before each line; None for no such token.
-        keeps_end: Whether each line ends with ``</s>``.
+        start: Index of a token that is put before each line; None for no start token.
+        keeps_end: Keep ``</s>`` at the end of each line; if False, it is removed.
 
     Attributes:
         sizes: ``[lines]`` lengths, start and end tokens included.
@@ -85,15 +86,16 @@ class CutVideos:
         return self.features.count_rows(key) > self.max_frames
 
     def read(self, key: str) -> np.ndarray:
-        """Return ``[frames, D]`` of a video."""
+        """Return the first frames of a video, ``[frames, D]``."""
         return self.features.read(key)[: self.max_frames]
 
 
 class NoiseVideos(CutVideos):
     """Feature store that replaces each video by uniform noise with as many frames and channels.
 
-    The noise shows how much of a gain does not come from the content of the videos (Yu et al. 2021,
-    Table 3). The noise of a video is the same in every epoch, process and split.
+    A model that is trained on the noise shows how much of the gain over a model without videos does
+    not come from the content of the videos (Yu et al. 2021, Table 3). The noise of a video is the
+    same in every epoch, process and split.
     """
 
     def __init__(self, features: Any, max_frames: int, *, seed: int) -> None:
@@ -101,7 +103,7 @@ class NoiseVideos(CutVideos):
         self.seed = seed
 
     def read(self, key: str) -> np.ndarray:
-        """Return ``[frames, D]`` of noise between 0 and ``NOISE_LIMIT``."""
+        """Return noise between 0 and ``NOISE_LIMIT`` for a video, ``[frames, D]``."""
         # not hash(), which differs between processes
         digest = hashlib.sha256(f"{self.seed}\t{key}".encode()).digest()
         generator = np.random.default_rng(int.from_bytes(digest[:16], "little"))
