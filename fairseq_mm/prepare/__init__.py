@@ -1,1 +1,1 @@
-"""Preparing of data folders from releases and JSON lines."""
+"""Preparation of data folders from published releases and from a user's own JSON lines."""

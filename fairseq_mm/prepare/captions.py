@@ -44,7 +44,10 @@ TEXT_TABLE = FieldTable(
 
 
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
-    """Return the example of an image; ``key`` is its key in the feature store."""
+    """Return the example of an image with its captions.
+
+    ``key`` is the image's key in the feature store, ``where`` its place in the input for messages.
+    """
     return Example({"captions": captions}, where, key, [key])
 
 

@@ -1,7 +1,8 @@
 """Corpora: examples of a task by split, read from releases or from a user's own JSON lines.
 
-A task declares a :class:`FieldTable`: its text fields, its visual keys, and the nouns for its
-examples in messages. Reading, sampling of splits and missing features are the same for all tasks.
+A task declares a :class:`FieldTable`: its text fields, its field of images or videos, and the nouns
+for its examples in messages. All tasks share the code that samples splits and leaves out examples
+without features.
 """
 
 import hashlib
@@ -23,9 +24,9 @@ class Field(NamedTuple):
     Attributes:
         name: Name in JSON lines.
         many: True for a list of texts, False for one text.
-        length: Length of the list; None for any length.
-        may_be_file: True if the field may name a subtitle file that has the text.
-        remedy: Further advice for an empty text.
+        length: Required length of the list; None for any length.
+        may_be_file: True if the field may name a text or subtitle file instead of having the text.
+        remedy: End of the error message about an empty text.
     """
 
     name: str
@@ -39,14 +40,17 @@ class FieldTable(NamedTuple):
     """Fields of a task's examples, and the nouns for them in messages.
 
     Attributes:
-        kind: Kind of data, as in ``prepare.json``.
+        kind: Kind of data in ``prepare.json``, such as ``captions``.
+        noun: Noun for an example, such as ``image`` or ``story``.
+        nouns: Plural of ``noun``.
         groups: Plural noun of the units that are sampled into a split as a whole.
         texts: Text fields.
-        visual: Field of the images or of the video; None for texts.
-        uniform: Optional fields that either every line has or none.
+        visual: Field of the images or of the video; None for a task without them.
+        uniform: Optional fields that must be in every line if they are in one.
         id_is_key: True if ``id`` is the key of the image or video in the feature store.
-        repeated: Advice for two examples with the same id.
-        streamed: True if examples are read anew at each iteration.
+        repeated: End of the error message about two examples with the same id.
+        streamed: True if examples are read anew at each iteration, since they do not fit into
+            memory.
         may_be_plain: True if .txt files with one text per line are accepted.
     """
 
@@ -73,11 +77,13 @@ class Example:
 
     Args:
         texts: Text field -> texts: captions of an image, sentences of a story, one prompt.
-        where: ``path:line``, or the closest known place, for messages.
-        id: Id of the image, video or story; None for a pair without id.
+        where: Place of the example in the input, for messages: ``path:line``, or the path if the
+            line is not known.
+        id: Id of the image, video or story; None for a pair of prompt and story without id.
         visual: Keys of its images or of its video in the feature store, in order.
-        group: Group that stays in one split, such as an album or a prompt (default: ``id``).
-        places: Text field -> its place, if it differs from ``where``.
+        group: Name of the group of examples that must be in one split, such as an album or a
+            prompt; None if the example is a group of its own.
+        places: Text field -> place of its text in the input, if it differs from ``where``.
     """
 
     texts: dict[str, list[str]]
@@ -88,7 +94,7 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return the sort key of the example's group for sampling."""
+        """Return a hash of the example's group; the groups with the first hashes are sampled."""
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
@@ -96,7 +102,10 @@ class Example:
 
 
 class Streamed:
-    """Examples that ``read`` yields anew at each iteration, since they do not fit into memory."""
+    """Examples that ``read`` yields anew at each iteration, since they do not fit into memory.
+
+    ``length`` is their number.
+    """
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
         self._read = read
@@ -114,25 +123,30 @@ Examples = Union[list[Example], Streamed]
 
 @dataclass
 class Corpus:
-    """Examples by split, with findings from reading them.
+    """Examples by split, with what was noticed when they were read.
 
     Args:
+        table: Field table of the task.
         name: Name of the data set; ``own`` for a user's own data.
-        division: Division of the data set into splits; scores on two divisions are not comparable.
+        division: Name of the division of the data set into splits; scores on different divisions
+            are not comparable.
         splits: Split (train, valid, test) -> examples, in the order of the files.
-        options: Options of reading, for ``prepare.json``.
-        published: Split -> number of examples that the division should have.
+        files: Paths of the files that were read.
+        options: Options with which the data was read, for ``prepare.json``.
+        published: Split -> published number of its examples.
         further_references: Split -> visual stories that are no examples, but still serve as
             references of their album.
         missing: Image or video -> reason why it cannot be used.
-        counts: Split -> counts of examples that were left out while reading.
-        exceptions: Description of an exception -> ids concerned.
+        counts: Split -> name of a count -> number, for counts that are made while reading.
+        exceptions: Description of a kind of irregular examples -> their ids.
         notes: One-line remarks for the user.
         vocabulary_deviations: Function from the options of the preparation and the number of types
-            of each dictionary to a line for each dictionary without the published size.
+            of each dictionary to a message for each dictionary whose size differs from the
+            published one; None if no sizes were published.
         write_features: Function that writes the release's own features into the data folder (first
-            argument), or into the partial folder (second argument), whose files are moved when all
-            are complete; returns a line for the user.
+            argument), or into a temporary folder (second argument), whose files are moved to the
+            data folder when all are complete; returns a line for the user. None if the release has
+            no features.
         features_written: The line that ``write_features`` returned.
     """
 
@@ -157,7 +171,7 @@ class Corpus:
         self.splits = _in_order(self.splits)
 
     def deviations(self) -> list[str]:
-        """Return a line for each split without the published number of examples."""
+        """Return a message for each split whose number of examples is not the published one."""
         # stories without images are no examples here, but the published number counts them
         counts = {
             split: len(examples) + len(self.further_references.get(split, []))
@@ -171,21 +185,25 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add the ids of an exception; an empty list is skipped."""
+        """Add ``ids`` to the exceptions under the description ``what``, unless there are none."""
         if ids:
             self.exceptions[what] = ids
 
     def check_ids(self, remedy: str = "") -> None:
-        """Refuse ids that occur twice, in one split or in two; ``remedy`` ends the message."""
+        """Raise UserError if an id occurs twice, in one split or in two.
+
+        ``remedy`` is the end of the message; if it is empty, the field table has one.
+        """
         seen: dict[str, str] = {}
         for examples in self.splits.values():
             for example in examples:
                 check_once(example, seen, self.table, remedy)
 
     def draw(self, split: str, size: int, *, seed: int) -> None:
-        """Sample groups of training examples, such as albums with all their stories, into a split.
+        """Move a random sample of the training examples to ``split``.
 
-        ``size`` is the number of groups; 0 does nothing. Raise UserError if the split has examples
+        Groups of examples, such as albums with all their stories, are moved as a whole; ``size`` is
+        the number of groups. With size 0 nothing changes. Raise UserError if the split has examples
         already, or no group would be left for training.
         """
         if size == 0:
@@ -221,13 +239,13 @@ class Corpus:
         self.division += f", {size} {split} {self.table.groups} drawn with seed {seed}"
 
     def visual_keys(self) -> list[str]:
-        """Return every image or video once, in the order of the examples."""
+        """Return the key of every image or video once, in the order of the examples."""
         examples = (example for split in self.splits.values() for example in split)
         # not a set: the order decides which missing file a message names
         return list(dict.fromkeys(key for example in examples for key in example.visual))
 
     def rename_visual(self, keys: Mapping[str, str]) -> None:
-        """Rename the keys of images or videos; keys that ``keys`` lacks do not change."""
+        """Rename the keys of images or videos; ``keys`` maps old to new keys, other keys stay."""
         for examples in self.splits.values():
             for example in examples:
                 example.visual = [keys.get(key, key) for key in example.visual]
@@ -236,11 +254,16 @@ class Corpus:
                     example.id = example.visual[0]
 
     def leave_out_missing(self, missing: Mapping[str, str], *, policy: str) -> None:
-        """Apply a policy to the examples whose images or videos are missing (key -> reason).
+        """Apply a policy to the examples whose images or videos are missing.
 
-        ``drop`` leaves the examples out, but keeps their stories as references of their album;
-        ``keep`` keeps stories that have another image; ``refuse`` refuses all. Raise UserError if
-        the policy refuses, or nothing of a split would be left.
+        Raise UserError if no example of a split would be left.
+
+        Args:
+            missing: Key of a missing image or video -> reason.
+            policy: ``drop`` leaves out every example that lacks an image or its video; visual
+                stories that are left out still serve as references of their album. ``keep``, which
+                only visual stories allow, leaves out the stories that lack all of their images.
+                ``refuse`` raises UserError if an example lacks an image or its video.
         """
         table = self.table
         if policy == "keep" and table.id_is_key:
@@ -293,7 +316,11 @@ class Corpus:
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
-    """Refuse an example whose id was seen before, and add its id to ``seen`` (id -> place)."""
+    """Raise UserError if the example's id is in ``seen``, else add it with the example's place.
+
+    ``table`` is the field table of the task. ``remedy`` is the end of the message; if it is empty,
+    the one in ``table`` is used.
+    """
     # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:
         raise UserError(

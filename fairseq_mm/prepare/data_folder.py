@@ -1,4 +1,4 @@
-"""Writing of a data folder by one process at a time; its files appear when all are complete."""
+"""Writing of a data folder: by one process at a time, all files at once when they are complete."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def run_preprocess(arguments: list[str]) -> None:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Refuse paths that fairseq-preprocess cannot read, and data that may not be replaced."""
+    """Refuse paths that fairseq-preprocess cannot read, and replacing data without permission."""
     # fairseq-preprocess splits --validpref and --testpref at commas
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
@@ -86,9 +86,9 @@ _writers: set[tuple[int, int, str]] = set()
 def locked_output(output: Path) -> Iterator[None]:
     """Lock a data folder against other writers; create it if it does not exist.
 
-    A folder that was created here is removed if it is empty at the end. Feature stores have a lock
-    of their own, and can be written at the same time. Raise UserError if another process or thread
-    holds the lock, or the folder cannot be created.
+    If this function has created the folder and it is empty at the end, the folder is removed.
+    Feature stores have a lock of their own, and can be written at the same time. Raise UserError if
+    another process or thread holds the lock, or the folder cannot be created.
     """
     writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
     if writer in _writers:
@@ -116,11 +116,18 @@ def _remove_if_empty(folder: Path) -> None:
 def finish_killed_run(
     output: Path, files: Set[str], *, kind: str, arguments: Optional[dict[str, Any]] = None
 ) -> Optional[dict[str, Any]]:
-    """Move the files of a killed run of this kind into place, if all were complete.
+    """Move the files of a killed run from its temporary folder to the data folder.
 
-    ``files`` are the paths of all prepared files inside ``output``. Returns the report of the
-    killed run if it had the same ``arguments`` (as JSON), else None. Raise UserError if another
-    process writes to ``output``, it cannot be written, or its partial folder holds foreign files.
+    Nothing is moved if not all files were complete, or the run prepared another kind of data.
+    Returns the report (content of ``prepare.json``) of a killed run with the same ``arguments``
+    whose files are moved, otherwise None. Raise UserError if another process writes to ``output``,
+    ``output`` cannot be written, or the temporary folder holds other files than prepared ones.
+
+    Args:
+        output: Data folder.
+        files: Paths, relative to ``output``, of all files that a run may make.
+        kind: Kind of data, such as ``captions``.
+        arguments: Arguments of the current run, as JSON values; None to return no report.
     """
     output = Path(os.path.abspath(output))
     partial = output / _PARTIAL
@@ -150,13 +157,20 @@ def partial_folder(
     overwrite: bool = False,
     arguments: Optional[dict[str, Any]] = None,
 ) -> Iterator[Path]:
-    """Yield a folder in ``output`` whose files move there at the end, or vanish after an error.
+    """Yield a temporary folder in ``output`` whose files are moved to ``output`` at the end.
 
-    Meanwhile ``output`` is locked. ``files`` are the paths of all prepared files inside it; other
-    files stay. ``overwrite`` allows to replace prepared data of this kind. By ``arguments`` (as
-    JSON), :func:`finish_killed_run` recognises the run. Raise UserError if another process writes
-    to ``output``, it cannot be written, it has prepared data that may not be replaced, or its
-    partial folder holds foreign files.
+    After an error the files are deleted. Meanwhile ``output`` is locked. Raise UserError if another
+    process writes to ``output``, ``output`` cannot be written, or it has prepared data that may not
+    be replaced, or a temporary folder with files that no run has made.
+
+    Args:
+        output: Data folder.
+        files: Paths, relative to ``output``, of all files that a run may make; other files in
+            ``output`` stay.
+        kind: Kind of data, such as ``captions``.
+        overwrite: Allow to replace prepared data of the same kind.
+        arguments: Arguments of the run, as JSON values, by which :func:`finish_killed_run`
+            recognises the run if it is killed; None for a run that need not be recognised.
     """
     output = Path(os.path.abspath(output))
     with locked_output(output):
@@ -185,13 +199,14 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def is_half_moved(folder: str) -> bool:
-    """Check whether a run was killed after preparing all files, but before all were moved."""
+    """Check whether a run was killed after it had prepared all files of the data folder
+    ``folder``, but before it had moved all of them there from its temporary folder."""
     partial = os.path.join(folder, _PARTIAL)
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 
 
 def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
-    """Move the files of a killed run of this kind into place; return whether there were any."""
+    """Move the files of a killed run of this kind to ``output``; return whether there were any."""
     reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
@@ -226,7 +241,10 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
 def write_report(
     folder: Path, kind: str, report: dict[str, object], files: Set[str]
 ) -> dict[str, object]:
-    """Write ``prepare.json``, with digests of ``files``, and return its content."""
+    """Write ``prepare.json`` and return its content: kind of data, report and digests.
+
+    ``files`` are the paths, relative to ``folder``, of files that get a digest if they exist.
+    """
     digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
     report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}
     report = sealed(report)

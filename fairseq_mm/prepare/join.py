@@ -3,9 +3,9 @@
 Each DIR is a folder of images with captions that fairseq-mm prepare made; all must have the same
 tokenizer. Their training splits are joined in the order given, and get a common dictionary; the
 valid and test splits come from the first folder, or from --splits-of. Feature stores are not
-copied: features.json lists the features.h5 of each folder, which must be of one extractor. If an
-id occurs in two folders, every id is prefixed with the name of its folder, in the text and in
-features.json.
+copied: features.json lists the features.h5 of each folder, which must all be of the same extractor.
+If an id occurs in two folders, every id gets the name of its folder as a prefix, in the prepared
+files and in features.json.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writer of captions that are tokenized already, with their published form as references."""
+    """Writer of tokenized captions; their references are the captions before tokenization."""
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
@@ -59,8 +59,7 @@ def read(args: argparse.Namespace) -> Corpus:
 def join_folders(folders: Sequence[Path], splits_of: Optional[Path] = None) -> Corpus:
     """Join data folders of captions to a corpus.
 
-    ``splits_of`` is the folder among them whose valid and test splits are selected; by default the
-    first.
+    ``splits_of`` is one of the folders, whose valid and test splits are used (default: the first).
     """
     resolved = [folder.resolve() for folder in folders]
     if len(set(resolved)) < 2 or len(set(resolved)) < len(resolved):
@@ -115,7 +114,7 @@ def _format_options(settings: dict[str, Any]) -> str:
 
 
 def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return the path and prefix of each folder's stores; nothing if no folder has stores."""
+    """Return path and id prefix of each folder's feature stores; {} if no folder has stores."""
     stores = {folder: listed_stores(str(folder)) for folder in folders}
     without = [folder for folder, listed in stores.items() if not listed]
     if len(without) == len(folders):
@@ -133,7 +132,7 @@ def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str
 
 
 def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
-    """Read the images of a split; None if there is no such split."""
+    """Read the images of a split; None if the folder does not have the split."""
     text, ids_path = folder / "text" / f"{split}.txt", folder / f"{split}.visual_ids"
     if not text.exists() and split != "train":
         return None

@@ -1,4 +1,4 @@
-"""Reading of a user's own JSON lines, one example per line, to a corpus by a task's field table."""
+"""Reader of a user's own JSON lines, one example per line with the fields of a task."""
 
 import json
 from collections import Counter
@@ -17,15 +17,18 @@ Paths = dict[Optional[str], list[Path]]
 
 
 def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
-    """Read a user's own data. Raise UserError with ``path:line``, or if there is no example.
+    """Read a user's own data.
+
+    Raise UserError with ``path:line`` if a line is wrong, or if there is no example.
 
     Args:
-        table: Field table of the task. A line has its required fields, and may have the optional
-            ones and ``split`` (train, valid or test), which either every line has or none.
-        paths: Split -> files of only this split; None -> files whose lines may name a split and
-            otherwise belong to train.
-        keys: Form of image and video keys in the feature store: ``name`` or ``stem`` of the file,
-            or ``path`` as in the line.
+        table: Field table of the task. Each line must have the required fields of the task. An
+            optional field of the task, and the field ``split`` (train, valid or test), must be in
+            every line if it is in one.
+        paths: Split -> files of only this split. The key None -> files whose lines have the field
+            ``split``, or else all belong to train.
+        keys: Which part of the path of an image or video is its key in the feature store: ``name``
+            (file name), ``stem`` (file name without suffix) or ``path`` (the path as in the line).
     """
     files = [path for split_files in paths.values() for path in split_files]
     splits: dict[str, Any] = {}
@@ -57,13 +60,20 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
 
 
 def make_visual_key(path: str, keys: str) -> str:
-    """Return the key of an image or video file in a feature store; ``keys`` is one of ``KEYS``."""
+    """Return the key in a feature store of the image or video file ``path``.
+
+    ``keys`` is ``name`` for the file name, ``stem`` for the name without suffix, ``path`` for the
+    path itself.
+    """
     file = PurePosixPath(path)
     return {"name": file.name, "stem": file.stem, "path": path}[keys]
 
 
 class _Reader:
-    """Reader of examples, line by line, that remembers the fields and keys of earlier lines."""
+    """Reader of examples, line by line, that compares each line with the lines before.
+
+    ``table`` is the field table of the task; for ``keys`` see :func:`make_visual_key`.
+    """
 
     def __init__(self, table: FieldTable, keys: str) -> None:
         self.table = table
@@ -74,7 +84,7 @@ class _Reader:
         self.number = 0
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
-        """Yield split and example of each line, in the order of the files."""
+        """Yield split and example of each line, in the order of ``paths`` (split -> files)."""
         split_paths = [(split, path) for split, files in paths.items() for path in files]
         for file_split, path in split_paths:
             for number, line in read_lines(path):
@@ -141,7 +151,7 @@ class _Reader:
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
-    """Parse a line, and check the types of the known fields."""
+    """Parse a JSON line, check the types of the task's fields, and return all of its fields."""
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]
     for field in required:
@@ -188,10 +198,16 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
 
 
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
-    """Return the text of a field, or of the file that the field or ``NAME_file`` names.
+    """Return the text of a field that may name a file instead of having the text.
 
-    ``folder`` is the folder of relative paths, ``where`` is ``path:line`` for messages, or empty if
-    the caller adds it. Raise UserError if the file cannot be read.
+    The file is named by the field itself, with a suffix such as ``.srt``, or by the field
+    ``NAME_file``. Raise UserError if the file cannot be read.
+
+    Args:
+        entry: Fields of a JSON line.
+        name: Name of the field.
+        folder: Folder to which the file's path is relative.
+        where: ``path:line`` of the JSON line, for messages; empty if the caller adds it.
     """
     value = entry.get(name)
     if value is not None and not value.lower().endswith(TRANSCRIPT_SUFFIXES):

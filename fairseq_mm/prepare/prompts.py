@@ -7,7 +7,7 @@ The data is JSON lines, one pair per line:
 Optional fields: "split" (train, valid or test) and "id", which <split>.ids lists line by line.
 Text is split into words as in WritingPrompts; line breaks become <newline>. The folder gets
 text, dictionaries and fairseq-preprocess's files for the task hierarchical_story. For language
-models it gets the folders prompts and stories: the same text in the layout of --only-source.
+models it gets the folders prompts and stories: the same texts, binarized with --only-source.
 """
 
 import shutil
@@ -34,10 +34,14 @@ TABLE = FieldTable(
 
 
 class PromptWriter(FolderWriter):
-    """Writer of ``text/<split>.wp_source`` and ``.wp_target``.
+    """Writer of prompts to ``text/<split>.wp_source`` and of stories to ``text/<split>.wp_target``.
 
-    Stories are cut to ``story_words`` words; 0 keeps them whole. ``split_symbols`` writes fairseq's
-    control symbols in the text as three words, as in the release, instead of refusing them.
+    Other arguments than these are the ones of :class:`FolderWriter`.
+
+    Args:
+        story_words: Number of words to which stories are cut; 0 keeps them whole.
+        split_symbols: Write a control symbol of fairseq in the text as three words (``<``, ``pad``,
+            ``>``), as in the WritingPrompts release, instead of refusing the text.
     """
 
     table = TABLE
@@ -122,7 +126,7 @@ class PromptWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Count distinct prompts, and prompts that also occur in train."""
+        """Add to ``counts`` the distinct prompts of the split, and how many also occur in train."""
         # only at the end of the split: a prompt has several stories, in any order
         counts["prompts"], counts["symbols_split"] = len(self._prompts), self._symbols
         if split == "train":
@@ -132,7 +136,10 @@ class PromptWriter(FolderWriter):
         self._symbols, self._prompts, self._pairs = 0, set(), set()
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Add mean lengths of prompts and of whole stories, as in Table 1 of Fan et al. 2018."""
+        """Format the counts of a split, with the mean lengths of prompts and of uncut stories.
+
+        Table 1 of Fan et al. 2018 has these mean lengths.
+        """
         whole_stories = counts["story_words"] + counts["words_cut"]
         lengths = f"{counts['prompt_words'] / counts['pairs']:,.1f} words a prompt"
         lengths += f", {whole_stories / counts['pairs']:,.1f} a story"
@@ -148,7 +155,7 @@ class PromptWriter(FolderWriter):
         }
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return the arguments for the pairs, and for the folder of each language model."""
+        """Return fairseq-preprocess's arguments for the pairs, and for each language model."""
         commands = super().preprocess_arguments(folder, splits)
         for name, side in LANGUAGE_MODELS.items():
             arguments = ["--only-source"]
@@ -161,7 +168,7 @@ class PromptWriter(FolderWriter):
         return commands
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Make the folders of language models from the pairs, which fairseq binarises equally."""
+        """Copy the binarised prompts and stories to the folders of the language models."""
         for name, side in LANGUAGE_MODELS.items():
             # Copied and not linked: running fairseq-preprocess again in one of the folders would
             # otherwise change the file of the pairs.

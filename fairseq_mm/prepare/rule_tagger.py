@@ -76,10 +76,10 @@ _ADJECTIVE_ENDINGS = ("ful", "ous", "ish", "less", "able", "ible")
 
 
 class RuleTagger:
-    """Tagger that uses word lists, endings and neighbours.
+    """Tagger that uses word lists, endings and neighbouring words.
 
-    ``lines`` are lower-case tokens separated by spaces; the tagger takes the verbs that it knows
-    from their words in -ing.
+    ``lines`` are texts of lower-case tokens separated by spaces. A word can be tagged as a verb
+    without an ending if its -ing form occurs in these texts.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -129,7 +129,7 @@ class RuleTagger:
 
 
 def _agrees(verb: str, noun: str) -> bool:
-    """Check that verb and noun agree in number: a dog jumps, dogs jump."""
+    """Return whether verb and noun agree in number: a dog jumps, dogs jump."""
     is_plural = noun in _PLURALS or (noun.endswith("s") and not noun.endswith("ss"))
     return verb.endswith("s") != is_plural
 

@@ -1,4 +1,4 @@
-"""Shared parts of the readers of releases: entries of JSON files, lists of images by split."""
+"""Functions that readers of several releases use: JSON entries, lists of the images of a split."""
 
 import re
 from collections.abc import Iterator
@@ -17,8 +17,11 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield ``path: name[number]`` and the entry there, for a list in a JSON file. Raise UserError
-    if the content has no such list."""
+    """Yield the place ``path: name[number]`` and the value of each entry of a list in a JSON file.
+
+    ``content`` is the parsed file, a JSON object whose field ``name`` is the list. Raise UserError
+    if there is no such list.
+    """
     entries = content.get(name) if isinstance(content, dict) else None
     if not isinstance(entries, list):
         raise UserError(f"{path}: must be a JSON object with a list `{name}`.")
@@ -28,7 +31,8 @@ def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, 
 
 @contextmanager
 def fields_at(where: str) -> Iterator[None]:
-    """Report the place of an entry that lacks a field or has one of another type."""
+    """Raise UserError that names ``where``, if the code in the ``with`` statement reads a field
+    that a JSON entry lacks or that has another type."""
     try:
         yield
     # what indexing and methods raise on JSON of another shape
@@ -39,10 +43,14 @@ def fields_at(where: str) -> Iterator[None]:
 def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus:
     """Read one of Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``.
 
-    Each of its ``images`` has ``filename``, ``split`` and ``sentences`` (``raw`` and ``tokens``).
-    ``name`` is the expected value of its field ``dataset``, ``published`` the expected number of
-    images by split; file names become ids. Raise UserError naming the file and the image's number,
-    if it holds another data set or an image lacks a field.
+    Each entry of the file's list ``images`` has ``filename``, which becomes the id, ``split`` and
+    ``sentences`` (each with ``raw`` and ``tokens``). Raise UserError if the file holds another data
+    set, or an image lacks a field.
+
+    Args:
+        path: Path of the division file.
+        name: Expected value of the file's field ``dataset``.
+        published: Split -> published number of images.
     """
     content: Any = read_json(path)
     entries = list(list_entries(content, path, "images"))
@@ -68,8 +76,11 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
 
 
 def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None) -> list[str]:
-    """Read ids of images, one per line; ``parse_id`` turns a line into an id, if they differ. Raise
-    UserError if an image occurs twice."""
+    """Read the ids of images from a file with one image per line.
+
+    ``parse_id`` turns a line into an id; with None the line is the id. Raise UserError if an image
+    occurs twice.
+    """
     lines_by_id: dict[str, int] = {}
     for number, line in read_lines(path):
         name = line.strip()
@@ -85,8 +96,10 @@ def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None)
 
 
 def split_files(pairs: list[str]) -> dict[str, Path]:
-    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``. Raise UserError if an argument has
-    another form, or names an unknown or repeated split."""
+    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``; return split -> file.
+
+    Raise UserError if an argument has another form, or its split is unknown or repeated.
+    """
     files: dict[str, Path] = {}
     for pair in pairs:
         split, _, file = pair.partition("=")
@@ -103,11 +116,16 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
 def select_splits(
     corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fill ``corpus.splits`` by lists of images (split -> ids), and note exceptions.
+    """Fill ``corpus.splits`` by lists of images, and add to ``corpus.exceptions``.
 
     Exceptions are listed images without captions, images with captions that are in no list, and ids
-    that are no image names. ``captions`` are the examples by id. Raise UserError if no image of a
-    list has captions, or an image is in two lists.
+    that are no image names. Raise UserError if no image of a list has captions, or an image is in
+    two lists.
+
+    Args:
+        corpus: Corpus without splits, which is changed.
+        captions: Image id -> example with the captions of the image.
+        lists: Split -> ids of its images.
     """
     listed = set()
     for split, ids in lists.items():

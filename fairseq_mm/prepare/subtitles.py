@@ -2,8 +2,8 @@
 
 In automatic captions of YouTube, each line is shown again as the upper line of the next cue, so
 that a file has every word two or three times. If at least half of the cues begin with the end of
-the cue before, these repetitions are removed; a file in which a line is sometimes spoken twice
-keeps both.
+the cue before, these repetitions are removed. In other files, a line that occurs twice was spoken
+twice, and stays.
 """
 
 import html
@@ -33,9 +33,12 @@ _BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe
 
 
 def read_transcript(path: Path) -> str:
-    """Read the spoken text from a file: subtitles by its suffix, otherwise the text as it is. Raise
-    UserError if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or should
-    have subtitles but does not."""
+    """Read the spoken text from a file.
+
+    A file ``.srt`` or ``.vtt`` is read as subtitles; the text of any other file is not changed.
+    Raise UserError if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
+    is ``.srt`` or ``.vtt`` but has no subtitles.
+    """
     content = read_bytes(path)
     marks = [mark for mark in _BYTE_ORDER_MARKS if content.startswith(mark)]
     try:

@@ -25,11 +25,16 @@ _SPACY_MODEL = "en_core_web_sm"
 def tag_folder(
     folder: Path, *, tagger: Optional[str] = None, model: Optional[str] = None
 ) -> Iterator[str]:
-    """Tag the text of a folder made by ``prepare captions``; yield a line for each file written.
+    """Tag the text of a folder made by ``prepare captions``; yield a message for each file written.
 
-    By default NLTK or spaCy is used, whichever is installed; ``model`` is a model of spaCy. Raise
-    UserError if there is no text, another process writes to the folder, or the tagger or its model
-    is not installed.
+    Raise UserError if there is no text, another process writes to the folder, or the tagger or its
+    model is not installed.
+
+    Args:
+        folder: Data folder.
+        tagger: ``nltk``, ``spacy`` or ``rules``; by default NLTK, or spaCy if NLTK is not
+            installed.
+        model: Name of spaCy's model (default: ``en_core_web_sm``).
     """
     splits = sorted((folder / "text").glob("*.txt"))
     if not splits:
@@ -64,7 +69,7 @@ def tag_folder(
 
 
 def installed_tagger() -> str:
-    """Return the first of NLTK and spaCy that is installed; refuse to run without either."""
+    """Return ``nltk`` or ``spacy``, the first that is installed. Raise UserError without either."""
     for name in ("nltk", "spacy"):
         if importlib.util.find_spec(name) is not None:
             return name
@@ -77,11 +82,15 @@ def installed_tagger() -> str:
 def tag_lines(
     lines: Sequence[str], tagger: str, *, model: Optional[str] = None, known: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield the universal tags of each line's tokens, separated by spaces like the tokens.
+    """Yield the universal part-of-speech tags of each line's tokens.
 
-    ``tagger`` is one of ``TAGGERS``, ``model`` a model of spaCy (default: ``en_core_web_sm``); from
-    the lines ``known`` the rules learn verbs. Raise UserError if the tagger or its model is not
-    installed.
+    Raise UserError if the tagger or its model is not installed.
+
+    Args:
+        lines: Tokens, separated by spaces. The tags of a line are separated by spaces too.
+        tagger: ``nltk``, ``spacy`` or ``rules``.
+        model: Name of spaCy's model (default: ``en_core_web_sm``).
+        known: Lines from which the tagger ``rules`` learns verbs; the others ignore them.
     """
     tag: Callable[[list[str]], list[str]]
     if tagger == "nltk":

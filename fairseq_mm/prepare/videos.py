@@ -53,9 +53,14 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 
 
 class VideoWriter(FolderWriter):
-    """Writer of ``text/<split>.tran`` and ``.desc``, which have a common vocabulary.
+    """Writer of transcripts to ``text/<split>.tran`` and of summaries to ``text/<split>.desc``.
 
-    ``tokenize`` turns text into the text that ``subwords`` encode.
+    Other arguments than these are the ones of :class:`FolderWriter`.
+
+    Args:
+        tokenize: Function from a text to the text that ``subwords`` encodes.
+        vocabulary: Options of the dictionary, which transcripts and summaries share.
+        subwords: Subword tokenizer.
     """
 
     table = TABLE
@@ -116,7 +121,7 @@ class VideoWriter(FolderWriter):
         }
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Return the counts of a split with the average lengths of its texts."""
+        """Format the counts of a split, with the average lengths of its texts."""
         transcript = counts["transcript_tokens"] / counts["videos"]
         summary = counts["summary_tokens"] / counts["videos"]
         return (
@@ -140,7 +145,10 @@ class VideoWriter(FolderWriter):
         return DICTIONARY
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write the subwords, and replace unknown words by indexed OOV tokens."""
+        """Write the subword tokenizer's files, and replace unknown words by indexed OOV tokens.
+
+        ``counts`` (split -> name of a count -> number) gets the numbers of replaced words.
+        """
         self.subwords.save(folder)
         if not self.subwords.indexed_oov:
             return
@@ -181,7 +189,7 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Rewrite a split's text with indexed OOV tokens, and write the list of their words."""
+        """Replace words that are not ``known`` by indexed OOV tokens, list them, and count them."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line

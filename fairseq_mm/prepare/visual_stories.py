@@ -68,7 +68,10 @@ class VisualStoryWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Write the references: all stories, also stories that are no examples."""
+        """Write the references of image sequences and albums, and add to ``counts``.
+
+        Stories that were left out as examples, since images are missing, are references too.
+        """
         # only now is it known which stories share an image sequence or an album
         examples, self._examples = self._examples, []
         album_by_sequence: dict[str, str] = {}
@@ -101,7 +104,7 @@ class VisualStoryWriter(FolderWriter):
         counts["images"] = len(images)
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write the list of missing images in stories that were kept."""
+        """Write ``missing_images.txt``, the missing images of stories that are examples."""
         if self._masked:
             write_lines(folder / MISSING_IMAGES, self._masked)
 

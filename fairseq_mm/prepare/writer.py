@@ -1,10 +1,11 @@
 """Writing of a corpus as a data folder: everything that a task reads except its features.
 
-For each line of a split there are ``text/<split>.SIDE`` (tokens) and ``<split>.visual_ids`` (keys
-of the images or the video in the feature store), for each example ``<split>.references.jsonl``
-(texts before tokenization). A task's writer declares further files. ``fairseq-preprocess`` makes
-``dict*.txt``, ``<split>*.bin`` and ``<split>*.idx``. ``prepare.json`` has the options, the
-counts and the digests of all these files.
+``text/<split>.SIDE`` has the tokens of a text in each line; SIDE is ``txt``, or one suffix for each
+of two texts, such as ``tran`` (transcripts) and ``desc`` (summaries). The same line of
+``<split>.visual_ids`` has the keys of its images or its video in the feature store.
+``<split>.references.jsonl`` has the texts of each example before tokenization. A task's writer
+declares further files. ``fairseq-preprocess`` makes ``dict*.txt``, ``<split>*.bin`` and
+``<split>*.idx``. ``prepare.json`` has the options, the counts and the digests of all these files.
 """
 
 import json
@@ -43,15 +44,17 @@ _WORDS_A_MINUTE = 20_000_000
 
 @dataclass
 class Vocabulary:
-    """Options of a dictionary: made from the training split, or given.
+    """Options of a dictionary, which is made from the training split or read from a file.
 
-    Refuses numbers below 1 or with a given dictionary, and dictionaries that fairseq cannot read.
+    Raises UserError if ``threshold`` or ``max_words`` is below 1 or given together with
+    ``dictionary``, or if fairseq cannot read ``dictionary``.
 
     Args:
-        text: Noun of the text, for messages.
+        text: Noun of the text, such as ``captions``, for messages.
+        default: Default of ``threshold``.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
-        max_words: Maximum number of words, the most frequent ones; None for all.
-        dictionary: Path of a given ``dict.txt``.
+        max_words: Maximum number of words, of which the most frequent are kept; None for all.
+        dictionary: Path of an existing ``dict.txt``; None to make a dictionary.
         prefix: Prefix of the options' names, in messages and ``prepare.json``.
     """
 
@@ -89,7 +92,11 @@ class Vocabulary:
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments of fairseq-preprocess for ``src`` or ``tgt``."""
+        """Return the arguments of fairseq-preprocess for one side, ``src`` or ``tgt``.
+
+        ``dictionary`` is the path of an existing dictionary; with None, fairseq-preprocess makes
+        one.
+        """
         if dictionary is not None:
             return [f"--{side}dict", str(dictionary)]
         arguments = [f"--threshold{side}", str(self.threshold)]
@@ -102,21 +109,27 @@ class Vocabulary:
 class FolderWriter:
     """Writer of a corpus as a data folder; subclasses turn an example into lines.
 
+    A side is one of the texts of an example, named by the suffix of its files: ``txt``, or for
+    pairs of texts two suffixes such as ``tran`` (transcript) and ``desc`` (summary).
+
     Args:
-        vocabularies: File name of a dictionary -> its options; a single one is common to both
-            sides.
+        tokenize: Function from a text to its tokens.
+        vocabularies: File name of a dictionary -> its options; with a single entry, both sides of a
+            pair share the dictionary.
         settings: Settings of the tokenizer, for ``prepare.json``.
-        skip_empty: Leave out examples with an empty text instead of refusing them.
+        skip_empty: Leave out texts without a word, or the examples with them, instead of refusing
+            the data.
         workers: Number of processes of fairseq-preprocess; the result does not depend on it.
 
     Attributes:
         table: Field table of the task.
-        sides: Side of the text -> names of its counts of words and of unknown words.
-        endings: Endings of further files of a split that are written with it.
-        extra_files: Further files that the folder may have.
+        sides: Side -> names, in ``prepare.json``, of its count of words and of unknown words.
+        endings: Suffixes of files such as ``<split>.visual_ids``, for the lines of each example.
+        extra_files: Paths, relative to the data folder, of further files that it may have.
         counts: Names of the counts of each split, the number of examples first.
-        left_out: Name in ``prepare.json`` for examples that ``skip_empty`` leaves out.
-        required: Words that a dictionary must have.
+        left_out: Name in ``prepare.json`` for examples that ``skip_empty`` leaves out; None if they
+            are not listed there.
+        required: Words that a dictionary must have, and that texts must not have.
     """
 
     table: ClassVar[FieldTable]
@@ -154,19 +167,28 @@ class FolderWriter:
         """Prepare for a corpus: clear the state of an earlier one."""
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Return the lines of an example by side or ending, and add to ``counts``; None skips."""
+        """Return the lines of an example for each side and ending, and add to ``counts``.
+
+        The result is None if the example is left out. ``counts`` are the counts of the split.
+        """
         raise NotImplementedError
 
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Write files that need all examples of a split, before the next split begins."""
+        """Write files that need all examples of a split; called at the end of the split.
+
+        ``folder`` is the folder to write to, ``counts`` are the counts of the split.
+        """
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write files that need the text of all splits, before it is binarised."""
+        """Write files that need the text of all splits; called before the text is binarised.
+
+        ``folder`` is the folder to write to, ``counts`` are the counts of each split.
+        """
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Write files that need the binarised text."""
+        """Write files that need the binarised text to ``folder``, after fairseq-preprocess."""
 
     def options(self) -> dict[str, object]:
         """Return the options that determine the lines, for ``prepare.json``."""
@@ -180,7 +202,7 @@ class FolderWriter:
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Format the counts of a split that are not 0."""
+        """Format the counts of a split in one line, without counts that are 0."""
         unknown_name = dict(self.sides.values())
         parts = []
         for name, number in counts.items():
@@ -220,19 +242,21 @@ class FolderWriter:
         overwrite: bool = False,
         arguments: Optional[dict[str, Any]] = None,
     ) -> dict[str, Any]:
-        """Write ``corpus`` and its own features; return the content of ``prepare.json``.
+        """Write a corpus, and its features if the release has some, to a data folder.
 
-        An interrupted run leaves only features. Raise UserError if the folder has prepared data, a
-        text has no word or holds a control symbol, or a dictionary has no word.
+        Returns the content of ``prepare.json``. If the run is interrupted, ``output`` gets no files
+        except features. Raise UserError if the folder has prepared data already, a text has no word
+        or has a control symbol of fairseq, or a dictionary has no word.
 
         Args:
-            corpus: Examples by split. If there is no train, dictionaries must be given.
+            corpus: Examples by split. Without the split train, the vocabularies must be existing
+                dictionaries.
             output: Data folder. Other files in it, such as ``features.h5``, stay.
-            strict: Refuse splits and dictionaries without the published sizes.
+            strict: Refuse splits and dictionaries whose sizes differ from the published sizes.
             binarize: Run fairseq-preprocess.
-            overwrite: Replace prepared data of this kind.
-            arguments: Arguments of the run, as JSON. If a killed run with the same arguments had
-                prepared all files, they are moved into place instead of preparing anew.
+            overwrite: Replace prepared data of the same kind.
+            arguments: Arguments of the run, as JSON values. If a killed run with the same arguments
+                had prepared all files, they are moved to ``output`` instead of being prepared anew.
         """
         self._check(corpus, strict)
         kind, files = self.table.kind, self.files()
@@ -297,7 +321,7 @@ class FolderWriter:
     def _write_split(
         self, folder: Path, split: str, corpus: Corpus, exceptions: dict[str, list[str]]
     ) -> dict[str, int]:
-        """Write the text of a split and the files with the same lines; return its counts."""
+        """Write the files of a split and return its counts; list left out ids in ``exceptions``."""
         counts = {**dict.fromkeys(self.counts, 0), **corpus.counts.get(split, {})}
         left_out: list[str] = []
         with ExitStack() as stack:
@@ -330,7 +354,11 @@ class FolderWriter:
         return counts
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
-        """Tokenize each text of a field; refuse control symbols, and empty texts unless skipped."""
+        """Tokenize each text of the field ``name``; return a list of tokens for each text.
+
+        Raise UserError if a text has a control symbol of fairseq, or, unless ``skip_empty`` is
+        set, no word.
+        """
         token_lists = []
         for number, text in enumerate(example.texts[name], 1):
             tokens = self.tokenize(text)
@@ -363,18 +391,18 @@ class FolderWriter:
         return token_lists
 
     def symbol_remedy(self, symbol: str) -> str:
-        """Return advice for a control symbol in the text, to append to the message."""
+        """Return advice for the error message about a text with fairseq's control symbol."""
         return ""
 
     def dictionary_name(self, side: str) -> str:
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """Return the dictionary for fairseq-preprocess, or None if it makes one."""
+        """Return the path of the dictionary ``name``; None if fairseq-preprocess makes it."""
         return self.vocabularies[name].dictionary
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return the arguments for each call of ``fairseq-preprocess``."""
+        """Return a list of arguments for each call of fairseq-preprocess on a data folder."""
         sides = list(self.sides)
         ending = f".{sides[0]}" if len(sides) == 1 else ""
         arguments = ["--only-source"]
@@ -391,7 +419,7 @@ class FolderWriter:
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
-        """Run fairseq-preprocess, and report the sizes of the dictionaries."""
+        """Run fairseq-preprocess, and add the sizes of the dictionaries to ``report``."""
         counts = report["counts"]
         words = sum(split[name] for split in counts.values() for name, _ in self.sides.values())
         # so that a run of several minutes does not look as if it hung
@@ -430,11 +458,15 @@ class FolderWriter:
                 self.check_unknown(side, split, counts[split])
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
-        """Refuse a dictionary that does not belong to the text."""
+        """Raise UserError if the counts of unknown words show that the dictionary is a wrong one.
+
+        Accepts every dictionary unless a subclass overrides it.
+        """
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` for listed stores, or for a complete ``features.h5``."""
+    """Return the entry of ``prepare.json`` for the stores that ``features.json`` lists, or for a
+    complete ``features.h5``; empty without either."""
     path, listed = output / STORE, partial / STORE_LIST
     if listed.exists():
         records = {}

@@ -54,10 +54,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpus:
-    """Read COCO captions in one of the three divisions above; ids are file names.
+    """Read COCO captions in one of three divisions into splits; ids are file names.
 
     Args:
-        division: ``karpathy``, ``official`` or ``m_rnn``.
+        division: ``karpathy``, ``official`` or ``m_rnn``, see the help of ``prepare coco``.
         files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
             ``captions_val2014.json``.
         lists: For m_rnn ``valid`` and ``test`` -> file of image numbers; otherwise empty.
@@ -146,7 +146,8 @@ def _number(value: Any) -> int:
 
 
 def read_image_numbers(path: Path) -> list[int]:
-    """Read image numbers from a list of numbers or names (``COCO_val2014_000000391895.jpg``)."""
+    """Read a file of image numbers or names such as ``COCO_val2014_000000391895.jpg``; return the
+    numbers. The file is a JSON list, or has one entry per line."""
     # the lists of the released code are object arrays
     if path.suffix in (".npy", ".pkl", ".pickle"):
         raise UserError(

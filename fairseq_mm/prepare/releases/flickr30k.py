@@ -53,8 +53,12 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_listed(captions_file: Path, lists: dict[str, Path]) -> Corpus:
-    """Read Flickr30k in a split given by lists of file names or their stems. Raise UserError if a
-    file is malformed, or an image is in two lists."""
+    """Read Flickr30k with splits that are lists of images.
+
+    ``captions_file`` is ``results_20130124.token`` or ``results.csv``; ``lists`` maps a split to
+    its file of image names, one per line, with or without ``.jpg``. Raise UserError if a file is
+    malformed, or an image is in two lists.
+    """
     captions, repaired = _read_captions(captions_file)
     files = [str(path) for path in (captions_file, *lists.values())]
     corpus = Corpus(TABLE, "flickr30k", "lists of images", {}, files)
@@ -71,7 +75,7 @@ def _file_name(line: str) -> str:
 
 
 def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read captions of either layout by image name; return also images with a repaired line."""
+    """Read .token or .csv captions by image name; return also images with a repaired line."""
     # Karpathy's file in the place of the release's is a likely mistake
     if path.suffix == ".json":
         raise UserError(f"{path}: must be results_20130124.token or results.csv.")
@@ -79,9 +83,11 @@ def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
 
 
 def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> Corpus:
-    """Read Flickr30k in Karpathy's division, by default with the captions in ``karpathy_file``.
+    """Read Flickr30k in Karpathy's division.
 
-    ``captions_file`` is ``results_20130124.token`` or ``results.csv``, which have the same ones.
+    ``karpathy_file`` is ``dataset_flickr30k.json``. ``captions_file`` is the release's
+    ``results_20130124.token`` or ``results.csv``, from which the captions are read; with None they
+    are read from ``karpathy_file``.
     """
     corpus = read_karpathy(karpathy_file, name="flickr30k", published=FLICKR30K_IMAGES)
     if captions_file is None:
@@ -96,10 +102,11 @@ def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) ->
 
 
 def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read ``name.jpg| 0| caption`` lines under a heading; return also images with a repaired line.
+    """Read lines ``name.jpg| 0| caption`` that follow a heading.
 
-    The released table has a line without its second bar (``2199200615.jpg| 4   A dog ...``), in
-    which the number is split off at the space.
+    Returns the images by file name, and the names of images with a repaired line: the released
+    table has a line without its second bar (``2199200615.jpg| 4   A dog ...``), which is split
+    after the number instead.
     """
     repaired = []
 

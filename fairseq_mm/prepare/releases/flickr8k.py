@@ -1,8 +1,8 @@
 """Flickr8k (Hodosh et al. 2013) as its authors released it.
 
 RELEASE has Flickr8k.token.txt (lines `name.jpg#0<TAB>caption`), Flickr_8k.trainImages.txt,
-Flickr_8k.devImages.txt and Flickr_8k.testImages.txt; a split without its list is skipped, except
-train.
+Flickr_8k.devImages.txt and Flickr_8k.testImages.txt. Only the list of training images is required;
+validation or test images without their list are skipped.
 """
 
 import argparse
@@ -35,10 +35,11 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_flickr8k(folder: Path) -> Corpus:
-    """Read Flickr8k's text release from a folder; only the training list is required.
+    """Read Flickr8k's text release from a folder; only the list of training images is required.
 
-    The release has captions of 92 images that are in no list. The name of an image,
-    ``2258277193_586949ec62.jpg.1``, is no image name. Both are listed as exceptions.
+    The release has captions of 92 images that are in no list, and a caption of
+    ``2258277193_586949ec62.jpg.1``, which is no image name. The corpus lists all of these ids as
+    exceptions.
     """
     token_file = folder / "Flickr8k.token.txt"
     corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)
@@ -56,7 +57,7 @@ def read_flickr8k(folder: Path) -> Corpus:
 
 
 def read_token_file(path: Path) -> dict[str, Example]:
-    """Read ``name.jpg#0<TAB>caption`` lines to a dict from image names to images."""
+    """Read lines ``name.jpg#0<TAB>caption``; return image name -> example with its captions."""
 
     def parse(line: str) -> Optional[tuple[str, int, str]]:
         # greedy, so that the last # is the separator: a name may contain another one
@@ -69,11 +70,16 @@ def read_token_file(path: Path) -> dict[str, Example]:
 def read_numbered_captions(
     path: Path, parse: Callable[[str], Optional[tuple[str, int, str]]], form: str
 ) -> dict[str, Example]:
-    """Read one caption per line to a dict from image names to images, whose captions are in order.
+    """Read a file with one numbered caption per line; return image name -> example.
 
-    ``parse`` turns a line into image name, number and caption, or None if it has another form;
-    ``form`` is that form, for messages. Raise UserError with ``path:line``, if a line has another
-    form or repeats a caption's number.
+    The captions of an image are sorted by number. Raise UserError with ``path:line`` if a line has
+    a wrong form, or an image has two captions with the same number.
+
+    Args:
+        path: Path of the file.
+        parse: Function from a line to image name, number and caption, or to None if the line has a
+            wrong form.
+        form: Form of a line, for messages.
     """
     numbered: dict[str, dict[int, str]] = {}
     places: dict[str, str] = {}

@@ -101,7 +101,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
-    """Read How2 from a folder with a subfolder for each set; ``sets`` are the sets by split."""
+    """Read How2 from a folder with a subfolder for each set; ``sets``: split -> names of sets."""
     videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
@@ -142,7 +142,7 @@ def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> E
 
 
 def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[str]]]:
-    """Read the videos of a set; return also its files, and ids that only one file has."""
+    """Read the videos of a set; return also its files, and ids that lack a text, by reason."""
     with_ids = [folder / f"{side}.tok.txt" for side in ("tran", "desc")]
     if any(path.exists() for path in with_ids):
         transcripts, summaries = map(_read_by_id, with_ids)
@@ -207,7 +207,10 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """Open the features of the videos in ``corpus``, and leave out videos without ``VIDEO.npy``."""
+    """Open the features ``VIDEO.npy`` in ``folder`` of the videos in ``corpus``.
+
+    ``missing`` is the policy for videos without features, see :meth:`Corpus.leave_out_missing`.
+    """
     from fairseq_mm.data.feature_importers import open_files
 
     try:
@@ -226,8 +229,12 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
-    """Write the feature store, or continue an interrupted writer; return whether it was written.
-    Raise UserError naming the file, if features are not ``[T, 2048]`` finite numbers."""
+    """Write features to a feature store, or continue an interrupted run.
+
+    Returns False if the store at ``path`` already has all videos with this dtype, so that nothing
+    was written, otherwise True. Raise UserError naming the file, if features are not ``[T, 2048]``
+    finite numbers (T: steps in time).
+    """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.data.feature_store_writer import remove_leftover

@@ -44,7 +44,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_description(path: Path) -> tuple[str, str]:
-    """Read the path of the image and the description from an annotation file."""
+    """Read an annotation file; return the path of its image in the release and the description."""
     # no XML parser, which would refuse an unescaped &
     text = "\n".join(line for _, line in read_lines(path, encoding="iso-8859-1"))
     fields = []
@@ -68,8 +68,11 @@ def read_iapr_tc12(
 ) -> Corpus:
     """Read IAPR TC-12 from the annotation files in a folder, at any depth.
 
-    ``lists`` are files of images by split, one per line (``00/25``, with or without ``.jpg``). Each
-    of the ``sentences`` of an image becomes a caption, or its whole ``description``.
+    Args:
+        annotations: Folder of the annotation files.
+        lists: Split -> file with one image per line (``00/25``, with or without ``.jpg``).
+        captions: ``sentences`` if each sentence of a description is a caption, ``description`` if
+            the whole description is one caption.
     """
     paths = sorted(annotations.rglob("*.eng"))
     if not paths:

@@ -30,7 +30,7 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_sbu(folder: Path) -> Corpus:
-    """Read the release; an image in several lines has all their captions."""
+    """Read SBU's release from a folder; an image that occurs in several lines gets all captions."""
     urls, captions = folder / URLS, folder / CAPTIONS
     images: dict[str, Example] = {}
     repeated: list[str] = []

@@ -73,10 +73,15 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "text") -> Corpus:
-    """Read the visual stories of a tier, in the order in which they begin in the file.
+    """Read the visual stories of a tier, in the order of their first annotations in the file.
 
     Stories without five sentences at five different positions, or with two albums, are left out and
-    listed. ``folder`` has ``{train,val,test}.<tier>.json``; a split may be missing.
+    added to the corpus's exceptions.
+
+    Args:
+        folder: Folder of ``{train,val,test}.<tier>.json``; the file of a split may be missing.
+        tier: ``story-in-sequence`` or ``description-in-sequence``.
+        text_field: Field of the text, ``text`` (tokenized) or ``original_text``.
     """
     published = VIST_STORIES if tier == STORIES else {}
     options: dict[str, object] = {"tier": tier, "text": text_field}
@@ -120,7 +125,11 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
 
 
 def read_vist_descriptions(folder: Path, *, text_field: str = "text") -> Corpus:
-    """Read the images with their descriptions in isolation; a split may be missing."""
+    """Read VIST's images with their descriptions in isolation as captions.
+
+    ``folder`` has ``{train,val,test}.description-in-isolation.json``; the file of a split may be
+    missing. ``text_field`` is ``text`` (tokenized) or ``original_text``.
+    """
     name = f"vist, {IN_ISOLATION}, {text_field}"
     corpus = Corpus(captions.TABLE, name, "official", {}, [])
     for split, path in _files(folder, IN_ISOLATION).items():
@@ -150,7 +159,7 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
 
 
 def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
-    """Return a field that is text, or an integer for the kind ``int``."""
+    """Return the field ``name``, which must be text, or an integer if ``kind`` is ``int``."""
     value = annotation.get(name)
     # True is an int in Python, but no position
     is_number = isinstance(value, int) and not isinstance(value, bool)

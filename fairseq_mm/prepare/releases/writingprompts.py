@@ -47,8 +47,8 @@ def read(args: argparse.Namespace) -> Corpus:
 def read_writingprompts(folder: Path, *, drop_unpaired: bool = False) -> Corpus:
     """Read WritingPrompts from the folder of the release's files; a split may be missing.
 
-    ``drop_unpaired`` leaves out the last lines of the longer file of a split, instead of refusing
-    files with different numbers of lines.
+    If the two files of a split have different numbers of lines, the last lines of the longer file
+    are left out with ``drop_unpaired``; otherwise UserError is raised.
     """
     splits: dict[str, Examples] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -101,12 +101,15 @@ def count_lines(path: Path) -> int:
 
 
 def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) -> list[str]:
-    """Return a line for each dictionary without the published size, with the usual cause.
+    """Return a message for each dictionary whose size differs from the published size.
+
+    The message names the probable cause of the difference.
 
     Args:
-        options: ``story_words``, ``source_threshold``, ``target_threshold`` of the preparation; a
-            threshold is None with a given dictionary.
-        num_types: File name -> number of types, including fairseq's four control symbols.
+        options: Options of the preparation, with ``story_words``, ``source_threshold`` and
+            ``target_threshold``; a threshold is None if the dictionary was read from a file.
+        num_types: File name of a dictionary -> number of types, including fairseq's four control
+            symbols.
     """
     lines = []
     for name, expected in WRITING_PROMPTS_TYPES.items():
