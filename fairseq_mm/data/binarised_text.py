@@ -1,7 +1,8 @@
 """Reading and checking ``dict.txt`` and ``<split>.bin/.idx`` as ``fairseq-preprocess`` writes them.
 
-fairseq maps the two files without checking them: a token outside the dictionary would crash the
-training in the embedding lookup, and a text that is cut short only when its last lines are read.
+fairseq maps ``.bin`` and ``.idx`` without checking them. A token outside the dictionary would crash
+the training in the embedding lookup, and a file that is cut short would crash it when the last
+lines are read.
 """
 
 import os
@@ -24,8 +25,8 @@ _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}
 
 
 def load_dictionary(path: str) -> Dictionary:
-    """Load and check a dictionary. Raise UserError if the file is missing, has no word, differs
-    from the file that ``prepare`` has written, or a line is not ``word count``."""
+    """Load and check a dictionary. Raise UserError if the file is missing, has no word, is not the
+    file that ``prepare`` has written, or has a line that is not a word and its count."""
     check_prepared_file(path)
     try:
         dictionary = Dictionary.load(path)
@@ -40,7 +41,7 @@ def load_dictionary(path: str) -> Dictionary:
 
 
 def build_dictionary(words: Iterable[str]) -> Dictionary:
-    """Build a dictionary of words in their order, after fairseq's special symbols."""
+    """Build a dictionary that has fairseq's special symbols, then ``words`` in their order."""
     dictionary = Dictionary()
     for word in words:
         # otherwise a word that equals a special symbol would get no index of its own
@@ -98,12 +99,16 @@ def load_text_pair(
 ) -> dict[str, Any]:
     """Load source and target of a split that ``fairseq-preprocess`` binarised as a pair.
 
-    ``base`` is the path of the split's files without extensions, ``languages`` are the extensions
-    of source and target. Raise UserError if files are missing or damaged, a line is empty, or the
-    line counts differ.
+    Args:
+        base: Path of the split's files without extensions, such as ``data/train``.
+        languages: Extensions of source and target, such as ``tran`` and ``desc``.
+        dictionaries: Dictionaries of source and target.
 
     Returns:
         Path without ``.bin`` and ``.idx`` -> its lines, the source first.
+
+    Raises:
+        UserError: If a file is missing or damaged, a line is empty, or the line counts differ.
     """
     texts = {}
     for language, dictionary in zip(languages, dictionaries):
@@ -116,7 +121,14 @@ def load_text_pair(
 
 def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
     """Compare binarised lines with the text from which they were made. Raise UserError that names
-    both files if the line counts or the words of a line differ."""
+    both files if the line counts or the words of a line differ.
+
+    Args:
+        text_path: Path of the text.
+        lines: The binarised lines, see :func:`load_binarised_text`.
+        base: Path of the binarised lines without ``.bin``, for messages.
+        dictionary: Dictionary of the binarised lines.
+    """
     unknown, end = dictionary.unk(), dictionary.eos()
     count, different = 0, []
     for count, line in read_lines(text_path):
@@ -133,8 +145,10 @@ def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionar
 
 
 def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
-    """Check that each line has a word; ``sizes`` has the tokens per line, ``</s>`` included. Raise
-    UserError if a line has no word."""
+    """Check that each line has a word. Raise UserError if a line has no word.
+
+    ``sizes`` has the number of tokens of each line, ``</s>`` included; ``path`` is for messages.
+    """
     empty = np.flatnonzero(sizes <= 1)  # </s> is the only token
     if len(empty):
         raise UserError(
@@ -144,8 +158,8 @@ def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
 
 
 def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
-    """Read the line sizes ``[lines]`` and the integer type from an index; None for fairseq's older
-    formats, which are not checked."""
+    """Read the line sizes ``[lines]`` and the integer type from ``<base>.idx``; return None for
+    fairseq's older formats, which are not checked."""
     size = os.path.getsize(f"{base}.idx")
     with open(f"{base}.idx", "rb") as file:
         magic = file.read(len(_MMAP_MAGIC))

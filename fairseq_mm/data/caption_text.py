@@ -2,16 +2,16 @@
 
 There are three tokenizers:
 
-- ``words`` (the default) splits text as people write it by simple rules. Letters and digits joined
-by hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``, ``n't`` and the
-like become words, as in the Penn Treebank; abbreviations such as ``u.s.`` keep their points.
+- ``words`` (the default) splits ordinary text by simple rules. Letters and digits joined by
+hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``, ``n't`` and other
+clitics become words, as in the Penn Treebank; abbreviations such as ``u.s.`` keep their points.
 - ``whitespace`` splits text at spaces, for text that is tokenized already.
 - ``m_rnn`` follows the released m-RNN code: it lower-cases, splits at runs of non-word characters,
 keeps these runs as tokens, and drops a final ``.``.
 
 By default, ``words`` and ``whitespace`` lower-case and drop punctuation. On Flickr8k's training
-captions both leave 2,536 words that occur at least five times; with the end of the sentence and the
-unknown word these are 2,538 types.
+captions, both lead to a dictionary of 2,538 types: 2,536 words that occur at least five times, the
+end of the sentence and the unknown word.
 """
 
 import re
@@ -32,7 +32,8 @@ _NON_WORD_RUN = re.compile(r"(\W+)")
 
 @lru_cache(maxsize=256)
 def _token_pattern(marks: str) -> "re.Pattern[str]":
-    """Compile the pattern of one word or punctuation mark in a sentence with combining marks."""
+    """Compile the pattern of one word or punctuation mark; ``marks`` are the sentence's combining
+    marks."""
     # \w does not match marks and joiners although they are parts of words (vowel signs of Indic
     # scripts); only the sentence's own marks are added, since Unicode has thousands
     letter = f"(?:[^\\W_]|[{re.escape(marks)}])" if marks else "[^\\W_]"
@@ -83,7 +84,7 @@ class CaptionTokenizer:
     """Tokenizer that splits a sentence into tokens, which are joined by spaces and binarised.
 
     Args:
-        name: One of ``TOKENIZERS``; ``m_rnn`` allows none of the other options.
+        name: One of ``TOKENIZERS``. With ``m_rnn``, both other options must be False.
         keep_case: Do not lower-case.
         keep_punctuation: Keep tokens without any letter or digit.
     """

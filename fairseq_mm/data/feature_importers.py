@@ -134,7 +134,7 @@ def import_features(
         The number of items.
 
     Raises:
-        UserError: That names the item if an item is not finite, has no rows or another dimension.
+        UserError: If an item is not finite, has no rows or another dimension; the message names it.
     """
     # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)

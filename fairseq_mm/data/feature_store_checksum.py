@@ -2,13 +2,13 @@
 
 libhdf5 trusts the metadata of a file: one damaged byte can crash the process or keep it busy for
 ever. Therefore the writer appends a trailer to the HDF5 file, which other programs do not see: the
-place of the rows, and a SHA-256 of all other bytes (metadata, offsets, ids). Checking it takes a
-few milliseconds, before libhdf5 reads anything. A program that changes a store through libhdf5 cuts
-the trailer off; the store is still read.
+position of the rows, and a SHA-256 of all other bytes (metadata, offsets, ids). The SHA-256 is
+checked before libhdf5 reads anything, which takes a few milliseconds. A program that changes a
+store through libhdf5 cuts the trailer off; the store can still be read.
 
 The attribute ``content_checksum`` covers each id together with its rows, so that exchanged ids or
-rows are found. ``fairseq-mm doctor``, ``store verify`` and every command that opens a store without
-a trailer compare it.
+rows are found. It is compared by ``fairseq-mm doctor``, by ``fairseq-mm store verify``, and by
+every command that opens a store without a trailer.
 """
 
 import hashlib
@@ -31,7 +31,8 @@ def check_metadata(path: str) -> bool:
     """Compare the metadata of a store with their checksum. Raise UserError if they differ.
 
     Returns:
-        False if the store has no checksum, as stores of earlier versions.
+        True if they agree; False if the store has no checksum of its metadata, such as stores of
+        earlier versions.
     """
     try:
         with open(path, "rb") as file:
@@ -54,8 +55,8 @@ def check_metadata(path: str) -> bool:
 
 
 def add_checksum(path: str) -> None:
-    """Append the checksum of its metadata to a store that is known to be undamaged. Raise UserError
-    if the rows lie in chunks, or the file cannot be written."""
+    """Append a checksum of the metadata to a store, which must be known to be undamaged. Raise
+    UserError if the rows lie in chunks, or the file cannot be written."""
     with h5py.File(path, "r", locking=False) as file:
         features = file["features"]
         first, length = features.id.get_offset(), features.nbytes
@@ -80,21 +81,29 @@ def add_checksum(path: str) -> None:
 
 
 def item_checksum(key: str, dim: int, dtype: str, rows: bytes) -> int:
-    """Return the term that one item adds to the sum of :func:`content_checksum`."""
+    """Return the term that one item adds to the sum of :func:`content_checksum`.
+
+    Args:
+        key: Id of the item, without key prefix.
+        dim: Feature dimension.
+        dtype: Name of the dtype, such as ``float16``.
+        rows: Bytes of the item's rows.
+    """
     digest = hashlib.sha256(f"{key}\0{dim}\0{dtype}\0".encode())
     digest.update(rows)
     return int.from_bytes(digest.digest(), "big")
 
 
 def checksum_text(total: int) -> str:
-    """Return the sum of all items' checksums as 64 hexadecimal digits."""
+    """Return ``total``, the sum of all items' checksums, modulo 2^256 as 64 hexadecimal digits."""
     return f"{total % (1 << 256):064x}"
 
 
 def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
-    """Return the hexadecimal checksum of the ids, dtype and rows of a store without key prefix.
+    """Return the hexadecimal checksum of a store's ids, dtype and rows.
 
-    The order of the items, the attributes and the layout of the file do not change it.
+    The order of the items, the attributes and the layout of the file do not change it. ``store`` is
+    a :class:`.FeatureStore` without key prefix; ``progress`` wraps the iteration over its ids.
     """
     # a sum, so that shards merged in any order have the checksum of one run
     return checksum_text(
@@ -106,7 +115,8 @@ def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[st
 
 
 def _digest(file: BinaryIO, first: int, last: int, end: int) -> bytes:
-    """Hash the bytes before ``first`` and the bytes from ``last`` to ``end``."""
+    """Hash the first ``end`` bytes of a file without the rows, which are the bytes ``first`` to
+    ``last``."""
     # the positions are hashed too: the same bytes around other rows must not match
     digest = hashlib.sha256(struct.pack("<QQQ", first, last, end))
     for start, stop in ((0, first), (last, end)):

@@ -1,7 +1,7 @@
-"""Lock for folders that only one process at a time may write to; it ends with the process.
+"""Lock for folders that only one process at a time may write to; the lock ends with the process.
 
-It is a POSIX lock on the file ``lock`` in the folder. A ``flock`` would be inherited by forked
-workers, which would hold it after the writing process was killed.
+It is a POSIX lock on the file ``lock`` in the folder. Forked workers would inherit a ``flock``, and
+would hold it after the writing process was killed.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ _held: set[tuple[int, str]] = set()
 
 @contextlib.contextmanager
 def locked_folder(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder; create the folder if it does not exist.
+    """Hold the lock of a folder in a ``with`` block; create the folder if it does not exist.
 
-    Raise UserError if another process, or this one, holds the lock, and OSError if the folder
-    cannot be created or locked.
+    Raise UserError if another process, or this process, holds the lock already, and OSError if the
+    folder cannot be created or locked.
     """
     owner = (os.getpid(), os.path.realpath(folder))
     refusal = f"{folder}: another process is writing to it."
@@ -56,7 +56,7 @@ def locked_folder(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder as :func:`locked_folder`; remove the file ``lock`` at the end."""
+    """Hold the lock of a folder like :func:`locked_folder`; remove the file ``lock`` at the end."""
     with locked_folder(folder):
         try:
             yield

@@ -2,8 +2,8 @@
 
 The k-th distinct unknown word of a transcript, counted from 0, is written ``<unk-k>`` in the
 transcript and in its summary. The dictionary contains a fixed number of such tokens. In generated
-text they are replaced by the words again. This is the extended vocabulary of an article in See et
-al., 2017, section 2.2.
+text, these tokens are replaced by the words again. See et al. (2017, section 2.2) use an extended
+vocabulary of each article to the same effect.
 """
 
 import re
@@ -21,10 +21,15 @@ def oov_token(number: int) -> str:
 def index_oov_words(
     words: Sequence[str], known: Collection[str], limit: int
 ) -> tuple[list[str], list[str]]:
-    """Number the unknown words of a transcript by their first occurrence.
+    """Replace the unknown words of a transcript by indexed OOV tokens.
 
-    Words that ``known``, the dictionary, does not contain become tokens; a word such as ``<unk-0>``
-    counts as unknown in any case. Unknown words after the first ``limit`` become ``<unk>``.
+    The unknown words are numbered in the order of their first occurrence.
+
+    Args:
+        words: Words of the transcript.
+        known: Words of the dictionary. A word such as ``<unk-0>`` counts as unknown even if the
+            dictionary contains it.
+        limit: Number of indexed OOV tokens; further unknown words become ``<unk>``.
 
     Returns:
         One token for each word, and the unknown words in the order of their numbers.
@@ -39,7 +44,12 @@ def index_oov_words(
 
 
 def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence[str]) -> list[str]:
-    """Number the unknown words of a summary as in ``oov_words`` of its transcript.
+    """Replace the unknown words of a summary by the indexed OOV tokens of its transcript.
+
+    Args:
+        words: Words of the summary.
+        known: Words of the dictionary.
+        oov_words: Unknown words of the transcript, in the order of their numbers.
 
     Returns:
         One token for each word; ``<unk>`` for unknown words that the transcript does not have.
@@ -51,9 +61,10 @@ def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence
 
 
 def restore_oov_words(text: str, oov_words: Sequence[str]) -> str:
-    """Replace the indexed OOV tokens of a text by the ``oov_words`` of its transcript.
+    """Replace the indexed OOV tokens of a text by ``oov_words``, the unknown words of its
+    transcript.
 
-    A number that the transcript does not have becomes ``<unk>``.
+    A token whose number is too high for ``oov_words`` becomes ``<unk>``.
     """
     words = text.split()
     for i, token in enumerate(words):

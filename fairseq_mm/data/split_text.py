@@ -1,4 +1,4 @@
-"""The text of a split for metrics and rankings, word by word, as before binarising.
+"""Reading of a split's words as they were before binarisation, for metrics and rankings.
 
 ``text/<split>.wp_source`` and ``text/<split>.wp_target`` hold prompts and their stories,
 ``text/<split>.txt`` visual stories, and ``<split>.stories.jsonl`` the album of each visual story.
@@ -30,7 +30,8 @@ class StorySplit(NamedTuple):
 
 
 class VisualStorySplit(NamedTuple):
-    """Words of each visual story of a split (separators included), its images and its album."""
+    """Visual stories of a split: words of each story (separators included), the keys of its images,
+    separated by tabs, and the id of its album."""
 
     stories: list[list[str]]
     visual_ids: list[str]
@@ -38,7 +39,10 @@ class VisualStorySplit(NamedTuple):
 
 
 def side_path(data: Folder, split: str, side: str) -> Path:
-    """Return the path of one side of a split's text, ``wp_source`` or ``wp_target``."""
+    """Return the path of a split's prompts (``side`` is ``wp_source``) or stories (``wp_target``).
+
+    ``data`` is a data folder, or the folder of a language model inside a data folder.
+    """
     folder = Path(data)
     # the folder of a language model has binarised text only; its words are in the folder around it
     if folder.name in LANGUAGE_MODELS and not (folder / "text").exists():
@@ -47,33 +51,33 @@ def side_path(data: Folder, split: str, side: str) -> Path:
 
 
 def story_text_path(data: Folder, split: str) -> Path:
-    """Return the path of a split's visual stories, which has one story per line."""
+    """Return the path of the file that has the visual stories of a split, one per line."""
     return Path(data) / "text" / f"{split}.txt"
 
 
 def read_side(data: Folder, split: str, side: str) -> list[list[str]]:
-    """Read the words of each line of :func:`side_path`. Raise UserError if the file cannot be read
-    or is empty."""
+    """Read the words of each prompt or story of a split, see :func:`side_path`. Raise UserError if
+    the file cannot be read or is empty."""
     return _read_words(side_path(data, split, side), "`fairseq-mm prepare prompts` writes it")
 
 
 def read_story_words(data: Folder, split: str) -> list[list[str]]:
-    """Read the words of each visual story, sentence separators included. Raise UserError if the
-    file cannot be read or is empty."""
+    """Read the words of each visual story of a split, sentence separators included. Raise UserError
+    if the file cannot be read or is empty."""
     what = "it holds the stories, one a line; `fairseq-mm prepare` writes it"
     return _read_words(story_text_path(data, split), what)
 
 
 def read_story_split(data: Folder, split: str) -> StorySplit:
-    """Read the prompts and stories of a split, which must have equally many lines."""
+    """Read the prompts and stories of a split. Raise UserError if their line counts differ."""
     sides = {str(side_path(data, split, x)): read_side(data, split, x) for x in (SOURCE, TARGET)}
     check_line_counts({path: len(words) for path, words in sides.items()})
     return StorySplit(*sides.values())
 
 
 def read_albums(data: Folder, split: str) -> list[str]:
-    """Read the album id of each story from ``<split>.stories.jsonl``. Raise UserError if the file
-    cannot be read, or a line names no album."""
+    """Read the album id of each visual story from ``<split>.stories.jsonl``. Raise UserError if the
+    file cannot be read, or a line names no album."""
     path = Path(data) / f"{split}.stories.jsonl"
     check_prepared_file(path)
     albums = []

@@ -1,6 +1,6 @@
-"""Files of generated or retrieved stories in JSONL, with ``id``, ``prompt`` and ``hypothesis``.
+"""Files of generated or retrieved stories: JSONL with ``id``, ``prompt`` and ``hypothesis``.
 
-``story`` is accepted in place of ``hypothesis``; further fields are ignored.
+The field ``story`` is accepted in place of ``hypothesis``; further fields are ignored.
 """
 
 from pathlib import Path
@@ -15,11 +15,11 @@ class Story(NamedTuple):
     """Line of a file of stories.
 
     Attributes:
-        id: Id as text.
+        id: Id of the story; a number in the file becomes text.
         prompt: Prompt; empty if the line has no prompt.
         story: Readable story, words separated by spaces; line breaks are ``<newline>``.
-        tokens: Tokens as the model generated them, in the form of training texts (default: the
-            words of ``story``).
+        tokens: Tokens that the model generated, in the same form as the text of its training; the
+            words of ``story`` if the line has no tokens.
     """
 
     id: str
@@ -30,7 +30,7 @@ class Story(NamedTuple):
 
 def read_stories(path: Union[str, Path]) -> list[Story]:
     """Read a file of stories. Raise UserError if the file cannot be read or has no story, or if a
-    line is not such an object, repeats an id or has an empty story."""
+    line is malformed, repeats an id or has an empty story."""
     stories: dict[str, Story] = {}
     for number, line in read_lines(path):
         if not line.strip():

@@ -4,15 +4,15 @@ WritingPrompts is tokenized in NLTK's manner (the rules of the Penn Treebank): `
 ``''`` for double quotes, ``ca n't``, ``it 's``, ``gon na``. Brackets and punctuation marks are
 words, also typographic quotes and apostrophes (so *doesn't* with a typographic apostrophe becomes
 three words). The full stop of a sentence is a word, the full stop of an abbreviation is not. Case
-is kept, and a line break is ``<newline>``. To a model of WritingPrompts, words in any other form
-are unknown.
+is kept, and a line break is ``<newline>``. Words that are tokenized in any other way are unknown to
+a model of WritingPrompts.
 
 :func:`tokenize_story_text` does not change text that is tokenized already. Detokenizing cannot
 restore the number of spaces, spaces around a dash, and ``can not`` (which becomes ``cannot``).
 
 A visual story of five images is one line of text: its sentences, joined by a separator. The number
-of separators before a word tells which sentence, hence which image, it belongs to, in training and
-at every step of a search; the last sentence ends with fairseq's ``</s>``.
+of separators before a word tells which sentence the word belongs to, hence which image, in training
+and at every step of beam search. The last sentence ends with fairseq's ``</s>``.
 """
 
 import re
@@ -64,7 +64,8 @@ _AFTER_APOSTROPHE = frozenset(["s", "t", "m", "d", "ll", "re", "ve"])
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Join the sentences of a visual story, words separated by spaces, to the story's line."""
+    """Join the sentences of a visual story to one line, with separators between them; the words of
+    a sentence are separated by spaces."""
     return f" {SEPARATOR} ".join(sentences)
 
 
@@ -81,7 +82,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 def tokenize_story_text(text: str) -> list[str]:
-    """Split text into words as in WritingPrompts; line breaks become ``<newline>``."""
+    """Split text into words in the way of WritingPrompts; line breaks become ``<newline>``."""
     text = f" {NEWLINE} ".join(line.strip() for line in text.strip().splitlines())
     words: list[str] = []
     for match in _WORD.finditer(text):
@@ -97,7 +98,8 @@ def tokenize_story_text(text: str) -> list[str]:
 
 
 def _split_word(word: str, text: str, end: int) -> list[str]:
-    """Split clitics, closing apostrophes and the full stop of a sentence off a word."""
+    """Split clitics, closing apostrophes and the full stop of a sentence off a word that ends at
+    ``text[end]``."""
     tail: list[str] = []
     if word[-1] == "." and word.strip(".") and _ends_sentence(word, text, end):
         word, tail = word[:-1], ["."]
@@ -146,8 +148,9 @@ def check_encodable(text: str, name: str) -> None:
 def detokenize_story(words: list[str]) -> str:
     """Join the words of a story or prompt to readable text.
 
-    The words may be tokens of the release, in which every mark is a word, or of copies in which
-    commas and full stops are attached to words.
+    The words may be tokens of the WritingPrompts release, in which every punctuation mark is a
+    word. They may also be from copies of the release in which commas and full stops are attached to
+    words.
     """
     pieces: list[str] = []
     previous = NEWLINE

@@ -1,11 +1,11 @@
 """Word vectors from files: word2vec's formats (text and binary), GloVe, fastText's ``.vec``.
 
-In the text formats, a line is a word and its numbers, separated by spaces; word2vec and fastText
-write a line with the number of words and the dimension before. In word2vec's binary format this
-line is followed by each word in UTF-8, a space, and its vector in little-endian float32. word2vec
-writes a line feed after each vector; some files, such as the released Google News vectors, have
-none. Only a part of the file and the wanted vectors are held in memory. Files that end with ``.gz``
-are decompressed while reading.
+In the text formats, a line is a word and its numbers, separated by spaces; files of word2vec and
+fastText begin with a header, a line with the number of words and the dimension. In word2vec's
+binary format, the header is followed by each word in UTF-8, a space, and its vector in
+little-endian float32. word2vec writes a line feed after each vector; some files, such as the
+released Google News vectors, have no line feeds. Only a part of the file and the wanted vectors are
+held in memory. Files whose names end with ``.gz`` are decompressed while reading.
 """
 
 import codecs
@@ -42,11 +42,11 @@ class WordVectors(NamedTuple):
 
 
 def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVectors:
-    """Read the vectors ``[dim]`` of given words.
+    """Read the vectors of ``words`` from a file.
 
     A word that the file does not have gets the vector of its lower-case form. If a word has several
-    lines, the first line counts. Raise UserError if the file cannot be read, has vectors of another
-    dimension, values that are no numbers, or not a single one of the words.
+    lines, the first line counts. Raise UserError if the file cannot be read, its vectors have
+    another dimension than ``dim``, a value is no number, or the file has none of the words.
     """
     vectors_by_word = _read_vectors(path, {word for w in words for word in (w, w.lower())}, dim)
     vectors = np.zeros((len(words), dim), dtype=np.float32)
@@ -63,7 +63,7 @@ def read_word_vectors(path: str, words: Sequence[str], *, dim: int) -> WordVecto
 
 
 def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray]:
-    """Return the wanted words that the file has, each with its vector ``[dim]``."""
+    """Return the words of ``wanted`` that the file has, each with its vector ``[dim]``."""
     # compared as bytes, so that only lines with a wanted word are decoded
     keys = {word.encode(): word for word in wanted}
     vectors: dict[str, np.ndarray] = {}
@@ -167,7 +167,7 @@ def _format_error(path: str, number: int) -> UserError:
 
 
 class _Header(NamedTuple):
-    """First line of word2vec's files; ``length`` has its bytes, line break included."""
+    """First line of word2vec's files; ``length`` is its number of bytes, line break included."""
 
     num_words: int
     dim: int
@@ -184,7 +184,8 @@ def _parse_header(line: bytes) -> Optional[_Header]:
 
 
 def _is_binary(start: bytes, header: _Header, path: str) -> bool:
-    """Check whether the vector after the first word is binary; ``start`` begins with the header."""
+    """Check whether the vector after the first word is binary; ``start`` has the first bytes of the
+    file."""
     vector = start[header.length :].partition(b" ")[2][: 4 * header.dim]
     # in a text file the numbers of the first line are ASCII, the next words may be of any script
     line = vector.partition(b"\n")[0]
@@ -200,7 +201,8 @@ def _is_binary(start: bytes, header: _Header, path: str) -> bool:
 def _read_binary_vectors(
     start: bytes, file: BinaryIO, header: _Header, keys: Mapping[bytes, str], path: str
 ) -> dict[str, np.ndarray]:
-    """Return the wanted words of a binary file, each with its vector ``[dim]`` float32."""
+    """Return the wanted words of a binary file, each with its float32 vector ``[dim]``; ``keys``
+    maps the bytes of each wanted word to the word."""
     _check_size(header, path)
     vectors: dict[str, np.ndarray] = {}
     for number, (key, values) in enumerate(_read_records(start, file, header, path), start=1):
@@ -218,7 +220,7 @@ def _read_binary_vectors(
 
 
 def _check_size(header: _Header, path: str) -> None:
-    """Check that the file can hold its vectors."""
+    """Check that a binary file is large enough for the vectors that its header declares."""
     if header.dim > _LARGEST_DIM:
         raise UserError(
             f"{path}: its first line says {header.dim} dimensions, but at most {_LARGEST_DIM} are "
@@ -238,7 +240,7 @@ def _check_size(header: _Header, path: str) -> None:
 def _read_records(
     start: bytes, file: BinaryIO, header: _Header, path: str
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each word and the bytes of its vector."""
+    """Yield each word of a binary file, and the bytes of its vector."""
     length = 4 * header.dim
     needed = _LONGEST_WORD + 2 + length  # with a line feed before the word and a space after it
     part, at = start, header.length
@@ -267,7 +269,7 @@ def _read_records(
 
 
 def _check_word(word: bytes, path: str, number: int) -> None:
-    """Refuse bytes that are no text, which a file of another layout has."""
+    """Refuse a word that is not UTF-8 text: the file has another layout than word2vec's."""
     try:
         word.decode()
     except UnicodeDecodeError as error:
