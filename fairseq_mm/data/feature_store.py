@@ -6,7 +6,7 @@ member         shape                 content
 ``features``   ``[total rows, D]``   float16 or float32: all items' rows, one after the other
 ``offsets``    ``[items + 1]``       int64: item i is rows ``offsets[i]:offsets[i + 1]``
 ``ids``        ``[items]``           UTF-8 strings: the keys
-attributes                           who made the features (``EXTRACTOR_ATTRIBUTES``), when
+attributes                           how features were made (``EXTRACTOR_ATTRIBUTES``), and when
 =============  ====================  =======================================================
 
 An item has at least one row: one for a pooled image, 49 for a 7x7 grid, one per video frame. Files
@@ -16,7 +16,7 @@ The writer adds two checksums, see :mod:`fairseq_mm.data.feature_store_checksum`
 contiguous and not compressed, as the writer stores them, an item is read directly from its place in
 the file; other layouts are read through h5py. The file is not memory-mapped: if another program
 truncated a mapped file, a read would end the process by SIGBUS. All members must lie in the file
-itself: links, virtual datasets and other files are not followed. Nothing is ever unpickled.
+itself: links, virtual datasets and datasets in other files are refused. Nothing is ever unpickled.
 """
 
 import difflib
@@ -62,8 +62,8 @@ class FeatureStore:
     spawned workers and pickled. Open files are never part of the pickle.
 
     If the attribute ``rows_finite`` says that the writer checked every row, ``read`` does not check
-    finiteness: checking takes one to two times as long as reading. Otherwise every ``read`` checks
-    its rows, until ``check_finite`` has checked the whole store once.
+    that rows are finite, since checking takes one to two times as long as reading. Otherwise every
+    ``read`` checks its rows, until ``check_finite`` has checked the whole store once.
 
     Args:
         path: Path of the HDF5 file.
@@ -73,11 +73,12 @@ class FeatureStore:
     Attributes:
         path: Path of the file, as the caller wrote it.
         ids: The keys, in the order of the file.
-        dim: D, the feature dimension.
+        dim: Feature dimension.
         dtype: float16 or float32, the dtype of the rows that ``read`` returns.
-        attributes: Who made the features and how.
-        rows_finite: True if every row was checked, when it was written or since.
-        has_checksum: True if the metadata match the checksum in the file.
+        attributes: Attributes of the file that say how, by what and when the features were made.
+        rows_finite: True if every row was checked, by the writer or by ``check_finite``.
+        has_checksum: True if the metadata match the checksum in the file; False if it has no
+            checksum.
         content_checksum: Checksum of ids and rows from the time of writing; empty in stores of
             earlier versions.
 
@@ -152,7 +153,8 @@ class FeatureStore:
             rows: ``[rows, D]``, a new array of the store's dtype.
 
         Raises:
-            UserError: If there is no such item, or a row is not finite (see the class).
+            UserError: If there is no such item, or its rows are checked and have a value that is
+                not finite.
         """
         i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
@@ -161,12 +163,12 @@ class FeatureStore:
         return rows
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file from which an item was made, or None if there is none.
+        """Return the record of the file from which an item was made; None if there is no record.
         Raise UserError if there is no such item, or the records are damaged."""
         return self._read_sources()[self._get_position(key)]
 
     def count_sources(self) -> int:
-        """Return the number of items whose file is recorded."""
+        """Return the number of items that have a record of the file from which they were made."""
         return self._read_sources().count()
 
     def _read_sources(self) -> SourceTable:
@@ -178,7 +180,8 @@ class FeatureStore:
         return self._sources
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Check every row, unless that has been done already; with ``reread`` check in any case.
+        """Check that all rows are finite, unless this is known already; with ``reread``, check in
+        any case.
 
         Raise UserError that names the first item with a NaN or an infinite value.
         """
@@ -196,7 +199,7 @@ class FeatureStore:
     def check_content(self, progress: Progress = iter) -> str:
         """Return the checksum of ids and rows; ``progress`` wraps the iteration over the ids.
 
-        Raise UserError if the store recorded another checksum when it was written.
+        Raise UserError if the checksum differs from the checksum that was saved with the store.
         """
         # opened anew without the prefix, which is no part of the file
         checksum = content_checksum(FeatureStore(self.path), progress)
@@ -242,7 +245,8 @@ class FeatureStore:
         return self._read_file(start, end)
 
     def _load_rows(self) -> np.ndarray:
-        """Return all rows ``[total rows, D]``, which stay in memory, also after a fork."""
+        """Return all rows ``[total rows, D]``, which then stay in memory; forked processes share
+        them."""
         if self._rows is None:
             rows = self._read_file(0, self._num_rows)
             self.close()  # it sets _rows to None
@@ -280,7 +284,8 @@ class FeatureStore:
         return rows
 
     def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
-        """Read what follows the first ``count`` bytes: the system reads at most 2 GiB at once."""
+        """Read the bytes of ``rows`` after the first ``count``, since the system reads at most 2
+        GiB at once."""
         assert self._descriptor is not None  # opened for the first piece
         rest = rows.data.cast("B")[count:]
         while count and rest:
@@ -315,11 +320,18 @@ class FeatureStore:
 
 
 class FeatureStores:
-    """Union of several feature stores, with the interface of one.
+    """Union of several feature stores, with the interface of one store.
 
-    ``read`` returns the dtype of the widest store. ``attributes`` has the attributes on which all
-    stores agree. Raise UserError if two stores have different dimensions, a common id or, without
-    ``ignore_extractors``, different extractors.
+    ``read`` returns rows in the widest dtype of the stores. ``attributes`` has the attributes on
+    which all stores agree.
+
+    Args:
+        stores: The stores.
+        ignore_extractors: Accept stores that were made by different extractors.
+
+    Raises:
+        UserError: If two stores have different dimensions, a common id or, without
+            ``ignore_extractors``, different extractors.
     """
 
     def __init__(self, stores: Sequence[FeatureStore], *, ignore_extractors: bool = False) -> None:
@@ -395,8 +407,9 @@ class FeatureStores:
 def open_features(
     paths: Sequence[Union[str, os.PathLike]], *, preload: bool = False
 ) -> FeatureStores:
-    """Open one or several feature stores as one. Raise UserError if a store cannot be read, or two
-    stores share an id or differ in dim or extractor."""
+    """Open one or several feature stores as one; :class:`FeatureStore` explains ``preload``. Raise
+    UserError if a store cannot be read, or two stores share an id or differ in dimension or
+    extractor."""
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
 
 
@@ -408,10 +421,10 @@ def open_folder_features(
     Args:
         folder: Data folder with ``features.h5`` or a list of stores.
         paths: Paths of stores to read instead, joined by the system's path separator.
-        preload: Read the features into memory.
+        preload: Keep all features in memory.
 
     Raises:
-        UserError: See :func:`open_features`; also if a feature is not finite, or another program
+        UserError: If :func:`open_features` raises it, a feature is not finite, or another program
             has changed the ids or rows of a store.
     """
     if paths:
@@ -433,8 +446,9 @@ def open_folder_features(
 def listed_stores(folder: str) -> list[tuple[str, str]]:
     """Return the stores of a data folder as pairs of path and key prefix.
 
-    This is ``features.h5`` if it exists, else the entries of ``features.json``, else nothing.
-    Raise UserError if ``features.json`` is not a list of stores.
+    The only store is ``features.h5`` if it exists. Otherwise the entries of ``features.json`` are
+    the stores; without this file, the list is empty. Raise UserError if ``features.json`` is not a
+    list of stores.
     """
     own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
@@ -456,7 +470,8 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
 
 
 def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -> dict[str, object]:
-    """Return the attributes on which all stores agree; refuse different extractors."""
+    """Return the attributes on which all stores agree; raise UserError if their extractors
+    differ."""
     first: dict[str, tuple[object, str]] = {}
     shared = dict(stores[0].attributes)
     for store in stores:
@@ -480,7 +495,10 @@ def is_finite(rows: np.ndarray) -> bool:
 
 
 def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -> str:
-    """Return one line about a key that is in no store, with the closest key that is in one."""
+    """Return a message of one line about a key that none of the stores has, with the closest id.
+
+    ``ids`` are the ids of all stores, ``paths`` the paths of the stores.
+    """
     where = " or ".join(paths)
     message = f"{where}: no features for {key!r} among {len(ids)} items."
     closest = _find_closest_id(str(key), ids)
@@ -501,5 +519,5 @@ def _find_closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
 
 
 def not_finite_message(path: str, key: str) -> str:
-    """Return one line about an item that no network can read."""
+    """Return a message of one line about an item with NaN or infinite values."""
     return f"{path}: the features of {key!r} have NaN or infinite values."

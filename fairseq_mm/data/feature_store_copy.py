@@ -32,14 +32,24 @@ def merge_stores(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of several stores to one store in the order of ``paths``; return the number.
+    """Write the items of several stores to one store, in the order of ``paths``.
 
     The stores must have equal dimensions and no common id. The new store has float32 if one of the
-    stores has. A finished store with the same content is not written again.
+    stores has float32. If ``out`` is a finished store with the same content, it is not written
+    again.
 
-    With ``ignore_extractors``, attributes that differ are not written to the new store. With
-    ``ignore_missing_parts``, only some of the parts that ``extract --shard`` made are merged.
-    ``progress`` wraps the iteration over the ids.
+    Args:
+        paths: Paths of the stores.
+        out: Path of the new store.
+        ignore_extractors: Merge stores of different extractors; attributes that differ are left
+            out.
+        ignore_missing_parts: Merge parts of a list, made by ``extract --shard``, even if others are
+            missing.
+        overwrite: Replace a store at ``out``.
+        progress: Function that wraps the iteration over the ids, such as ``tqdm``.
+
+    Returns:
+        The number of items.
 
     Raises:
         UserError: If the stores do not fit together, only some stores name their extractor, a part
@@ -67,12 +77,23 @@ def convert_store(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of a store, or the ids of ``select`` in this order, to another store.
+    """Write items of a store to another store.
 
-    Return the number of items. The default ``dtype`` is the store's. The ``pool`` ``mean`` averages
-    the rows of each item (in float32) to one row. ``progress`` wraps the iteration over the ids.
-    Raise UserError if an id of ``select`` is not in the store or occurs twice in ``select``, or a
-    value does not fit ``dtype``.
+    Args:
+        path: Path of the store.
+        out: Path of the new store.
+        dtype: ``float16`` or ``float32``; None for the dtype of the store.
+        select: Ids of the items to write, in this order; None for all items.
+        pool: ``mean`` averages the rows of each item (in float32) to one row; None keeps the rows.
+        overwrite: Replace a store at ``out``.
+        progress: Function that wraps the iteration over the ids, such as ``tqdm``.
+
+    Returns:
+        The number of items in the new store.
+
+    Raises:
+        UserError: If an id of ``select`` is not in the store or occurs twice in ``select``, or a
+            value does not fit ``dtype``.
     """
     source = FeatureStores([_open(path)])
     keys = source.ids if select is None else list(select)
@@ -94,7 +115,7 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
-    """Check whether ``store`` has the content that merging would write."""
+    """Check whether ``store`` has the content that merging the stores of ``source`` would write."""
     # these differ from run to run, or are dropped by merging
     run_attributes = ("created", "package_version", *SHARD_ATTRIBUTES)
     return (
@@ -112,7 +133,7 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check that no part of a list is missing, if ``extract --shard`` made parts."""
+    """Check that no part of a list is missing among stores that ``extract --shard`` made."""
     parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
     for store in stores:
         # earlier versions wrote the number of the part only into the file name

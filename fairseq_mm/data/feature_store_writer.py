@@ -13,11 +13,11 @@ under a temporary name, and moves this file into place. The folder holds
 ``lock``
     locked by the process that writes; the lock ends with the process;
 ``finished``
-    written just before the store is moved into place.
+    empty file, written just before the store is moved into place.
 
 A kill at any point leaves at most one incomplete item at the end of ``rows`` or ``journal``, which
-the next writer cuts off. The CRC finds rows that were lost in a power failure although their line
-in the journal was not.
+the next writer cuts off. After a power failure, rows may be lost although their line in the journal
+is not; the CRC shows it.
 """
 
 import array
@@ -53,24 +53,26 @@ MAX_ATTRIBUTE_BYTES = 60_000
 class FeatureStoreWriter:
     """Writer of one feature store, a context manager.
 
-    Leaving the context without ``finish`` keeps the partial folder, and the next writer for the
+    If the context is left without ``finish``, the partial folder stays, and the next writer for the
     same path continues it.
 
     Args:
         path: Path of the HDF5 file to write.
-        dim: D, the feature dimension.
+        dim: Feature dimension.
         dtype: float16 or float32.
-        attributes: Who made the features and how: strings, numbers or booleans. The version of the
-            package and the time of the start are added as ``package_version`` and ``created``.
-        overwrite: Replace a finished store at ``path`` as soon as the new one is finished.
-        resume: Continue a partial folder; otherwise its items are dropped.
+        attributes: Attributes that say who made the features and how: strings, numbers or booleans.
+            The version of the package and the time of the start are added as ``package_version``
+            and ``created``.
+        overwrite: Replace a finished store at ``path`` as soon as the new store is finished.
+        resume: Continue a partial folder; if False, its items are dropped.
 
     Attributes:
         done: Ids of the items in the partial folder.
 
     Raises:
-        UserError: If the store exists, another process is writing it, or the partial folder was
-            begun with other attributes, another dimension or dtype.
+        UserError: If the store exists and is not to be overwritten, another process is writing it,
+            or the partial folder was begun with other attributes, another dimension or another
+            dtype.
     """
 
     def __init__(
@@ -202,12 +204,13 @@ class FeatureStoreWriter:
         self._sources.append(source)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file from which an item of the partial folder was made."""
+        """Return the record of the file from which an item of the partial folder was made; None if
+        there is no record."""
         return self._sources[self._positions[key]]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
-        """Check that the partial folder belongs to the same work. Raise UserError if the partial
-        folder has an id that is not among ``keys``."""
+        """Check that the partial folder was begun for the items ``keys``. Raise UserError if it has
+        an id that is not among them."""
         others = self.done - set(keys)
         if others:
             raise UserError(
@@ -216,8 +219,8 @@ class FeatureStoreWriter:
             )
 
     def check_same(self, key: str, rows: np.ndarray) -> None:
-        """Check that an item of the partial folder has these rows. Raise UserError if its rows
-        differ: the work was begun with another input of the same ids."""
+        """Check that an item of the partial folder has the given rows. Raise UserError if its rows
+        differ, because the folder was begun with another input of the same ids."""
         stored = self._convert_rows(key, rows)
         i = self._positions[key]
         if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
@@ -232,11 +235,11 @@ class FeatureStoreWriter:
         Args:
             key: Id of the item, without tabs and line breaks.
             rows: ``[rows, D]`` or, for one row, ``[D]``; converted to the store's dtype.
-            source: Record of the file from which the rows were computed.
+            source: Record of the file from which the rows were computed; None to record nothing.
 
         Raises:
             UserError: If the store has the id already, ``rows`` has another dimension or no row, a
-                value is not finite (possibly only in float16), or the disk is full.
+                value is not finite, or becomes infinite in float16, or the disk is full.
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
@@ -262,7 +265,7 @@ class FeatureStoreWriter:
         self._add_item(key, content, checksum, source)
 
     def _convert_rows(self, key: str, rows: np.ndarray) -> np.ndarray:
-        """Return rows as the store saves them, ``[rows, D]``."""
+        """Return rows ``[rows, D]`` in the dtype of the store."""
         array = np.asarray(rows)
         array = array[None] if array.ndim == 1 else array
         if array.ndim != 2 or array.shape[1] != self.dim or not len(array):
@@ -285,8 +288,8 @@ class FeatureStoreWriter:
         )
 
     def finish(self) -> None:
-        """Write the store from the partial folder, move it into place and remove the folder. Raise
-        UserError if the disk is full."""
+        """Write the store from the partial folder, move the store into place, and remove the
+        folder. Raise UserError if the disk is full."""
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
         try:
@@ -333,14 +336,15 @@ class FeatureStoreWriter:
         add_checksum(path)
 
     def discard(self) -> None:
-        """Remove the appended items; after a failed write they stay for the next writer."""
+        """Remove the partial folder with all appended items. After a failed ``append``, which
+        closes the writer, the folder stays for the next writer."""
         if self._is_open:
             self._is_open = False
             _remove_partial(self.partial_path)
         self.close()
 
     def close(self) -> None:
-        """Release the partial folder, which stays if it has any item."""
+        """Release the lock of the partial folder; remove the folder if it has no item."""
         if self._is_open and not self.done:
             with contextlib.suppress(OSError):
                 _remove_partial(self.partial_path)
@@ -355,9 +359,10 @@ class FeatureStoreWriter:
 
 
 def remove_leftover(path: Union[str, os.PathLike]) -> None:
-    """Remove the partial folder of a writer that was killed after its store was finished.
+    """Remove the partial folder of a writer that was killed after it had finished its store.
 
-    Runs that find their store finished call this, since they start no writer.
+    A run that finds its store finished calls this function, since it starts no writer. ``path`` is
+    the path of the store.
     """
     folder = os.fspath(path) + ".partial"
     with contextlib.suppress(UserError, OSError):

@@ -1,7 +1,8 @@
-"""Reading of text files from users, within bounds and with one-line errors: lines, JSON, JSONL.
+"""Reading of text files from users (lines, JSON, JSONL), with limits and with errors of one line.
 
-The package reads all JSON through this module. The memory and stack that a file can take are
-bounded: bytes of a line and of a file that is read whole, levels of nesting, digits of an integer.
+The package reads all JSON through this module. To bound the memory and the stack that a file can
+take, there are limits for the bytes of a line, the bytes of a file that is read at once, the levels
+of nesting, and the digits of an integer.
 """
 
 import functools
@@ -33,8 +34,11 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def check_id(key: str, where: str, *, what: str = "an image") -> str:
-    """Return ``key`` if ``visual_ids`` and other lists of ids can hold it. Raise UserError if it is
-    empty, or has a tab, a zero byte, a line break, or space around it."""
+    """Return ``key`` if files such as ``<split>.visual_ids`` can hold it as an id. Raise UserError
+    if it is empty, or has a tab, a zero byte, a line break, or space around it.
+
+    ``where`` (``path:line``) and ``what`` (noun of the item) are for messages.
+    """
     # h5py cannot store a zero byte in a string; splitlines also knows \x0b, \x85 and U+2028
     if key != key.strip() or key.splitlines() != [key] or "\t" in key or "\0" in key:
         raise UserError(
@@ -48,7 +52,7 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
     """Return the checked ``id`` of a JSON line, or None if the line has no id.
 
     ``where`` (``path:line``) and ``what`` (noun of the item, such as "a video") are for messages.
-    Raise UserError if the id is no text, or see :func:`check_id`.
+    Raise UserError if the id is no text, or :func:`check_id` refuses it.
     """
     key = entry.get("id")
     if key is None:
@@ -70,8 +74,8 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield line numbers from 1 and lines without line breaks; drop a byte order mark.
 
-    ``what`` is a clause for the message on a missing file: "it names the image of each line".
-    Raise UserError if the file cannot be read, or a line is not in ``encoding`` or too long.
+    ``what`` is added to the message on a missing file: a clause such as "it names the image of each
+    line". Raise UserError if the file cannot be read, or a line is not in ``encoding`` or too long.
     """
     try:
         # not in text mode, which decodes ahead in blocks: an error would not belong to a line
@@ -92,8 +96,8 @@ def read_lines(
 
 
 def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
-    """Yield the lines, with their line breaks, of a file that may be endless or compressed. Raise
-    UserError if a line is longer than ``MAX_LINE_BYTES``."""
+    """Yield the lines, with their line breaks, of a file that may be endless or compressed;
+    ``path`` is for messages. Raise UserError if a line is longer than ``MAX_LINE_BYTES``."""
     number = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -106,8 +110,8 @@ def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
-    """Check that files, given with their numbers of lines, have equally many lines. Raise UserError
-    that names both files and counts if two counts differ."""
+    """Check that all files have equally many lines; ``named_counts`` maps their names to their
+    numbers of lines. Raise UserError that names both files and counts if two counts differ."""
     (first, expected), *others = named_counts.items()
     for name, count in others:
         if count != expected:
@@ -118,7 +122,7 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 
 def read_bytes(path: Any) -> bytes:
-    """Read a whole file. Raise UserError if it cannot be read, or has more than
+    """Read a whole file. Raise UserError if it cannot be read, or is larger than
     ``MAX_FILE_BYTES``."""
     try:
         with open(path, "rb") as file:
@@ -163,7 +167,8 @@ def read_json(path: Any) -> Any:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Decode UTF-8 text and drop its byte order mark. Raise UserError if the text is not UTF-8."""
+    """Decode UTF-8 text and drop its byte order mark; ``where`` is for messages. Raise UserError if
+    the text is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -179,10 +184,10 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def parse_json(text: str, where: str = "") -> Any:
-    """Parse JSON text within the bounds of this module.
+    """Parse JSON text within the limits of this module; ``where`` (``path:line``) is for messages.
 
-    Raise UserError if ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, has an integer of
-    more than ``MAX_DIGITS`` digits, or a lone surrogate.
+    Raise UserError if ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, or has an integer
+    of more than ``MAX_DIGITS`` digits or a lone surrogate.
     """
     where = where and f"{where}: "
     try:
@@ -208,7 +213,8 @@ def parse_json(text: str, where: str = "") -> Any:
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON object. Raise UserError as :func:`parse_json`, also for other JSON values."""
+    """Parse a JSON object; ``where`` (``path:line``) is for messages. Raise UserError if ``line``
+    is no JSON object, or :func:`parse_json` refuses it."""
     entry = parse_json(line, where)
     if not isinstance(entry, dict):
         raise UserError(f"{where}: must be a JSON object, but is {type(entry).__name__} instead.")

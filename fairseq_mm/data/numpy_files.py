@@ -48,8 +48,12 @@ def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memma
 
 
 def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) -> np.ndarray:
-    """Read one array of an ``.npz`` file; without ``name`` it must be the only one. Raise UserError
-    if there is no array of that name, it is damaged, or holds Python objects."""
+    """Read one array of an ``.npz`` file; if ``name`` is None, the file must have a single array.
+    Raise UserError if there is no array of that name, or the array is damaged or holds Python
+    objects.
+
+    ``path`` is the path of ``archive``, for messages.
+    """
     names = list(archive.files)
     if name is None and len(names) == 1:
         name = names[0]
@@ -64,7 +68,8 @@ def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) 
 
 
 def _check_member(archive: np.lib.npyio.NpzFile, name: str) -> None:
-    """Compare the size that an array's header declares with the file, before numpy allocates it."""
+    """Check that an archive is large enough for the array that a header declares, before numpy
+    allocates the array."""
     zip_file = archive.zip
     assert zip_file is not None  # only the caller closes the archive
     # numpy lists `x.npy` as `x`, but keeps the names of members without this suffix
@@ -98,9 +103,14 @@ def _describe_failure(path: Path, error: Exception) -> str:
 
 
 class StreamedArray:
-    """Array in an ``.npz`` file that is read item by item, since it cannot be mapped.
+    """Array in an ``.npz`` file that is read item by item, since it cannot be memory-mapped.
 
-    Raise UserError if the array is damaged, has fewer than two axes or holds Python objects.
+    Args:
+        path: Path of the ``.npz`` file.
+        name: Name of the array.
+
+    Raises:
+        UserError: If the array is damaged, has fewer than two axes or holds Python objects.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -129,8 +139,8 @@ class StreamedArray:
         self._next = 0
 
     def read(self, i: int) -> np.ndarray:
-        """Read item ``i``; cheap if ``i`` grows from call to call. Raise UserError if the archive
-        is damaged."""
+        """Read item ``i``, which is fast if ``i`` grows from call to call. Raise UserError if the
+        archive is damaged."""
         try:
             # seeking backward in a compressed stream decompresses it again from its beginning
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)

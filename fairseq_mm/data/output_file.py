@@ -14,10 +14,12 @@ from fairseq_mm.errors import UserError
 
 @contextlib.contextmanager
 def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Iterator[TextIO]:
-    """Open a UTF-8 text file that is moved into place at the end, and removed after an error.
+    """Open a UTF-8 text file that is moved to ``path`` when it is complete, and removed after an
+    error.
 
     A device or a pipe (``/dev/null``, ``/dev/stdout``) is written directly. A symbolic link stays,
-    and the file to which it points is replaced. Raise UserError if the file cannot be written.
+    and the file to which it points is replaced. ``errors`` says how characters that cannot be
+    encoded are handled, as in :func:`open`. Raise UserError if the file cannot be written.
     """
     path = os.fspath(path)
     try:
@@ -42,10 +44,10 @@ def output_file(path: Union[str, os.PathLike], *, errors: str = "strict") -> Ite
 
 @contextlib.contextmanager
 def partial_path(target: str) -> Iterator[str]:
-    """Yield a temporary path next to ``target`` for an incomplete file or folder; remove it at the
-    end.
+    """Yield a temporary path next to ``target`` for an incomplete file or folder; remove this file
+    or folder at the end.
 
-    First, remove temporary files that killed writers of ``target`` have left: if the writer ran on
+    First, remove temporary files of ``target`` that killed writers have left: if the writer ran on
     this machine and has ended, or if the file was not written for a day.
     """
     # the name of the machine: process ids are unique only there, and folders may be shared (NFS)
@@ -92,6 +94,7 @@ def _remove(path: str) -> None:
 
 
 def write_file(path: Union[str, os.PathLike], text: str) -> None:
-    """Write a file completely or not at all. Raise UserError if it cannot be written."""
+    """Write ``text`` to a file completely or not at all. Raise UserError if the file cannot be
+    written."""
     with output_file(path) as file:
         file.write(text)

@@ -1,15 +1,15 @@
 """Files of a split next to its binarised text, with one line per line of text or per item.
 
 ``<split>.visual_ids``
-    the keys of an example's images or its video, separated by tabs. Lines with the same keys are
-    one item: five captions of an image, several stories of an album.
+    the keys of an example's images or its video in the feature store, separated by tabs. Lines with
+    the same keys belong to one item, such as the captions of an image or the stories of an album.
 ``<split>.references.jsonl``
     ``{"id": line of visual_ids, "references": [sentences]}``, one line per item
 ``<split>.unknowns.jsonl``
-    the words for ``<unk-0>``, ``<unk-1>``, ... of a line, as a JSON list
+    the words that ``<unk-0>``, ``<unk-1>``, ... of a line stand for, as a JSON list
 ``missing_images.txt``
-    for all splits: ids of story images that are not available (gone, unreadable, or not in the
-    store). They have no features, and are padding in the batch. The file is optional.
+    one file for all splits, optional: ids of story images that are not available (gone, unreadable,
+    or not in the feature store). These images have no features, and become padding in the batch.
 """
 
 import os
@@ -42,8 +42,8 @@ def _check_split_file(path: Union[str, os.PathLike]) -> None:
 
 
 def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
-    """Read a file of visual ids, one line per example. Raise UserError if the file is missing, not
-    UTF-8, or has an empty line or key."""
+    """Read a file ``<split>.visual_ids``, which has one line per example. Raise UserError if the
+    file is missing, is not UTF-8, or has an empty line or key."""
     _check_split_file(path)
     lines = []
     for number, line in read_lines(path, what="it names the image of each line of text"):
@@ -64,8 +64,8 @@ def first_lines(visual_ids: list[str]) -> np.ndarray:
 
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
-    """Read the references of each item, in the order of the file. Raise UserError if the file is
-    missing, or a line has another format or repeats an id."""
+    """Read the references of a split: id of each item, in the order of the file -> its references.
+    Raise UserError if the file is missing, or a line has another format or repeats an id."""
     _check_split_file(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):
@@ -87,7 +87,7 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
 
 
 def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Optional[list[str]]:
-    """Read the caption of each line of a split as it was published, before it was split into words.
+    """Read the published caption of each line of a split, as it was before it was split into words.
 
     Return None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or an
     image has more or fewer references than lines. Raise UserError if a file is damaged, or missing
@@ -108,8 +108,8 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
 
 
 def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
-    """Read the words for the indexed OOV tokens of each line of a split. Raise UserError if the
-    file is missing, or a line is no JSON list of words."""
+    """Read, for each line of a split, the words that its indexed OOV tokens stand for. Raise
+    UserError if the file is missing, or a line is no JSON list of words."""
     refuse_device(path)
     check_prepared_file(path)
     oov_words = []
@@ -126,8 +126,8 @@ def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
 
 
 def read_missing_images(folder: Union[str, os.PathLike]) -> frozenset[str]:
-    """Read the ids of images without features; the file is optional. Raise UserError if the file
-    cannot be read, or has an empty line."""
+    """Read the ids of images without features from ``missing_images.txt``; without this file, there
+    are none. Raise UserError if the file cannot be read, or has an empty line."""
     path = Path(folder) / MISSING_IMAGES
     refuse_device(path)
     check_prepared_file(path)

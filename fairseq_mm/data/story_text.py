@@ -98,8 +98,8 @@ def tokenize_story_text(text: str) -> list[str]:
 
 
 def _split_word(word: str, text: str, end: int) -> list[str]:
-    """Split clitics, closing apostrophes and the full stop of a sentence off a word that ends at
-    ``text[end]``."""
+    """Split clitics, closing apostrophes and the full stop of a sentence off a word that ends
+    before ``text[end]``."""
     tail: list[str] = []
     if word[-1] == "." and word.strip(".") and _ends_sentence(word, text, end):
         word, tail = word[:-1], ["."]

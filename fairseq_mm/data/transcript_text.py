@@ -1,6 +1,8 @@
-"""Tokenization of transcripts and summaries before subwords: lower-casing, splitting, or none.
+"""Tokenization of transcripts and summaries before they are split into subwords.
 
-How2's text is lower-cased and split already; ``words`` prepares other text in the same way.
+The tokenizer ``lower`` lower-cases the text, ``words`` also splits it into words, and ``none`` does
+not change it. The text of How2's release is lower-cased and split into words already; ``words``
+prepares other text in the same way.
 """
 
 import os
@@ -31,7 +33,8 @@ def default_tokenizer(subwords: str) -> str:
 
 
 def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
-    """Return the tokenizer that ``prepare.json`` of a data folder names, or None."""
+    """Return the tokenizer that ``prepare.json`` of a data folder names; None if it names no
+    tokenizer."""
     # a folder of fairseq-preprocess has no such file
     try:
         name = read_json(os.path.join(folder, "prepare.json"))["options"]["tokenizer"]
@@ -41,5 +44,6 @@ def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
 
 
 def is_not_available(transcript: str) -> bool:
-    """Check whether a transcript is How2's note for a missing transcript."""
+    """Check whether a transcript is only the text that How2 has in place of a missing
+    transcript."""
     return " ".join(transcript.lower().split()).rstrip(" .") == NOT_AVAILABLE
