@@ -1,9 +1,10 @@
-"""Inner products of float32 vectors that are the same on every machine, to decide ranks and ties.
+"""Inner products of float32 vectors, equal on every machine, so that ranks and ties are too.
 
 A float32 matrix product sums in an order that depends on block sizes, on the processor and on the
 position of a vector, so that equal vectors may get scores that differ in the last digits. Ranking
-therefore uses it only as a sieve: pairs within its rounding error of a threshold are computed again
-in float64, always in the same order. Equal vectors then have equal scores everywhere.
+therefore compares float32 products with a threshold only if they differ by more than the rounding
+error. All other products are computed again in float64, always in the same order, so that equal
+vectors have equal scores.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,15 @@ _MANY = 50_000  # pairs: for so many, the search for equal vectors is worth its 
 
 
 def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
-    """Return vectors ``[n, K]`` of any floating-point type and device as contiguous float32 array.
+    """Return vectors ``[n, K]`` as a contiguous float32 array.
 
-    It is no copy if ``vectors`` is such an array already. ``what`` is the noun for a vector and
-    ``names`` are the vectors' names, for messages. Raise UserError if ``vectors`` is empty or not a
-    matrix, or a vector is not finite or has a norm above 1e18.
+    If ``vectors`` is such an array already, it is returned itself. Raise UserError if ``vectors``
+    is empty or not a matrix, or a vector is not finite or has a norm above 1e18.
+
+    Args:
+        vectors: Array or tensor of any floating-point type, on any device.
+        what: Noun for a vector, such as ``image``, for messages.
+        names: Names of the vectors, for messages; None to name them by number.
     """
     # a tensor goes through float(), since numpy has no bfloat16
     if hasattr(vectors, "detach"):
@@ -45,12 +50,18 @@ def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
 
 
 def name_vector(what: str, i: int, names: Optional[Sequence[str]]) -> str:
-    """Return the number of a vector, and its name if it is known, for messages."""
+    """Return a phrase for vector ``i``, such as ``image vector 3 (a.jpg)``, for messages.
+
+    ``what`` is the noun for a vector; without ``names``, the phrase has no name in brackets.
+    """
     return f"{what} vector {i}" + ("" if names is None else f" ({names[i]})")
 
 
 def check_same_dimension(dim: int, what: str, other_dim: int, other: str) -> None:
-    """Refuse two kinds of vectors that have different dimensions."""
+    """Raise UserError if two kinds of vectors have different dimensions.
+
+    ``what`` is the noun for vectors of dimension ``dim``, ``other`` for those of ``other_dim``.
+    """
     if dim != other_dim:
         raise UserError(
             f"{what} vectors have dimension {dim}, but {other} vectors have {other_dim}: both must "
@@ -65,10 +76,14 @@ def norm_bounds(rows: np.ndarray) -> np.ndarray:
 
 
 def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
-    """Return bounds ``[n]`` of the error of float32 inner products, in any order of summation.
+    """Return upper bounds of the error of float32 inner products, in any order of summation.
 
-    ``norms`` are the norms ``[n]`` of the vectors on one side, see :func:`norm_bounds`, ``largest``
-    is the largest norm on the other side, ``dim`` the dimension of the vectors.
+    Element i of the result ``[n]`` is for products of vector i with any vector of another set.
+
+    Args:
+        norms: ``[n]`` upper bounds of the vectors' norms, see :func:`norm_bounds`.
+        largest: Largest norm in the other set.
+        dim: Dimension of the vectors.
     """
     # K products and K - 1 sums round by at most 2**-24 each, relative to the product of the norms;
     # products near 0 lose up to the smallest normal number
@@ -77,11 +92,12 @@ def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
 
 
 def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return float32 bounds that decide a comparison with a threshold in spite of rounding.
+    """Return a lower and an upper float32 bound of each threshold, ``[n]`` each.
 
-    A product is below the threshold if its float32 value is below the first bound, and above the
-    threshold if its float32 value is above the second. Between the two only the exact product
-    decides. ``thresholds`` are ``[n]`` float64, ``error`` is a result of :func:`rounding_error`.
+    An exact product is below the threshold if its float32 value is below the lower bound, and above
+    the threshold if its float32 value is above the upper bound. Between the bounds, the exact
+    product must be computed. ``thresholds`` are ``[n]`` float64, ``error`` is the result of
+    :func:`rounding_error`.
     """
     # one float further, since the conversion to float32 may round towards the threshold
     low = np.nextafter((thresholds - error).astype(np.float32), np.float32(-np.inf))
@@ -90,7 +106,7 @@ def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray
 
 
 class ExactProducts:
-    """Inner products of chosen rows of float32 matrices ``[n, K]`` and ``[m, K]``, in float64."""
+    """Inner products, in float64, of rows of two float32 matrices ``[n, K]`` and ``[m, K]``."""
 
     def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
         self.first = first
@@ -98,7 +114,7 @@ class ExactProducts:
         self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
 
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Return the products ``[P]`` of rows ``i`` of the first and ``j`` of the second."""
+        """Return the products of rows ``i[p]`` of the first and ``j[p]`` of the second matrix."""
         if len(i) < _MANY:
             return self._multiply_pairs(i, j)
         # a collapsed model gives equal vectors by the thousand: compute equal pairs once

@@ -1,19 +1,21 @@
 """Computes log P(sentence | image) of many sentences and many images (Mao et al. 2015, section 5).
 
-The output layer dominates the cost: M x V multiplications for each word, sentence and image. The
-remaining cost is small or avoided for decoders with these methods:
+The output layer dominates the cost: M x V multiplications for each word, sentence and image (M:
+units of the multimodal layer, V: words of the vocabulary). The cost of the other layers is small
+for decoders with the methods and attributes of the m-RNN (B: batch, T: words, D: features of an
+image, H: recurrent units):
 
     image_terms(image [B, D]) -> (to_multimodal [B, M] or None, to_word [B, H] or None)
     language_terms(tokens [B, T], to_word, initial [B, H]) -> (terms [B, T, M], states [B, T, H])
     hidden_dim: H
     output_proj: the linear layer M -> V
     logits of the next word: output_proj(1.7159 tanh(2/3 (terms + to_multimodal)))   (eq. 3, 4)
-    encoder(features, padding_mask)["image"][0]: the [B, D] that image_terms takes
+    encoder(features, padding_mask)["image"][0]: the argument [B, D] of image_terms
 
-If the image has no ``to_word``, the recurrent part does not depend on the image. It is then
-computed once for each beginning of a sentence, and sentences with the same beginning share it
-(:class:`FactoredLikelihood`). All other encoders and decoders of fairseq use their own ``forward``
-(:class:`DecoderLikelihood`). Both hold only blocks of logits in memory.
+If ``to_word`` is None, the recurrent part does not depend on the image. It is then computed once
+for each beginning of a sentence, and sentences with the same beginning share it
+(:class:`FactoredLikelihood`). For all other models of fairseq, encoder and decoder are called as in
+training (:class:`DecoderLikelihood`). Both classes hold only blocks of logits in memory.
 """
 
 from collections.abc import Sequence
@@ -46,12 +48,14 @@ class PrefixTree:
         sentences: Token indices of each sentence; equal sentences share their leaf.
 
     Attributes:
-        parent: [nodes]; 0 for node 0.
+        parent: [nodes] parent of each node; 0 for node 0.
         token: [nodes] last token of each beginning; -1 for node 0.
-        level_starts: [depths + 1] first node of each depth, and the number of nodes.
+        level_starts: [depths + 1] first node of each depth; the last element is the number of
+            nodes.
         leaf: [sentences] node of each whole sentence.
-        inner: [I] nodes with children, ascending.
-        child_starts: [I + 1] first child of each inner node, and the number of nodes.
+        inner: [inner] nodes with children, ascending.
+        child_starts: [inner + 1] first child of each node in ``inner``; the last element is the
+            number of nodes.
         inner_of_parent: [nodes] index in ``inner`` of each node's parent.
     """
 
@@ -88,21 +92,24 @@ class PrefixTree:
 
 
 class FactoredLikelihood:
-    """Computes log P of sentences for images that enter only the multimodal layer.
+    """Function that computes log P(sentence | image) if images enter only the multimodal layer.
 
-    Two identities save passes over a block of beginnings and images: ``tanh(2/3 (a + b)) = 1 - 2 /
-    (1 + exp(4/3 a) exp(4/3 b))`` is a product and a reciprocal if the exponentials of both sides
-    are known, and ``sum_v exp(W_v m + c_v)`` is the product of ``exp(W m)`` with the vector
-    ``exp(c)``, without a maximum and a bias. If they leave the range of floating point, the block
-    is computed the usual way.
+    Two identities save passes over a block of pairs of a sentence's beginning and an image. With
+    the terms a of the words and b of the image, ``tanh(2/3 (a + b)) = 1 - 2 / (1 + exp(4/3 a)
+    exp(4/3 b))`` is a product and a reciprocal once ``exp(4/3 a)`` and ``exp(4/3 b)`` are known.
+    With weights W and biases c of the output layer, ``sum_v exp(W_v m + c_v)`` is the product of
+    ``exp(W m)`` with the vector ``exp(c)``. If a value leaves the range of floating point, the
+    block is computed with tanh and logsumexp.
 
     Args:
-        decoder: Decoder with the methods above, in evaluation mode and float32.
-        to_multimodal: [I, M] term of each image, or None if the decoder uses no image.
-        num_images: I.
+        decoder: Decoder with the methods in the docstring of this module, in evaluation mode and
+            float32.
+        to_multimodal: [I, M] term of each of I images for the M units of the multimodal layer;
+            None if the decoder uses no image.
+        num_images: Number I of images.
         start: Index of the token before the first word.
-        precision: Precision of the output products; everything else, and the logits of the
-            sentences' own words, are float32.
+        precision: ``float32`` or ``bfloat16`` for the products of the output layer. All other
+            values, and the logits of the words of the sentences, are float32.
         block_rows: Number of pairs of a beginning and an image whose logits are in memory at once.
     """
 
@@ -148,9 +155,9 @@ class FactoredLikelihood:
 
     @torch.no_grad()
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
-        """Return log P [S, I], float32, of sentences for all images.
+        """Return log P(sentence | image) of all pairs, [sentences, images] float32.
 
-        ``sentences`` are token indices with the end token, which is counted.
+        ``sentences`` are token indices with the end token, whose probability is included.
         """
         tree = PrefixTree(sentences)
         terms = self._language_terms(tree)  # [inner, M]
@@ -172,7 +179,7 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Return what the words add to the multimodal layer, [inner, M], depth by depth."""
+        """Compute the words' terms [inner, M] for the multimodal layer at each inner node."""
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
         states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)
@@ -195,8 +202,8 @@ class FactoredLikelihood:
     ) -> Tensor:
         """Compute log-probabilities [E, I'] of the E next words ``words`` for I' images.
 
-        ``terms`` are the terms [n, M] of n beginnings. The words of a beginning are adjacent:
-        ``starts`` [n + 1] has the index of the first word of each beginning, and E.
+        ``terms`` are the terms [n, M] of n beginnings. The next words of a beginning are adjacent:
+        ``starts`` [n + 1] has the index of the first one for each beginning, then E.
         """
         n, num_images = len(terms), images.stop - images.start
         rows = n * num_images
@@ -238,11 +245,16 @@ def _exps(terms: Tensor) -> Optional[Tensor]:
 
 
 class DecoderLikelihood:
-    """Computes log P of sentences with the ``forward`` of any model of fairseq, in evaluation mode.
+    """Function that computes log P(sentence | image) by the ``forward`` of any fairseq model.
 
-    ``read_images`` turns ``(start, end)`` into features [end - start, N, D] and their padding mask.
-    ``bfloat16`` runs the network under autocast; probabilities are float32. The logits of
-    ``block_rows`` words are in memory at once. For other arguments see :class:`FactoredLikelihood`.
+    Args:
+        model: Encoder-decoder model in evaluation mode.
+        read_images: Function ``(start, end)`` -> features [end - start, N, D] of these images (N
+            regions of D features) and their padding mask [end - start, N].
+        num_images: Number of images.
+        start: Index of the token before the first word.
+        precision: ``bfloat16`` runs the network under autocast; probabilities are float32.
+        block_rows: Number of words whose logits are in memory at once.
     """
 
     def __init__(
@@ -265,7 +277,7 @@ class DecoderLikelihood:
 
     @torch.no_grad()
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
-        """Return log P [S, I], see :meth:`FactoredLikelihood.__call__`."""
+        """Return log P(sentence | image) of all pairs, see :meth:`FactoredLikelihood.__call__`."""
         # equal sentences are scored once, so that their scores are equal to the last bit
         distinct = {tuple(int(word) for word in sentence): 0 for sentence in sentences}
         log_probs = torch.empty(len(distinct), self.num_images, device=self.device)
@@ -285,7 +297,7 @@ class DecoderLikelihood:
         return log_probs[torch.tensor(rows)]
 
     def _sentence(self, words: tuple[int, ...], encoder_out: Any, num_images: int) -> Tensor:
-        """Return log P [I'] of one sentence for the images that were encoded."""
+        """Return log P of one sentence for each image in ``encoder_out``, [num_images]."""
         shifted = torch.tensor([self.start, *words[:-1]], device=self.device)
         with self._autocast():
             logits, extra = self.model.decoder(
@@ -314,7 +326,8 @@ def build_likelihood(
     precision: str = "float32",
     block_rows: int = 1024,
 ) -> Likelihood:
-    """Return an object of the faster class that supports the model; see there for the arguments."""
+    """Return a :class:`FactoredLikelihood` if it supports the model, else a slower
+    :class:`DecoderLikelihood`; the arguments are the ones of :class:`DecoderLikelihood`."""
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
@@ -338,9 +351,10 @@ def build_likelihood(
 
 
 def log_marginal(log_probs: np.ndarray) -> np.ndarray:
-    """Compute log P(sentence), the mean of P(sentence | image) over sampled images (equation 7).
+    """Compute log P(sentence), where P(sentence) is the mean of P(sentence | image) over images.
 
-    ``log_probs`` are [S, N] for N images, the result is [S] float64.
+    This is the denominator of equation 7 in Mao et al. 2015. ``log_probs`` are log P(sentence |
+    image), [sentences, sampled images]; the result is [sentences] float64.
     """
     log_probs = np.asarray(log_probs, dtype=np.float64)
     # If all images have the same value, the result is exactly this value, so that a model that
@@ -350,7 +364,7 @@ def log_marginal(log_probs: np.ndarray) -> np.ndarray:
 
 
 def check_finite(log_probs: Tensor, what: str = "a sentence") -> None:
-    """Refuse log-probabilities of ``what`` that are not finite."""
+    """Raise UserError if a log-probability is not finite; ``what``: noun for a scored text."""
     if not bool(torch.isfinite(log_probs).all()):
         raise UserError(
             f"the checkpoint gives {what} a probability that is no number: its weights hold NaN or "

@@ -1,4 +1,4 @@
-"""The training prompts nearest to a prompt: the KNN baseline of Fan et al. 2018, section 5.1 (4).
+"""Search for the nearest training prompts: the KNN baseline of Fan et al. 2018, section 5.1 (4).
 
 A prompt is a TF-IDF vector of its words, and nearness is the cosine of two vectors. The paper's
 "TF-IDF vector using fasttext" leaves the weighting open. This file uses ``tf * (ln((1 + n) /
@@ -23,7 +23,12 @@ _TAG = re.compile(r"(?:\s*\[\s+\S+\s+\])+\s*")
 
 
 class NearPrompt(NamedTuple):
-    """Number of a training line, from 0, and the cosine (0 to 1) of the TF-IDF vectors."""
+    """Training prompt that is near to a query.
+
+    Attributes:
+        line: Number of the training prompt's line, from 0.
+        similarity: Cosine (0 to 1) of the TF-IDF vectors of training prompt and query.
+    """
 
     line: int
     similarity: float
@@ -32,7 +37,7 @@ class NearPrompt(NamedTuple):
 def prompt_words(prompt: str) -> list[str]:
     """Return the lower-cased white-space tokens of a prompt, without the tags that it begins with.
 
-    A tag is one token between separate brackets, ``[ WP ]``. A prompt of tags keeps them.
+    A tag is one token between separate brackets, ``[ WP ]``. A prompt of only tags keeps them.
     """
     tag = _TAG.match(prompt)
     rest = prompt[tag.end() :] if tag else prompt
@@ -40,9 +45,10 @@ def prompt_words(prompt: str) -> list[str]:
 
 
 class NearestPrompts:
-    """Index of training prompts that finds the lines with the highest cosine to a prompt.
+    """Index of training prompts that finds the nearest ones to a query.
 
-    Lines with equal cosines are ordered by their number. Raises ValueError if no prompt has a word.
+    ``prompts`` are the lines of the training prompts. Lines that are equally near are ordered by
+    their number. Raises ValueError if no prompt has a word.
     """
 
     def __init__(self, prompts: Sequence[str]) -> None:
@@ -81,11 +87,17 @@ class NearestPrompts:
         leave_out_same: bool = False,
         progress: Optional[Callable[[int], object]] = None,
     ) -> list[list[NearPrompt]]:
-        """Return the k nearest training lines of each prompt, nearest first.
+        """Return the k nearest training lines of each query, nearest first.
 
-        There are fewer if fewer lines have a word in common with the prompt. ``leave_out_same``
-        leaves out lines with the same words, for queries that are training prompts themselves.
-        ``progress`` is called with the number of queries after each step.
+        Lines without a word in common with the query are never returned, so that there may be fewer
+        than k.
+
+        Args:
+            prompts: The queries.
+            k: Number of lines to return for each query.
+            leave_out_same: Leave out lines with the same words as the query, for queries that are
+                training prompts themselves.
+            progress: Function that is called with 1 after each query.
         """
         results = []
         for prompt in prompts:
@@ -109,7 +121,7 @@ class NearestPrompts:
         return results
 
     def _compute_cosines(self, words: Sequence[str]) -> np.ndarray:
-        """Return the cosines ``[R]`` between the query's words and every row."""
+        """Return the cosines between the query's words and each distinct training prompt."""
         counts = Counter(word for word in words if word in self._number_by_word)
         if not counts:
             return np.zeros(len(self._lines))

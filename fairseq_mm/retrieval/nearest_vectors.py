@@ -1,7 +1,7 @@
-"""Exact search of the vectors nearest to a query, in memory or in a feature store.
+"""Exact search for the vectors nearest to a query, in memory or in a feature store.
 
 Nearness is the inner product of float32 vectors of length 1, exact to float64, see
-:mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors keep their order.
+:mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors keep the order of the store.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,16 +26,23 @@ _QUERIES = 256  # queries that are multiplied at once
 
 
 class NearVector(NamedTuple):
-    """Key of an item in the store, and its cosine (-1 to 1) to the query."""
+    """Item that is near to a query: its key in the store, and its cosine (-1 to 1) to the query."""
 
     id: str
     similarity: float
 
 
 def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
-    """Return vectors ``[n, K]`` scaled to length 1, as float32. Raise UserError if a vector is
-    zero, or is refused by :func:`~fairseq_mm.retrieval.exact_products.float32_rows`, which has the
-    same arguments."""
+    """Return vectors ``[n, K]`` scaled to length 1, as float32.
+
+    Raise UserError if ``vectors`` is empty or not a matrix, or a vector is zero, not finite or too
+    long.
+
+    Args:
+        vectors: Array or tensor of any floating-point type, on any device.
+        what: Noun for a vector, for messages.
+        names: Names of the vectors, for messages; None to name them by number.
+    """
     rows = float32_rows(vectors, what, names=names)
     # in float64, since squares of small float32 values would be lost
     norms = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
@@ -46,9 +53,9 @@ def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
 
 
 class VectorStore:
-    """Feature store with one vector an item, read as unit vectors in pieces.
+    """Feature store with one vector per item, whose vectors are read scaled to length 1.
 
-    Raises UserError if the store is empty or an item has several rows.
+    Raises UserError if the store is empty or an item has more than one vector.
     """
 
     def __init__(self, store: FeatureStore) -> None:
@@ -70,19 +77,19 @@ class VectorStore:
         return self.read(self.store.ids[items])
 
     def read(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the unit vectors ``[len(ids), K]`` of items. Raise UserError if the store
-        has no such item, or its vector is zero or not finite."""
+        """Return the vectors of items, scaled to length 1, ``[items, K]``. Raise UserError if an
+        item is not in the store, or its vector is zero or not finite."""
         rows = np.concatenate([self.store.read(key) for key in ids])
         return unit_vectors(rows, f"{self.store.path}:", names=ids)
 
     def search(
         self, queries: Any, k: int, *, exclude: Collection[str] = ()
     ) -> list[list[NearVector]]:
-        """Return the k nearest items of each query, best first; all if the store has fewer.
+        """Return the k nearest items of each query, nearest first; fewer if the store has fewer.
 
-        ``queries`` are ``[Q, K]`` and are scaled to length 1. Items in ``exclude``, such as the
-        query's own, are not returned. Raise UserError if the queries have another dimension, or a
-        vector is zero or not finite.
+        ``queries`` are vectors ``[queries, K]`` of any length above 0. Items whose key is in
+        ``exclude``, such as an item that is the query itself, are not returned. Raise UserError if
+        the queries have another dimension than the store, or a vector is zero or not finite.
         """
         rows = unit_vectors(queries, "query")
         check_same_dimension(rows.shape[1], "query", self.store.dim, f"{self.store.path}:")
@@ -99,11 +106,16 @@ class VectorStore:
 def nearest(
     queries: np.ndarray, candidates: Union[np.ndarray, VectorStore], k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k candidates with the largest inner products, one block of products at a time.
+    """Return, for each query, the k candidates with the largest inner products.
 
-    ``queries`` are ``[Q, K]`` and ``candidates`` ``[n, K]`` float32, n >= k; a store is read in
-    pieces. Returns rows ``[Q, k]`` of ``candidates``, best first, equal products in their order,
-    and their products ``[Q, k]``, float64.
+    Products are computed in blocks. Returns the indices ``[Q, k]`` of these candidates, the largest
+    product first and equal products in the order of the candidates, and the products ``[Q, k]``,
+    float64.
+
+    Args:
+        queries: ``[Q, K]`` float32 vectors.
+        candidates: ``[n, K]`` float32 vectors, n >= k, or a store, which is read in pieces.
+        k: Number of candidates to return.
     """
     places = np.empty((len(queries), k), dtype=np.int64)
     products = np.empty((len(queries), k))

@@ -2,9 +2,10 @@
 
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, the settings of the scores. Each
 further line is a pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``, in the order of
-the computation. Lines of the split are counted from 0; a prompt (or ``images``, an image sequence)
-has the number of its first line. The score of a pair does not depend on seed, draws and
-number of stories, so runs that differ only in these share the file.
+the computation. ``line`` is a line number in the split, from 0. A prompt (or image sequence, with
+the name ``images``) that occurs in several lines has the number of the first one. The score of a
+pair does not depend on the seed, the number of draws and the number of stories to rank, so runs
+that differ only in these options can share the file.
 """
 
 import json
@@ -21,13 +22,15 @@ Line = tuple[int, int]
 
 
 class PairScores:
-    """Log-likelihoods of pairs on disk; only one process may write to them.
+    """File of log-likelihoods of pairs of a story and a condition; for one writing process.
 
     The folder is created if it does not exist. Raises UserError if it cannot be written, or has
-    scores with other settings than ``identity`` (names and JSON values).
+    scores with other settings.
 
     Args:
-        condition: Name of the second part of a pair in the file, ``prompt`` or ``images``.
+        folder: Folder of the file.
+        identity: Settings that determine the scores: names and JSON values.
+        condition: Name of the condition in the file, ``prompt`` or ``images``.
 
     Attributes:
         path: Path of the file.
@@ -63,7 +66,7 @@ class PairScores:
             file.write("".join(lines))
 
     def _read(self, identity: dict[str, Any]) -> bool:
-        """Read the file; return False if its first line is incomplete."""
+        """Read the scores; return False if the file has no complete line."""
         content = self.path.read_bytes()
         # a line without its end was being written when the run was killed
         whole = content.rfind(b"\n") + 1

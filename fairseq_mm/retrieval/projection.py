@@ -12,11 +12,13 @@ from fairseq_mm.retrieval.exact_products import check_same_dimension, float32_ro
 
 @dataclass(frozen=True)
 class Projection:
-    """Projection onto C principal components, with the ``mean`` [K] of the vectors they come from.
+    """Projection of vectors of dimension K onto C principal components.
 
-    ``components`` are orthonormal directions [C, K] by decreasing variance; the entry of each with
-    the largest absolute value is positive. ``variance_shares`` [C] are shares of the whole
-    variance.
+    Args:
+        mean: [K] mean of the vectors from which the components were computed.
+        components: [C, K] orthonormal directions in the order of decreasing variance. The sign of a
+            direction is chosen so that its element with the largest absolute value is positive.
+        variance_shares: [C] share of the whole variance in each direction.
     """
 
     mean: np.ndarray
@@ -24,8 +26,8 @@ class Projection:
     variance_shares: np.ndarray
 
     def __call__(self, vectors: Any) -> np.ndarray:
-        """Return the coordinates ``[n, C]`` of any vectors ``[n, K]``. Raise UserError if the
-        vectors have another dimension or are not finite."""
+        """Return the coordinates ``[n, C]`` of vectors ``[n, K]``. Raise UserError if the vectors
+        have another dimension than K or are not finite."""
         rows = float32_rows(vectors, "projected")
         check_same_dimension(
             rows.shape[1], "projected", self.components.shape[1], "the projection's"
@@ -34,9 +36,11 @@ class Projection:
 
 
 def principal_components(vectors: Any, count: int = 2) -> Projection:
-    """Compute the ``count`` directions in which vectors ``[n, K]`` of words and images differ most.
-    Raise UserError if ``count`` is not below the number of vectors or is above their dimension, if
-    all vectors are equal, or if a vector is not finite."""
+    """Compute the first ``count`` principal components of vectors ``[n, K]``.
+
+    Raise UserError if ``count`` is n or more or is above K, if all vectors are equal, or if a
+    vector is not finite.
+    """
     rows = float32_rows(vectors, "projected").astype(np.float64)
     n, K = rows.shape
     if not 1 <= count <= min(n - 1, K):

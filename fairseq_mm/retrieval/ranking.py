@@ -1,9 +1,9 @@
 """Retrieval by likelihood: images for a sentence, sentences for an image.
 
-Mao et al. 2015, section 5. Images are ranked by P(s | I), sentences by P(s | I) / P(s)
-(equation 7), in section 9.2 among the sentences of the query's nearest images. Kiros et al. 2014b,
-as section 5 describes them, divide perplexities instead: of a sentence under the mean training
-image, by that under the query.
+Mao et al. 2015, section 5: images I are ranked by P(s | I) for a sentence s, sentences by
+P(s | I) / P(s) for an image (equation 7); in section 9.2 only sentences of the images nearest to
+the query are ranked. According to section 5, Kiros et al. 2014b rank sentences by a ratio of
+perplexities instead: perplexity under the mean training image over perplexity under the query.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ _BLOCK_PAIRS = 400_000
 
 
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
-    """Divide sentences into blocks of similar sentences, which share their beginnings.
+    """Divide sentences into blocks, so that sentences with the same first words are in one block.
 
-    Each sentence is scored with ``num_images`` images. Returns the indices of the sentences of each
-    block.
+    ``sentences`` are token indices. A block has fewer sentences the larger ``num_images`` is, the
+    number of images with which each sentence will be scored. Returns the indices of the sentences
+    of each block.
     """
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
     words = sum(len(sentence) for sentence in sentences) / len(sentences)
@@ -40,10 +41,17 @@ def fill_scores(
     *,
     on_block: Callable[[int], object],
 ) -> None:
-    """Compute the blocks that the file lacks, see :func:`sentence_blocks`, and finish the file.
+    """Compute the blocks of scores that a score file lacks, and finish the file.
 
-    ``likelihood`` is of ``num_images`` images to rank, followed by the images of the marginal, if
-    any. ``on_block`` receives the number of sentences of each block that is on disk.
+    Args:
+        file: Score file of ``sentences`` and the first ``num_images`` images of ``likelihood``.
+        likelihood: Function that computes log P(sentence | image) for the images to rank, followed
+            by the images over which P(sentence) is the mean, if any.
+        sentences: Token indices of each sentence.
+        blocks: Indices of the sentences of each block, see :func:`sentence_blocks`.
+        num_images: Number of images to rank.
+        on_block: Function that is called with the number of sentences of each block that has been
+            written.
     """
     for block, members in enumerate(blocks):
         if block in file.finished_blocks:
@@ -60,10 +68,12 @@ def fill_scores(
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
-    """Compute the shortlists [I, count] of section 9.2, by Euclidean distance of features [I, D].
+    """Return the indices [I, count] of the images nearest to each image, as in section 9.2 of Mao
+    et al. 2015.
 
-    The query itself comes first, and the earlier of two images at the same distance. Distances of
-    ``block`` queries are in memory at once.
+    Images are compared by the Euclidean distance of their features [I, D]. The image itself comes
+    first; of two images at the same distance, the earlier one comes first. Distances of ``block``
+    images to all others are in memory at once.
     """
     squares = (features**2).sum(1)
     nearest = []
@@ -78,9 +88,10 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
 
 
 def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRanks:
-    """Rank the images for each sentence by P(s | I).
+    """Rank the images for each sentence by P(sentence | image).
 
-    ``log_probs`` are [S, I], ``image_of_sentence`` [S] are the true images.
+    ``log_probs`` are log P(sentence | image), [sentences, images]; ``image_of_sentence``
+    [sentences] is the index of the image that each sentence describes.
     """
     return true_ranks(
         lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])
@@ -93,15 +104,17 @@ def rank_sentences(
     image_of_sentence: np.ndarray,
     shortlist: Optional[np.ndarray] = None,
 ) -> TrueRanks:
-    """Rank the sentences for each image by P(s | I) / P(s) (equation 7).
+    """Rank the sentences s for each image I by P(s | I) / P(s) (Mao et al. 2015, equation 7).
 
-    If both arguments are divided by the number of tokens, this ranks by the ratio of perplexities.
+    If log P(s | I) and log P(s) are divided by the number of tokens, sentences are ranked by a
+    ratio of perplexities.
 
     Args:
-        log_probs: [S, I].
+        log_probs: [S, I] log P(s | I) of S sentences and I images.
         log_marginals: [S] log P(s); zeros to rank by P(s | I).
-        image_of_sentence: [S] the image that each sentence describes.
-        shortlist: [I, count] images whose sentences are ranked for each image; None for all.
+        image_of_sentence: [S] index of the image that each sentence describes.
+        shortlist: [I, count] indices of the images whose sentences are ranked for each image; None
+            to rank all sentences.
     """
     num_images = log_probs.shape[1]
 

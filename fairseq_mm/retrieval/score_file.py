@@ -1,8 +1,9 @@
-"""Scores of all sentences and images on disk, written by blocks, so that a killed run continues.
+"""Scores of all sentences and images on disk, written in blocks, so that a killed run can continue.
 
-A finished folder has ``log_probs.npy`` [S, I] and ``log_marginals.npy`` [S]; until then, they end
-with ``.partial.npy``. ``scores.json`` has the settings of the scores, and ``scores.blocks`` the
-numbers of the finished blocks, one per line.
+A finished folder has ``log_probs.npy``, log P(sentence | image) [sentences, images], and
+``log_marginals.npy``, log P(sentence) [sentences]. In an unfinished folder both names end with
+``.partial.npy``. ``scores.json`` has the settings of the scores, and ``scores.blocks`` the numbers
+of the finished blocks, one per line.
 """
 
 import contextlib
@@ -21,10 +22,16 @@ ARRAYS = ("log_probs", "log_marginals")
 
 
 class ScoreFile:
-    """Score file of S sentences and I images that is being written, or is finished.
+    """Scores of sentences and images in a folder, unfinished or finished.
 
-    The folder is created if it does not exist. Raises UserError if it has incomplete files, or
-    scores with other settings than ``identity`` (names and JSON values).
+    The folder is created if it does not exist. Raises UserError if it has damaged files, or scores
+    with other settings.
+
+    Args:
+        folder: Path of the folder.
+        identity: Settings that determine the scores: names and JSON values.
+        num_sentences: Number of sentences.
+        num_images: Number of images.
 
     Attributes:
         finished_blocks: Numbers of the blocks in the file.
@@ -79,20 +86,24 @@ class ScoreFile:
 
     @property
     def log_probs(self) -> np.ndarray:
-        """Return [S, I] float32, mapped from disk."""
+        """Return log P(sentence | image), [sentences, images] float32, mapped from disk."""
         return self._arrays["log_probs"]
 
     @property
     def log_marginals(self) -> np.ndarray:
-        """Return [S] float64, mapped from disk."""
+        """Return log P(sentence), [sentences] float64, mapped from disk."""
         return self._arrays["log_marginals"]
 
     def write_block(
         self, block: int, sentences: np.ndarray, log_probs: np.ndarray, log_marginals: np.ndarray
     ) -> None:
-        """Write a block; from then on an interrupted run keeps it.
+        """Write the scores of a block of n sentences; from then on an interrupted run keeps them.
 
-        ``sentences`` are the rows [n] of the block, ``log_probs`` [n, I], ``log_marginals`` [n].
+        Args:
+            block: Number of the block.
+            sentences: [n] indices of the sentences.
+            log_probs: [n, images] log P(sentence | image).
+            log_marginals: [n] log P(sentence).
         """
         self.log_probs[sentences] = log_probs
         self.log_marginals[sentences] = log_marginals

@@ -13,20 +13,23 @@ from fairseq_mm.errors import UserError
 
 
 class SplitToRank:
-    """Sentences and images of a split, followed by a sample of training images.
+    """Sentences and images of a split to rank, and further images for the marginal probability.
+
+    An image is named by its line of visual_ids, which may be the keys of several images.
 
     Args:
         dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of
             the split.
-        max_images: Number of first images to use, with their sentences; None for all.
-        sampled: Further images, lines of visual_ids.
-        mean_image: [1, D] features of one more image, the last one, which is in no store.
+        max_images: Number of first images of the split to use, with their sentences; None for all.
+        sampled: Training images for the marginal probability, which follow the split's images.
+        mean_image: [1, D] features of one more image, which follows all others: the mean training
+            image. None for no such image.
 
     Attributes:
-        images: Line of visual_ids of each image, in order of first appearance.
-        lines: Line of each sentence in the split.
+        images: Images of the split, in order of first appearance.
+        lines: Line number of each sentence in the split.
         sentences: Token indices of each sentence, with the end token.
-        image_of_sentence: [S] index of each sentence's image.
+        image_of_sentence: [sentences] index in ``images`` of each sentence's image.
     """
 
     def __init__(
@@ -51,7 +54,10 @@ class SplitToRank:
         return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """Return features ``[N, D]`` of an image; sampled images and the mean image come last."""
+        """Return the features ``[N, D]`` of an image by its index: N regions, D features each.
+
+        The indices of the sampled images, and of the mean image, follow the split's images.
+        """
         count = len(self.images)
         if self.mean_image is not None and place == len(self) - 1:
             return self.mean_image
@@ -59,11 +65,14 @@ class SplitToRank:
         return np.concatenate([self.store.read(key) for key in image.split("\t")])
 
     def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return features [B, N, D] and their padding mask [B, N], True at padding."""
+        """Return the features [B, N, D] of images ``start`` to ``end`` - 1 and their padding mask.
+
+        B: images, N: largest number of regions. The mask [B, N] is True at padding.
+        """
         return pad_features([self.rows(place) for place in range(start, end)])
 
     def mean_features(self) -> np.ndarray:
-        """Return the mean ``[I, D]`` of the rows of each image, float32."""
+        """Return the mean over regions of each image of the split, ``[images, D]`` float32."""
         return np.stack(
             [self.rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
         )
@@ -83,7 +92,7 @@ class SplitToRank:
 
 
 def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
-    """Sample lines of ``train.visual_ids`` of a data folder, without repetition, in random order.
+    """Sample ``count`` different images of ``train.visual_ids`` in a data folder, in random order.
     Raise UserError if the training split has fewer images."""
     path = os.path.join(folder, "train.visual_ids")
     # each image once, although it has a line for each of its captions
@@ -97,7 +106,10 @@ def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
 
 
 def mean_training_image(folder: str, store: Any) -> np.ndarray:
-    """Return the mean ``[1, D]`` of a data folder's training images, each the mean of its rows."""
+    """Return the mean ``[1, D]`` of the features of a data folder's training images.
+
+    ``store`` is the feature store; an image with several regions counts with their mean.
+    """
     images = dict.fromkeys(read_visual_ids(os.path.join(folder, "train.visual_ids")))
     total = np.zeros(1)
     for image in images:

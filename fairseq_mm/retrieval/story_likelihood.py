@@ -1,4 +1,4 @@
-"""log P(story | prompt) or P(story | images), token by token, under a model or an ensemble.
+"""Computes log P(story | prompt) or log P(story | images) of each token, by a model or an ensemble.
 
     likelihood = StoryLikelihood(load_models(path))
     pairs = [(likelihood.encode_prompt(prompt), likelihood.encode_story(story)), ...]
@@ -6,8 +6,8 @@
         ...
 
 Stories of similar length share a batch, so that little padding is computed. An image sequence is
-encoded once, however many stories are scored with it. The pairs of a prompt share nothing, since
-the hidden states depend on the prompt from the first layer on.
+encoded once, however many stories are scored with it. A prompt is encoded anew for each of its
+stories.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,14 +30,16 @@ LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 class TextLikelihood:
-    """Base of classes that score texts; subclasses encode the condition of a text.
+    """Base of classes that score texts under a condition: a prompt or images.
+
+    Subclasses encode the condition. A pair is a condition and the token indices of a text.
 
     Args:
         models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
-        precision: ``bfloat16`` runs the networks under autocast; if the output layer is linear, a
-            token's own logit is float32, and so are all sums.
-        batch_tokens: Maximum number of story tokens in a batch, with padding; a pair is never
-            split.
+        precision: ``float32``, or ``bfloat16`` to run the networks under autocast; sums, and the
+            logits of the text's tokens if the output layer is linear, are float32 in any case.
+        batch_tokens: Maximum number of story tokens in a batch, with padding; a longer story is a
+            batch of its own.
         chunk_bytes: Maximum bytes of logits in memory.
     """
 
@@ -61,9 +63,10 @@ class TextLikelihood:
         self.chunk_bytes = chunk_bytes
 
     def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
-        """Return the token indices of a story with its end.
+        """Return the token indices of a story, followed by the end token.
 
-        A story of more than ``num_words`` words is cut and gets no end: it does not end there.
+        A story of more than ``num_words`` words is cut, and gets no end token, since it does not
+        end at the cut. With None, no story is cut.
         """
         tokens = [self.dictionary.index(word) for word in words]
         if num_words is not None and len(tokens) > num_words:
@@ -74,17 +77,23 @@ class TextLikelihood:
     def batches(
         self, pairs: Sequence[Pair], *, log_probs_of: Optional[LogProbs] = None
     ) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Score pairs, batch by batch; ``log_probs_of`` replaces the mean probability of models.
+        """Score the texts of pairs, batch by batch.
 
-        Yields the indices of some pairs, each pair once in all, and log P [tokens] of each pair's
-        tokens, float32 on the CPU. Raise UserError if a probability is not finite.
+        Yields for each batch the indices of its pairs, and for each of these pairs log P [tokens]
+        of the text's tokens, float32 on the CPU. Every pair is in exactly one batch. Raise
+        UserError if a probability is not finite.
+
+        Args:
+            pairs: Conditions with the token indices of a text.
+            log_probs_of: Function from each model's hidden states [N, E] and the tokens [N] to
+                log P [N] of the tokens; by default the mean probability of the models.
         """
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yield the indices of a batch's pairs, and the output of each model's encoder."""
+        """Yield for each batch the indices of its pairs, and the output of each model's encoder."""
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
@@ -94,7 +103,7 @@ class TextLikelihood:
     def _split_batches(
         self, pairs: Sequence[Pair], numbers: Iterable[int], key: Callable[[int], Any]
     ) -> Iterator[list[int]]:
-        """Yield the numbers of pairs in batches, in descending order of ``key``."""
+        """Divide the pairs ``numbers`` into batches, in descending order of ``key(number)``."""
         batch: list[int] = []
         width = 0
         # the longest first: a batch that does not fit into memory fails at once, not after hours
@@ -143,7 +152,11 @@ class TextLikelihood:
 
 
 class StoryLikelihood(TextLikelihood):
-    """Scores stories given prompts (token indices), and texts under language models (None)."""
+    """Scorer of stories under prompts, or of texts under language models.
+
+    The condition of a pair is the token indices of a prompt, or None for a language model. For the
+    arguments see :class:`TextLikelihood`.
+    """
 
     def __init__(self, models: Any, **options: Any) -> None:
         super().__init__(models, **options)
@@ -159,7 +172,7 @@ class StoryLikelihood(TextLikelihood):
 
     @property
     def max_story_words(self) -> int:
-        """Return for how many words, without the end token, all models have positions."""
+        """Return the maximum number of words, without the end token, that all models accept."""
         return self._max_positions(-1) - 1
 
     @property
@@ -172,8 +185,8 @@ class StoryLikelihood(TextLikelihood):
         return min(n[side] if isinstance(n, (tuple, list)) else n for n in limits)
 
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
-        """Return the token indices of a prompt with its end; None for language models. Raise
-        UserError if the models have too few positions."""
+        """Return the token indices of a prompt, followed by the end token; None if the models are
+        language models. Raise UserError if the models have too few positions for the prompt."""
         if self.source_dictionary is None:
             return None
         if len(words) > self.max_prompt_words:
@@ -204,7 +217,13 @@ class StoryLikelihood(TextLikelihood):
 
 
 class SequenceImages:
-    """Features of image sequences, ``rows_per_image`` regions each; missing images are padding."""
+    """Features of image sequences.
+
+    Args:
+        features: Feature stores of the images.
+        missing: Keys of images without features, which are padding.
+        rows_per_image: Number of regions of every other image.
+    """
 
     def __init__(
         self, features: FeatureStores, missing: frozenset[str], rows_per_image: int
@@ -214,8 +233,9 @@ class SequenceImages:
         self.rows_per_image = rows_per_image
 
     def check(self, sequences: Sequence[str]) -> None:
-        """Check that all images have features or are known to be missing. Raise UserError if an
-        image is unknown, or has another number of rows."""
+        """Check the images of ``sequences``, lines of visual_ids. Raise UserError if an image is
+        neither in the stores nor in ``missing``, or has another number of regions than
+        ``rows_per_image``."""
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
             if image in self.missing:
                 continue
@@ -229,8 +249,8 @@ class SequenceImages:
     def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Read the features of image sequences: B lines of visual_ids with N images each.
 
-        Returns features [B, N R, D] and their padding mask [B, N R]. As in training, missing images
-        are zero and masked (True).
+        Returns features [B, N R, D] and their padding mask [B, N R] for R regions per image and
+        D features per region. The features of missing images are zero, and their mask is True.
         """
         B, R = len(sequences), self.rows_per_image
         N = len(sequences[0].split("\t"))
@@ -248,9 +268,14 @@ class SequenceImages:
 
 
 class VisualStoryLikelihood(TextLikelihood):
-    """Scores stories given image sequences (lines of visual_ids).
+    """Scorer of stories under image sequences.
 
-    ``sequences_at_once`` encodings of sequences are in memory. The base has the other options.
+    The condition of a pair is a line of visual_ids. For ``options`` see :class:`TextLikelihood`.
+
+    Args:
+        models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
+        images: Features of the image sequences.
+        sequences_at_once: Number of image sequences whose encodings are in memory at once.
     """
 
     def __init__(

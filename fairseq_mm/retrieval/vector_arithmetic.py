@@ -18,10 +18,14 @@ _NOTHING = 1e-5
 
 
 class Retrieved(NamedTuple):
-    """Key of an item, its cosine to the query after arithmetic, and its rank by it, from 1.
+    """Item that is near to the query after arithmetic.
 
-    ``distance_to_mean`` is the Euclidean distance to the mean of the N nearest items; None if the
-    items are not sorted by it.
+    Attributes:
+        id: Key of the item in the store.
+        score: Cosine of the item and the query.
+        distance_to_mean: Euclidean distance to the mean of the nearest items; None if the items are
+            not sorted by this distance.
+        rank: Rank of the item by ``score``, from 1.
     """
 
     id: str
@@ -33,11 +37,15 @@ class Retrieved(NamedTuple):
 def shifted_vector(
     query: Any, minus: Optional[Any] = None, plus: Optional[Any] = None
 ) -> np.ndarray:
-    """Return the query of equation 15, ``q - sum(w_n) + sum(w_p)`` of unit vectors, as unit vector.
+    """Subtract vectors of words from a query, and add others (Kiros et al. 2014, equation 15).
 
-    ``query`` is the vector ``[K]`` of an image, or of anything else in the space, ``minus`` and
-    ``plus`` are vectors ``[n, K]`` of words. The result is float32. Raise UserError if dimensions
-    differ, a vector is zero or not finite, or the vectors cancel out.
+    All vectors are scaled to length 1 first, and so is the result, ``[K]`` float32. Raise UserError
+    if dimensions differ, a vector is zero or not finite, or the vectors cancel out.
+
+    Args:
+        query: ``[K]`` vector of an image, or of any other item in the same space.
+        minus: ``[n, K]`` vectors of words to subtract; None for no words.
+        plus: ``[n, K]`` vectors of words to add; None for no words.
     """
     unit_query = unit_vectors(query[None], "query")
     total = unit_query[0].astype(np.float64)
@@ -69,13 +77,22 @@ def retrieve_shifted(
     resort: int = 0,
     exclude: Collection[str] = (),
 ) -> list[Retrieved]:
-    """Return the ``top`` items nearest to a query after arithmetic, with outliers last.
+    """Return the items that are nearest to a query after arithmetic with words.
 
-    "Occasionally [...] a poor result would be obtained within the top-4 among good results": the N
-    nearest items are therefore sorted by their distance to their mean. N is ``resort``; if it is
-    below ``top``, items are sorted by similarity. For the vectors see :func:`shifted_vector`. Items
-    in ``exclude``, such as the query's own, are not returned. Raise UserError if
-    :func:`shifted_vector` refuses the vectors or the store has another dimension.
+    Kiros et al. 2014, section 3.2: "Occasionally [...] a poor result would be obtained within the
+    top-4 among good results". Nearest items can therefore be sorted by their distance to their
+    mean, so that outliers come last. Raise UserError if a vector is zero or not finite, the vectors
+    cancel out, or the store has another dimension.
+
+    Args:
+        store: Store to search.
+        query: ``[K]`` vector of an image, or of any other item in the same space.
+        minus: ``[n, K]`` vectors of words to subtract; None for no words.
+        plus: ``[n, K]`` vectors of words to add; None for no words.
+        top: Number of items to return.
+        resort: Number of nearest items that are sorted by the distance to their mean, of which
+            the first ``top`` are returned. If it is below ``top``, the items are sorted by cosine.
+        exclude: Keys of items that are not returned, such as an item that is the query itself.
     """
     shifted = shifted_vector(query, minus, plus)
     (items,) = store.search(shifted[None], max(top, resort), exclude=exclude)

@@ -1,9 +1,10 @@
 """Ranks of images and sentences by the inner products of their vectors, without a matrix of pairs.
 
-They are computed in both directions at once (Kiros et al. 2014, tables 1 and 2). The score of a
-pair is the inner product of the two float32 vectors, exact to float64, see
-:mod:`fairseq_mm.retrieval.exact_products`. Ties count as errors: a wrong candidate that scores as
-much as the true one is placed before it. Ranks are therefore the same on every machine.
+Images are ranked for each sentence and sentences for each image, in one pass (Kiros et al. 2014,
+tables 1 and 2). The score of a pair is the inner product of the two float32 vectors, exact to
+float64, see :mod:`fairseq_mm.retrieval.exact_products`, so that ranks are the same on every
+machine. Ties count as errors: a wrong candidate that scores as much as the true one is placed
+before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,12 @@ _COMPARED_ROWS = 64
 
 @dataclass(frozen=True)
 class VectorRanks:
-    """Rank ``[N]`` of each sentence's image, and rank ``[I]`` of each image's best sentence."""
+    """Ranks, from 1, of the true candidates in both directions of retrieval.
+
+    Args:
+        image_ranks: ``[sentences]`` rank, among all images, of the image that a sentence describes.
+        sentence_ranks: ``[images]`` best rank, among all sentences, of an image's own sentences.
+    """
 
     image_ranks: np.ndarray
     sentence_ranks: np.ndarray
@@ -51,14 +57,19 @@ class VectorRanks:
 
 @dataclass(frozen=True)
 class RetrievalSummary:
-    """Summary of both directions: images for a sentence ("search"), and sentences for an image."""
+    """Summaries of both directions of retrieval.
+
+    Args:
+        image_retrieval: Summary of the search for the image of each sentence.
+        sentence_retrieval: Summary of the search for the sentences of each image.
+    """
 
     image_retrieval: RankSummary
     sentence_retrieval: RankSummary
 
     @property
     def rsum(self) -> float:
-        """Return the sum of R@K over K and both directions, at most 600 for three K."""
+        """Return the sum of R@K over both directions and all K; at most 600 for three K."""
         both = (self.image_retrieval, self.sentence_retrieval)
         return sum(value for summary in both for value in summary.recall_at.values())
 
@@ -70,7 +81,9 @@ def rank_vectors(
     *,
     image_names: Optional[Sequence[str]] = None,
 ) -> VectorRanks:
-    """Rank images and sentences in both directions, with any number of sentences an image.
+    """Rank images for each sentence and sentences for each image.
+
+    An image can have any number of sentences.
 
     Raise UserError if the dimensions differ, a vector is not finite, an image has no sentence, or a
     sentence names an image that does not exist.
@@ -133,7 +146,7 @@ def _score_blocks(
 
 
 def _find_true(values: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return image and sentence of each True value of a block."""
+    """Return the indices of image and sentence of each True value of a block of scores."""
     # faster than np.nonzero in two dimensions
     i, j = np.divmod(np.flatnonzero(values), values.shape[1])
     return i + rows.start, j + columns.start
@@ -149,9 +162,9 @@ def rank_folds(
 ) -> list[VectorRanks]:
     """Rank within each of several equal parts of the images, as in the 5 x 1k protocol of COCO.
 
-    Each of the ``folds`` parts has consecutive images and their sentences; for the other arguments
-    see :func:`rank_vectors`. Raise UserError if the images cannot be divided equally, or
-    :func:`rank_vectors` refuses them.
+    ``folds`` is the number of parts, which consist of consecutive images and their sentences; for
+    the other arguments see :func:`rank_vectors`. Raise UserError if the number of images is not a
+    multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences, true_image = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
@@ -168,7 +181,10 @@ def rank_folds(
 
 
 def mean_summary(summaries: Sequence[RetrievalSummary]) -> RetrievalSummary:
-    """Return the mean of every figure over folds, of the median rank too."""
+    """Return the mean of every figure, the median rank included, over the summaries of folds.
+
+    The number of queries is their sum.
+    """
     return RetrievalSummary(
         image_retrieval=_mean([summary.image_retrieval for summary in summaries]),
         sentence_retrieval=_mean([summary.sentence_retrieval for summary in summaries]),

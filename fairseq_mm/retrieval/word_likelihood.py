@@ -1,15 +1,16 @@
 """Computes log P of given tokens from a decoder's hidden states, with few logits in memory.
 
 The output layer gives [tokens, vocabulary] logits, but the probability of a given token needs only
-its own logit and a sum. Only a slice of rows is in memory, and the sum is computed in blocks of
-columns that fit in the cache.
+its own logit and a sum. The logits of only some tokens are in memory at once, and the sum is
+computed in blocks of the vocabulary that fit in the cache.
 
 A temperature T divides the logits, of each model of an ensemble, as in generation. With top-k
 sampling, every token outside the k most probable has probability 0, so a real text has probability
-0 at any temperature. Therefore only tokens among the k most probable are scored, by their
-probability among these k; at the best temperature of this likelihood, sampling is as peaked as the
-text. For one model, the set of scored tokens does not depend on T. For an ensemble it does, so an
-ensemble has no such temperature. Unknown words are no candidates, as in generation.
+0 at any temperature. Therefore only those tokens of the text are scored that are among the k most
+probable, by their probability among these k; at the temperature with the highest score, sampled
+tokens are on average as probable as the tokens of the text. For one model, the set of scored tokens
+does not depend on T. For an ensemble it does, so this score is not computed for ensembles. Unknown
+words are no candidates, as in generation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,12 @@ _PIECE_BYTES = 2**20
 
 
 class Tempered(NamedTuple):
-    """Values [N, G] of log softmax(b l)[target] at inverse temperatures b, float64.
+    """Log-probabilities of N target tokens at G inverse temperatures b = 1 / T, with derivatives.
 
-    ``slopes`` and ``curvatures`` are the first and second derivatives by b.
+    Attributes:
+        log_probs: [N, G] log softmax(b logits)[target], float64.
+        slopes: [N, G] first derivatives of ``log_probs`` by b.
+        curvatures: [N, G] second derivatives of ``log_probs`` by b.
     """
 
     log_probs: Tensor
@@ -37,15 +41,15 @@ class Tempered(NamedTuple):
 def word_log_probs(
     decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
-    """Compute log P [N] of given words, float32.
+    """Compute log P of given words from the decoder's hidden states, [N] float32.
 
     Args:
-        decoder: Decoder with ``output_layer``. If that is the linear layer ``output_proj``, a
-            word's own logit is computed in float32 also under autocast.
-        features: [N, E] hidden states.
-        target: [N] words.
-        chunk_bytes: Maximum bytes of float32 logits in memory; at least one row is computed at a
-            time.
+        decoder: Decoder with ``output_layer``. If its output layer is a linear layer
+            ``output_proj``, the logits of the given words are float32 even under autocast.
+        features: [N, E] hidden states, one for each word.
+        target: [N] indices of the words.
+        chunk_bytes: Maximum bytes of float32 logits in memory; the logits of at least one word are
+            computed at a time.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
@@ -65,7 +69,11 @@ def word_log_probs(
 def logit_chunks(
     decoder: Any, features: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield rows of the features and their logits [rows, V], which the caller may overwrite."""
+    """Yield slices of the hidden states ``features`` [N, E] and their logits [rows, vocabulary].
+
+    The caller may overwrite the logits. A slice has as many rows as have ``chunk_bytes`` of float32
+    logits, and at least one.
+    """
     if not len(features):
         return
     # two rows: models have short cuts for the one word of a step of generation
@@ -87,8 +95,14 @@ def _pieces(logits: Tensor) -> Sequence[Tensor]:
 def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Tensor) -> Tempered:
     """Compute log-probabilities of targets at several temperatures, with derivatives.
 
-    ``logits`` are [N, V], ``target`` [N], b = ``inverse_temperatures`` [G]. With p = softmax(b l),
-    the results [N, G] are log p[target], l[target] - E_p[l], and -Var_p[l].
+    With logits l, inverse temperatures b and p = softmax(b l), the results [N, G] are
+    log p[target], its first derivative l[target] - E_p[l] by b, and its second derivative
+    -Var_p[l].
+
+    Args:
+        logits: [N, V] for N tokens and V words of the vocabulary.
+        target: [N] index of each token.
+        inverse_temperatures: [G].
     """
     # subtracted before the exponential, which would overflow at low temperatures
     largest = logits.amax(1, keepdim=True).float()
@@ -110,7 +124,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 
 
 def mixture(members: Sequence[Tempered]) -> Tempered:
-    """Average the members' probabilities, with derivatives."""
+    """Average the probabilities of an ensemble's members, and compute the derivatives."""
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
     slopes = torch.stack([member.slopes for member in members])
@@ -121,18 +135,23 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
 
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """Return the logarithm of the mean probability over the first dimension, as for ensembles."""
+    """Return the logarithm of the mean probability over the models, the first dimension."""
     return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
 
 
 def top_candidates(
     logits: Tensor, target: Tensor, k: int, excluded: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Find the rows whose target is among the k most probable words.
+    """Select the tokens that are among the k most probable words.
 
-    ``logits`` are [N, V] and are overwritten at the ``excluded`` words, which are never candidates;
-    ``target`` is [N]. Returns logits [M, k] of the rows whose target is among the k, and the index
-    [M] of the target.
+    Returns, for the M tokens that are, the logits [M, k] of the k words, and the index [M] of the
+    token among these words.
+
+    Args:
+        logits: [N, V] for N tokens and V words of the vocabulary; overwritten at ``excluded``.
+        target: [N] index of each token.
+        k: Number of words.
+        excluded: Indices of words that do not count among the k.
     """
     logits[:, list(excluded)] = float("-inf")
     values, words = logits.topk(min(k, logits.size(1) - len(excluded)), dim=1)
@@ -142,19 +161,24 @@ def top_candidates(
 
 
 class TemperatureSums:
-    """Sums of token log-probabilities at several temperatures, in one pass.
+    """Sums of token log-probabilities at several temperatures, in one pass over the tokens.
 
-    An object is the ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
+    An instance is an argument ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
 
     Args:
-        temperatures: Temperatures in ascending order, with 1.
-        top_k: The k of the second sums; only for one model.
+        models: Models of the ensemble.
+        dictionary: fairseq dictionary of the texts.
+        temperatures: G temperatures in ascending order, among them 1.
+        top_k: Number k of the most probable words for ``top_sums``, which are computed only for a
+            single model; None for no such sums.
         chunk_bytes: Maximum bytes of logits in memory.
 
     Attributes:
-        sums: [3, G] over all tokens so far: log-probability, slope and curvature by 1 / T.
-        top_sums: The same for tokens among the ``top_k``.
-        top_words: Number of tokens among the ``top_k``.
+        sums: [3, G] sums, over all tokens so far, of the log-probability and of its first and
+            second derivative by 1 / temperature.
+        top_sums: [3, G] such sums over the tokens that are among the k most probable words, with
+            the probabilities among these k words.
+        top_words: Number of tokens in ``top_sums``.
     """
 
     def __init__(
@@ -180,7 +204,10 @@ class TemperatureSums:
         self.top_words = 0
 
     def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        """Return log-probabilities [N] at temperature 1, and add to the sums."""
+        """Return log P [N] of the tokens ``target`` [N] at temperature 1, and add to the sums.
+
+        ``features`` are the hidden states [N, E] of each model.
+        """
         log_probs = []
         for parts in zip(
             *(
