@@ -3,11 +3,11 @@
 There are three tokenizers:
 
 - ``words`` (the default) splits ordinary text by simple rules. Letters and digits joined by
-hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``, ``n't`` and other
-clitics become words, as in the Penn Treebank; abbreviations such as ``u.s.`` keep their points.
+  hyphens, apostrophes, and points or commas inside numbers stay together; ``'s``, ``n't`` and other
+  clitics become words, as in the Penn Treebank; abbreviations such as ``u.s.`` keep their points.
 - ``whitespace`` splits text at spaces, for text that is tokenized already.
 - ``m_rnn`` follows the released m-RNN code: it lower-cases, splits at runs of non-word characters,
-keeps these runs as tokens, and drops a final ``.``.
+  keeps these runs as tokens, and drops a final ``.``.
 
 By default, ``words`` and ``whitespace`` lower-case and drop punctuation. On Flickr8k's training
 captions, both lead to a dictionary of 2,538 types: 2,536 words that occur at least five times, the

@@ -3,13 +3,13 @@
 ``open_source`` recognises these sources by name and content:
 
 - a folder with one ``.npy`` or ``.npz`` file per item. The key of an item is the part of the file
-name that ``*`` matches in a pattern; for the pattern ``*.npy`` it is the name without its suffix;
+  name that ``*`` matches in a pattern; for the pattern ``*.npy`` it is the name without its suffix;
 - one ``.npz`` file: an array per item under the item's key, or the members ``features`` and
-``ids``;
+  ``ids``;
 - one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one per line;
 - VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``. Each image has either one row or five
-equal rows, one per caption; the number of captions tells which is the case. Only rows that equal
-the first row of the image are dropped.
+  equal rows, one per caption; the number of captions tells which is the case. Only rows that equal
+  the first row of the image are dropped.
 
 D is the feature dimension. An item is one vector ``[D]``, R vectors ``[R, D]``, or a grid of
 vectors ``[height, width, D]``, which is read row by row (channels last). Arrays are mapped or read

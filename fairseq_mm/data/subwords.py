@@ -5,7 +5,7 @@ checkpoint contains the kind and the files, so that it does not depend on the fo
 
 - ``none``: the words of the text, split at spaces;
 - ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of
-``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
+  ``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
 - ``sentencepiece``: the pieces of ``sentencepiece.model``, as with ``--bpe sentencepiece``.
 
 With ``indexed_oov`` (only for ``none``), a data folder writes words outside the dictionary as

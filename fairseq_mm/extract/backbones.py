@@ -108,7 +108,7 @@ class Backbone(NamedTuple):
         weights: SHA-256 of the weights file, ``torchvision:NAME``, ``open_clip:NAME`` or
             ``none:SEED``.
         layer: Name of the layer.
-        grid: Whether the network returns one row per position.
+        grid: True if the network returns one row per position.
         preprocessing: Preprocessing that the weights were trained with.
     """
 
@@ -121,13 +121,14 @@ class Backbone(NamedTuple):
 
 
 class LayerRows(nn.Module):
-    """Feature vectors of one layer of a network.
+    """Network that returns the feature vectors of one layer.
 
     Args:
         layers: Module that maps ``[B, 3, height, width]`` to a dictionary whose entry ``"layer"``
             is ``[B, D]``, a map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
         grid: Return one row per position instead of the mean over positions.
-        has_class_token: The first token represents the image, the others its patches.
+        has_class_token: True if the first token represents the image, and the other tokens its
+            patches. The class token then takes the place of the mean.
     """
 
     def __init__(self, layers: nn.Module, *, grid: bool, has_class_token: bool = False) -> None:
@@ -178,8 +179,8 @@ def _list_models(module: ModuleType) -> list[str]:
 
 
 def get_weights_entry(model: str, name: str) -> Any:
-    """Return torchvision's description of the weights ``name`` (``DEFAULT``, ``IMAGENET1K_V1``).
-    Raise UserError if the model has no such weights."""
+    """Return torchvision's description of the weights ``name`` of a model, such as ``DEFAULT`` or
+    ``IMAGENET1K_V1``. Raise UserError if the model has no such weights."""
     # by the annotation: not all versions of torchvision have get_model_weights
     functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
     hint = inspect.signature(functions[model]).parameters["weights"].annotation
@@ -193,7 +194,8 @@ def get_weights_entry(model: str, name: str) -> Any:
 
 
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Return the arguments of the transform that the weights were trained with."""
+    """Return the arguments of the transform (torchvision's preprocessing) that the weights were
+    trained with."""
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
     # a file does not record its transform: the transform of the model's first weights is assumed
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
@@ -203,7 +205,8 @@ def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
 
 
 def default_preprocessing(model: str, weights: str) -> Preprocessing:
-    """Return the preprocessing of torchvision's weights, or of the first weights for a file."""
+    """Return the preprocessing that torchvision's weights need. ``weights`` is their name; for a
+    file, the first published weights of the model decide."""
     keywords = _get_transform(model, weights)
     # torchvision writes a side of a square as a number or as a list of one number
     (resize_size, *_), (size, *_) = (
@@ -221,7 +224,8 @@ def default_preprocessing(model: str, weights: str) -> Preprocessing:
 
 
 def default_clip_preprocessing(model: str, weights: Optional[str]) -> ClipPreprocessing:
-    """Return the preprocessing of the published network, or of torchvision's weights."""
+    """Return the preprocessing that the weights of a network for clips need, published by Hara et
+    al. or torchvision. For a file of a torchvision network, the first published weights decide."""
     if model == RESNEXT:
         return ClipPreprocessing(resize_size=112, size=112, **normalization("activitynet"))
     keywords = _get_transform(model, weights)
@@ -304,7 +308,8 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 def _load_weights(
     network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
 ) -> str:
-    """Load the tensors named ``needed``, and return the text that identifies them in a store."""
+    """Load the tensors named ``needed``, and return the text that identifies the weights in a
+    feature store."""
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
     if _is_file(weights):
@@ -316,8 +321,8 @@ def _load_weights(
 
 
 def default_layer(model: str, grid: bool) -> str:
-    """Return the layer that the table at the head of this file has for a model. Raise UserError if
-    the table does not know the model."""
+    """Return the layer of a model that ``DEFAULT_LAYERS`` names. Raise UserError if it does not
+    name the model."""
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):
             return layers[1] if grid else layers[0]
@@ -330,7 +335,7 @@ def _is_file(weights: str) -> bool:
 
 
 def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
-    """Return the network up to ``layer``, without all modules that the layer does not need."""
+    """Return the network up to ``layer``, without the modules that the layer does not need."""
     with warnings.catch_warnings():
         # torchvision warns that nodes differ between training and evaluation
         warnings.simplefilter("ignore")
@@ -379,9 +384,10 @@ def _can_fold(conv: Optional[nn.Module], norm: nn.Module) -> bool:
 
 
 def download_weights(entry: Any) -> dict[str, Tensor]:
-    """Download torchvision's weights once, into the folder of ``torch.hub``, and read them safely.
+    """Download weights of torchvision once, into the folder of ``torch.hub``, and read them safely.
 
-    Raise UserError if they cannot be downloaded, or the file has other objects than tensors.
+    ``entry`` is a result of :func:`get_weights_entry`. Raise UserError if the weights cannot be
+    downloaded, or the file has other objects than tensors.
     """
     # not entry.get_state_dict, which may unpickle any objects
     folder = os.path.join(torch.hub.get_dir(), "checkpoints")

@@ -1,8 +1,8 @@
 """Preprocessing of videos: decoded frames become resized, normalised clips.
 
-All options are saved in one JSON object of the feature store, so that a summarizer's videos are
-preprocessed later as in training. This module runs in the decoding processes, which do not import
-torch.
+All options are saved in one JSON object of the feature store. When a trained summarizer reads a new
+video, the video is preprocessed with the saved options. This module runs in the decoding processes,
+which do not import torch.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ MIN_FPS, MAX_FPS = 0.01, 1000
 
 @dataclasses.dataclass(frozen=True)
 class ClipPreprocessing(Preprocessing):
-    """Options of the preprocessing of videos.
+    """Options of the preprocessing of videos, in addition to the options for images.
 
     Args:
         resize_width: Width for ``squash`` if it differs from the height ``resize_size``; 0 for a
             square.
         antialias: Resize as Pillow does. False interpolates the nearest four pixels, as torchvision
-            does with tensors; its video models were trained this way.
+            does with tensors; torchvision's video models were trained this way.
         frames: Number of frames in a clip.
         stride: Number of frames between the starts of two clips. If it equals ``frames``, clips
             neither overlap nor skip frames.
@@ -71,9 +71,9 @@ class ClipPreprocessing(Preprocessing):
         return self.frames, self.resize_size, self.resize_width or self.resize_size, 3
 
     def clips(self, frames: Iterable[Image.Image]) -> Iterator[np.ndarray]:
-        """Cut frames in mode RGB into clips ``[frames, height, width, 3]`` uint8.
+        """Cut frames in mode RGB into preprocessed clips ``[frames, height, width, 3]`` uint8.
 
-        Frames after the last whole clip are dropped. A video that is shorter than one clip is
+        Frames after the last whole clip are dropped. If a video is shorter than one clip, it is
         repeated from its beginning until the clip is full (loop padding in Hara's code). One clip
         is in memory at a time.
         """
@@ -126,11 +126,14 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Replace options of a preprocessing by the user's choices, see :class:`ClipPreprocessing`.
+    """Replace options of a preprocessing by the user's choices; None keeps an option.
+
+    :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
+    ``sizes`` may have ``resize``, ``resize_size``, ``size`` and ``crop``.
 
     If only ``size`` is given, the size before the crop changes in proportion. If only ``frames`` is
-    given, ``stride`` becomes equal to it. Any ``interpolation`` but bilinear uses antialiasing.
-    ``normalize`` is one of ``NORMALIZATIONS``.
+    given, ``stride`` becomes equal to it. Any ``interpolation`` except ``bilinear`` uses
+    antialiasing.
     """
     # 0 is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
@@ -174,7 +177,8 @@ def _choose_sizes(
 
 
 def describes_clips(preprocessing: object) -> bool:
-    """Return whether a store's attribute ``preprocessing`` describes clips of videos."""
+    """Check whether the attribute ``preprocessing`` of a feature store describes clips of
+    videos."""
     # imported features may have any text there
     try:
         return "frames" in parse_json(str(preprocessing), "preprocessing")
@@ -183,7 +187,8 @@ def describes_clips(preprocessing: object) -> bool:
 
 
 def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Interpolate the four pixels around each new pixel; centres at .5, edges repeated."""
+    """Resize an image by interpolating four pixels; their centres are at .5, pixels at the edge
+    repeat."""
     # as torchvision with tensors; Pillow antialiases always, and torch is not imported here
     pixels = np.asarray(image)  # [old height, old width, 3]
     top, bottom, down = _find_neighbours(pixels.shape[0], height)
@@ -198,8 +203,8 @@ def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image
 
 
 def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the indices of the old pixels before and after each new pixel, and the weights of the
-    pixels after it."""
+    """Return, for ``new`` pixels in place of ``old`` pixels in a row: the indices of the old pixel
+    before and the old pixel after each new pixel, and the weight of the pixel after it."""
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)
     before = np.minimum(place.astype(np.int64), old - 1)

@@ -1,8 +1,8 @@
-"""Decoding of files by several processes, in the order of the files.
+"""Decoding of image and video files by several processes, in the order of the files.
 
-Each process decodes whole files. It is ahead of the network by at most ``Reader.max_waiting``
+Each process decodes whole files, and is ahead of the network by at most ``Reader.max_waiting``
 inputs, so that memory does not grow with the length of a video. The processes end with the run that
-started them, even if it is killed. This module does not import torch.
+started them, even if the run is killed. This module does not import torch.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ from fairseq_mm.extract.readers import AHEAD_FILES, Event, Reader
 def decode_files(
     files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
 ) -> Generator[Event, None, None]:
-    """Decode files, and yield the events of one file after the other.
+    """Decode files, and yield the events of one file after the other: its inputs, then its end.
 
-    With 0 ``workers``, files are decoded in this process. Raise UserError if a process was killed.
+    ``workers`` is the number of decoding processes; with 0, this process decodes. Raise UserError
+    if a decoding process was killed.
     """
     if workers < 1:
         for file in files:

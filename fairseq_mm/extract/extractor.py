@@ -1,4 +1,5 @@
-"""A backbone and its preprocessing as one thing: images or videos in, feature vectors out."""
+"""Extractor of features: a network and its preprocessing, which turn images or videos into
+vectors."""
 
 import contextlib
 import itertools
@@ -53,10 +54,10 @@ class Extractor:
         precision: ``fp32``, or ``fp16`` or ``bf16`` by autocast. The features are always float32.
 
     Attributes:
-        reads_videos: Whether the inputs are clips, not images.
-        dim: D, the feature dimension.
-        identity: Attributes of a feature store: ``IDENTITY``, and for videos ``frame_rate``,
-            ``stride`` and ``frames_per_clip`` as information for people.
+        reads_videos: True if the inputs are clips of videos, False if they are images.
+        dim: Feature dimension.
+        identity: Attributes for a feature store: ``IDENTITY``, which are compared later, and for
+            videos also ``frame_rate``, ``stride`` and ``frames_per_clip``, which are not compared.
 
     Raises:
         UserError: If the device does not exist, or the network cannot read inputs of this size.
@@ -156,14 +157,16 @@ class Extractor:
         return torch.autocast(self.device.type, dtype=dtype)
 
     def rows_of_each(self, inputs: Sequence[Optional[np.ndarray]]) -> list[Optional[np.ndarray]]:
-        """Compute the features of inputs that may differ in size; equal sizes share a batch.
+        """Compute the features of inputs that may differ in size; inputs of equal size share a
+        batch.
 
         Args:
-            inputs: Preprocessed images or clips. If all inputs have one size, None is computed as
-                a black input, so that the other inputs keep their places in the batch.
+            inputs: Preprocessed images or clips. If the preprocessing gives all inputs the same
+                size, None is computed as a black input, so that the other inputs keep their places
+                in the batch.
 
         Returns:
-            The features ``[rows, D]`` float32 of each input, or None.
+            For each input, the features ``[rows, D]`` float32; None for an input that is None.
         """
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for i, one in enumerate(inputs):
@@ -183,7 +186,8 @@ class Extractor:
         return features
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """Decode and preprocess one image; return ``[height, width, 3]`` uint8."""
+        """Decode and preprocess one image to ``[height, width, 3]`` uint8; :func:`.read_image`
+        explains the arguments."""
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(
@@ -192,17 +196,17 @@ class Extractor:
         """Compute the features of a few images or videos, decoded one after the other.
 
         Args:
-            files: Paths, bytes, binary files or entries of a list; also open images or arrays, see
-                :func:`.read_image`.
-            batch_size: Number of inputs in a batch, which may belong to several videos. It changes
-                only the speed.
+            files: Paths, bytes, binary files or :class:`.MediaFile` objects; also open images or
+                arrays, see :func:`.read_image`.
+            batch_size: Number of inputs in a batch, which may belong to several videos; None for
+                ``default_batch_size``. It changes only the speed.
             **options: Options of :meth:`reader`.
 
         Returns:
             The features of each file: ``[rows, D]`` float32 of an image, ``[clips, D]`` of a video.
 
         Raises:
-            UserError: That names the file that cannot be read.
+            UserError: If a file cannot be read; the message names the file.
         """
         reader = self.reader(**options)
         owners: list[int] = []  # index of the file that each input belongs to
@@ -239,11 +243,18 @@ class Extractor:
         num_images: int = 0,
         **options: Any,
     ) -> FirstClips:
-        """Compute the features of the first ``limit`` clips of a video, and decode only these.
+        """Compute the features of the first ``limit`` clips of a video, and decode only these
+        clips.
 
-        ``num_images`` is the number of middle frames to return, ``options`` are options of
-        :meth:`reader`. Raise UserError with the reason why the video cannot be read, without its
-        name.
+        Args:
+            video: Path, bytes, binary file or :class:`.MediaFile`.
+            limit: Largest number of clips.
+            batch_size: Number of clips in a batch; None for ``default_batch_size``.
+            num_images: Number of clips of which the middle frame is returned as an image.
+            **options: Options of :meth:`reader`.
+
+        Raises:
+            UserError: If the video cannot be read; the message does not name the video.
         """
         images: list[np.ndarray] = []
         # an iterator that is left in the middle would keep the video open
@@ -293,13 +304,14 @@ def build_extractor(
 ) -> Extractor:
     """Build an extractor by the name of its network.
 
-    :func:`.build_backbone` explains ``model`` to ``seed``, :class:`Extractor` explains ``device``
-    and ``precision``, and :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``,
-    which are for videos. See :func:`.with_options` for the other ``options``.
+    :func:`.build_backbone` explains ``model``, ``weights``, ``layer``, ``grid`` and ``seed``.
+    :class:`Extractor` explains ``device`` and ``precision``. :class:`.ClipPreprocessing` explains
+    ``frames``, ``stride`` and ``fps``, which are for videos only. The other ``options`` are the
+    arguments of :func:`.with_options`, such as ``size``.
 
     Raises:
-        UserError: If the model does not exist, or an option is for the other kind of models; see
-            also :func:`.build_backbone`.
+        UserError: If the model does not exist, an option is for videos but the model reads images,
+            or :func:`.build_backbone` raises it.
     """
     if find_family(model).reads == "images":
         clips = {"--frames-per-clip": frames, "--stride": stride, "--fps": fps}
@@ -322,9 +334,15 @@ def build_extractor_from_identity(
 ) -> Extractor:
     """Build the extractor that a feature store or a checkpoint records.
 
-    ``reads`` is the expected kind of its inputs, ``images`` or ``videos``. A ``weights_file`` is
-    required if the identity records one. Raise UserError if the identity is incomplete or of the
-    other kind, or ``weights_file`` is missing or another file.
+    Args:
+        identity: Attributes of the store or checkpoint.
+        weights_file: Path of the weights; required if the identity has the SHA-256 of a file.
+        device: Device of the network.
+        reads: Kind of files that the extractor must read, ``images`` or ``videos``.
+
+    Raises:
+        UserError: If the identity is incomplete or of the other kind, or ``weights_file`` is
+            missing or another file.
     """
     # compared with itself: this refuses an identity that lacks an attribute
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")

@@ -1,4 +1,5 @@
-"""Records of the bytes of image and video files, computed while the files are decoded."""
+"""Records of the size, time and SHA-256 of image and video files, made while the files are
+decoded."""
 
 import contextlib
 import hashlib
@@ -16,7 +17,7 @@ _PIECE = 1 << 20
 
 
 class HashedFile:
-    """An open file whose bytes are recorded; use as a context manager.
+    """Open image or video file of which a record is made while it is decoded; a context manager.
 
     Raise UserError if the file cannot be read, or is no regular file.
 
@@ -35,8 +36,8 @@ class HashedFile:
                 self.content = self._stream.read(self._size_and_time[0] + 1)
 
     def get_source(self) -> Source:
-        """Return the record, after decoding. Raise UserError if the file cannot be read further, or
-        was changed since it was opened."""
+        """Return the record of the file, after it was decoded. Raise UserError if the file cannot
+        be read further, or was changed since it was opened."""
         has_changed = False
         with _as_user_errors():
             if isinstance(self.content, bytes):
@@ -78,10 +79,10 @@ def _digest(stream: BinaryIO) -> bytes:
 def describe_change(
     file: MediaFile, source: Source, *, reads_always: bool = False
 ) -> Optional[str]:
-    """Return how a file differs from its record, or None if it has the same bytes.
+    """Return a clause that says how a file differs from its record; None if it has the same bytes.
 
-    A file with the recorded size and time is read only with ``reads_always``. If only the time
-    differs, as for a copy, the digest decides.
+    If the size and the time are as recorded, the file is read only with ``reads_always``. If only
+    the time differs, which is so for a copy, the SHA-256 decides.
     """
     try:
         with _as_user_errors():

@@ -1,7 +1,7 @@
 """Identity of an extractor: recorded in every feature store and compared before features are used.
 
 Two extractors are the same if their model, weights, layer, grid and preprocessing are equal. The
-version of this package and the date are recorded, but not compared.
+version of this package and the date are recorded as well, but not compared.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,17 @@ def check_same_extractor(
     recorded_by: str = "the recorded features",
     given_by: str = "the given ones",
 ) -> None:
-    """Check that the attributes of two extractors, stores or checkpoints are of one extractor.
+    """Check that two extractors are the same by their recorded attributes.
 
-    ``recorded_by`` and ``given_by`` name the two in the message, such as by a path. Raise UserError
-    that names the first difference, or an attribute that is not recorded.
+    Args:
+        recorded: Attributes of an extractor, a feature store or a checkpoint.
+        other: Attributes that are compared with ``recorded``.
+        recorded_by: Name of the first in messages, such as a path.
+        given_by: Name of the second in messages.
+
+    Raises:
+        UserError: If an attribute differs or is not recorded; the message names the first such
+            attribute.
     """
     for name in IDENTITY:
         values = []

@@ -1,6 +1,6 @@
-"""Decoding of image files of any kind to 8-bit RGB, in bounded memory.
+"""Decoding of image files of any format to 8-bit RGB, in bounded memory.
 
-In addition to what Pillow does by itself, :func:`read_image`
+Images are decoded by Pillow. In addition, :func:`read_image`
 
 - applies the orientation tag (phones store upright images rotated);
 - puts transparent images on white (the colours of transparent pixels are arbitrary);
@@ -8,11 +8,11 @@ In addition to what Pillow does by itself, :func:`read_image`
   floats from the smallest to the largest value;
 - reads the first image of animated files and of files with several pages;
 - decodes JPEGs of more than ``max_pixels`` pixels at 1/2, 1/4 or 1/8 of their size, which takes
-  less memory, and refuses other images of that size. Smaller images are decoded in full, so that
-  their features do not depend on this limit;
+  less memory, and refuses other images of more than ``max_pixels`` pixels. Smaller images are
+  decoded in full, so that their features do not depend on this limit;
 - ignores colour profiles, as torchvision does.
 
-This module imports neither torch nor fairseq: it runs in the decoding processes.
+This module imports neither torch nor fairseq, since it runs in the decoding processes.
 """
 
 import contextlib
@@ -37,8 +37,9 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """Decode one image.
 
     Args:
-        image: Path, bytes, binary file (read from its beginning, and left open), entry of a list,
-            open ``PIL.Image``, or array ``[height, width, 3]`` uint8 in the order R, G, B.
+        image: Path, bytes, binary file (read from its beginning, and left open),
+            :class:`.MediaFile`, open ``PIL.Image``, or array ``[height, width, 3]`` uint8 in the
+            order R, G, B.
         max_pixels: Largest number of pixels. Larger JPEGs are decoded at a reduced scale, other
             larger images are refused.
 
@@ -46,7 +47,8 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
         The upright image in mode RGB.
 
     Raises:
-        UserError: With the reason why the image cannot be read, without its name.
+        UserError: If the image cannot be read; the message has the reason, but not the name of the
+            image.
     """
     try:
         if isinstance(image, np.ndarray):

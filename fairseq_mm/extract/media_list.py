@@ -21,13 +21,13 @@ MAX_PIXELS = 64_000_000
 
 
 class Kind(NamedTuple):
-    """Kind of media files.
+    """Kind of media files: images or videos.
 
     Attributes:
         noun: Name of one such file in messages.
-        suffixes: Suffixes that folders and archives are searched for.
-        field: Field of JSONL that has one path.
-        fields: Field of JSONL that has several paths.
+        suffixes: Suffixes of the files that are taken from folders and archives.
+        field: Field of a JSONL line that has one path.
+        fields: Field of a JSONL line that has a list of paths; also the plural noun in messages.
     """
 
     noun: str
@@ -61,13 +61,13 @@ VIDEOS = Kind(
 
 
 class MediaFile(NamedTuple):
-    """Location of one image or video.
+    """Location of one image or video, which may be in an archive.
 
     Attributes:
         key: Id in the feature store.
         path: Path of the file, or of the archive that contains it.
-        member: Name in the archive; empty for a file.
-        offset: Position of the content in the archive.
+        member: Name in the archive; empty for a file that is not in an archive.
+        offset: Position of the content in the archive, in bytes.
         size: Number of bytes of the content in the archive.
     """
 
@@ -79,13 +79,14 @@ class MediaFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Name of the file in messages: its path, or the path of the archive and the name in it."""
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the number of bytes, and the time of the last change in nanoseconds.
+        """Return the number of bytes, and the time of the last change of the file or archive in
+        nanoseconds.
 
-        Raise OSError if the file is gone, UserError if it is a folder, a device or a pipe.
+        Raise OSError if the file does not exist, UserError if it is a folder, a device or a pipe.
         """
         status = os.stat(self.path)
         if not stat.S_ISREG(status.st_mode):
@@ -104,7 +105,7 @@ class MediaFile(NamedTuple):
 
 
 def _open_file(path: Union[str, os.PathLike]) -> BinaryIO:
-    """Open a file, but no device or pipe: reading these may wait or never end."""
+    """Open a file; refuse devices and pipes, which may block or never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError("is a device or a pipe, but must be a file.")
@@ -142,7 +143,8 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def media_name(media: object, number: int, noun: str) -> str:
-    """Return the path of a file, or its position in the arguments, for messages."""
+    """Return a name for messages: the path of a file, else ``noun`` and ``number``, its position
+    among the arguments."""
     if isinstance(media, MediaFile):
         return media.name
     return os.fspath(media) if isinstance(media, (str, os.PathLike)) else f"{noun} {number}"
@@ -158,22 +160,23 @@ def list_images(
 ) -> list[MediaFile]:
     """List images or videos in the order of the inputs; sort the content of folders and archives.
 
-    An id that is named several times is listed once.
+    A file that several inputs name under the same id is listed once.
 
     Args:
         inputs: Folders (searched with all subfolders for the suffixes of the kind), single files,
-            ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` in each line.
+            ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` (for videos
+            ``video`` or ``videos``) in each line.
         lists: Text files with one path per line, or an id, a tab and a path.
-        root: Folder that relative paths in lists and JSONL start from (default: the folder of the
-            list).
+        root: Folder that relative paths in text files and JSONL start from (default: the folder of
+            the text or JSONL file).
         ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
-            the folder or the archive, or as the list has it). An id in a list, or ``id`` next to
-            ``image``, has priority.
+            the folder or the archive, or as a line of a text file has it). An id in a text file, or
+            ``id`` next to ``image``, has priority.
         kind: Images or videos.
 
     Raises:
-        UserError: If an input is missing or not understood, two images have one id, or there is
-            no image at all.
+        UserError: If an input is missing or not understood, two files have one id, or there is no
+            file at all.
     """
     if ids not in ID_FORMS:
         raise UserError(f"`ids` must be one of {', '.join(ID_FORMS)}, but is {ids!r} instead.")
@@ -200,9 +203,10 @@ def list_images(
 
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Index images, whose keys must be paths, by path, name and stem.
+    """Index images, whose keys must be paths, by path, name and stem (the name without suffix).
 
-    A store's keys may have any of these forms. A name that several images share is left out.
+    The keys of a feature store may have any of these three forms. A name or stem that several
+    images share is left out.
     """
     paths = {image.key: image for image in images}
     by_key = dict(paths)
@@ -215,7 +219,8 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
 
 
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Return part ``shard`` (from 1) of ``num_shards`` contiguous parts; it may be empty."""
+    """Return part ``shard`` (counted from 1) of ``num_shards`` contiguous parts of a list; a part
+    may be empty."""
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
     N = len(images)
@@ -257,7 +262,8 @@ def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
 
 
 def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
-    """List the files below a folder that have a suffix, also by way of links."""
+    """List the files below a folder that have one of the suffixes; follow links, but visit a folder
+    once (``seen``)."""
     real = os.path.realpath(folder)
     # a link to a folder around it would be followed for ever
     if real in seen:
@@ -302,7 +308,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """Return the files that unpacking would leave, by name."""
+    """Return the regular files that unpacking an archive would leave: name -> member."""
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
     for member in archive:

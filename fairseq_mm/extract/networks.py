@@ -1,4 +1,4 @@
-"""Registry of the networks that extract features: their names, their inputs, their builders."""
+"""Registry of the networks that extract features: their names, their inputs and their builders."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ with deferred(OF_TORCHVISION):
 
 
 class Family(NamedTuple):
-    """Networks that one function builds.
+    """Family of networks that are built by one function.
 
     Attributes:
         reads: Files that the networks are run on: ``images``, or ``videos``, cut into clips.
-        has: Tells whether the family has a model of this name.
-        choices: Options of ``build`` that choose the layer.
-        build: Builds a model by its name, ``weights``, ``seed`` and ``choices``.
+        has: Function that tells whether the family has a model of a name.
+        choices: Names of the options of ``build`` that choose the layer.
+        build: Function that builds a model by its name, ``weights``, ``seed`` and ``choices``.
     """
 
     reads: str
@@ -50,7 +50,7 @@ FAMILIES = (
 
 
 def find_family(model: str) -> Family:
-    """Return the family of a model. Raise UserError if no family has the model, with similar
+    """Return the family that a model belongs to. If there is none, raise UserError with similar
     names."""
     for family in FAMILIES:
         if family.has(model):
@@ -79,13 +79,14 @@ def build_backbone(
             ``open_clip:NAME[/PRETRAINED]``.
         weights: State dict file, name of published weights (downloaded once), or ``none`` for
             random weights; None for torchvision's default weights.
-        layer: Node of a torchvision network for images; None for the model's default.
-        grid: Return one row per position.
+        layer: Name of a layer of a torchvision network for images; None for the model's default
+            layer.
+        grid: Return one row per position of an image.
         seed: Seed of random weights.
 
     Raises:
-        UserError: If model, weights or layer do not exist, do not fit together, or the model has
-            no choice of layers.
+        UserError: If the model, the weights or the layer do not exist or do not fit together, or if
+            the model has no choice of layers.
     """
     family = find_family(model)
     layers = {"layer": layer, "grid": grid}
@@ -98,9 +99,11 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of the ``options`` (flag -> value) has a value.
+    """Raise UserError if one of the ``options`` (flag -> value) of a model has a value that is not
+    None, False or 0.
 
-    Only models of ``kind``, ``images`` or ``videos``, have these options.
+    ``kind``, ``images`` or ``videos``, is the kind of models that have these options; ``model`` is
+    of the other kind.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

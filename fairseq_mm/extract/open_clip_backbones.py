@@ -2,7 +2,7 @@
 
 Pooled features are the output of ``encode_image``, not normalised to length 1. With ``grid``, the
 features are the patch tokens of the last layer after its norm, or the last map of a convolutional
-encoder, before any projection to the space of texts.
+encoder, before they are projected to the space of texts.
 """
 
 import difflib
@@ -25,7 +25,7 @@ POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
 
 
 class ClipRows(nn.Module):
-    """Feature vectors of the image encoder of a CLIP model.
+    """Network that returns the feature vectors of a CLIP model's image encoder.
 
     Args:
         visual: Image encoder.
@@ -59,7 +59,8 @@ class ClipRows(nn.Module):
 
 
 def split_name(model: str) -> tuple[str, Optional[str]]:
-    """Split ``open_clip:NAME[/PRETRAINED]`` into the name and the tag or file of the weights."""
+    """Split ``open_clip:NAME[/PRETRAINED]`` into NAME and PRETRAINED, a tag or file of the weights;
+    None without PRETRAINED."""
     name, _, pretrained = model[len(PREFIX) :].partition("/")
     return name, pretrained or None
 
@@ -69,9 +70,15 @@ def build_open_clip(
 ) -> Backbone:
     """Build the image encoder of the open_clip model ``open_clip:NAME[/PRETRAINED]``.
 
-    ``weights`` is a file with the weights of the whole model, a tag of open_clip, or ``none`` for
-    random weights with this ``seed``; with ``grid`` the encoder returns one row per position. Raise
-    UserError if open_clip is missing, or has no such model or weights.
+    Args:
+        model: Name of the model.
+        weights: File with the weights of the whole model, tag of open_clip, or ``none`` for random
+            weights; None if ``model`` has PRETRAINED.
+        grid: Return one row per position of an image.
+        seed: Seed of random weights.
+
+    Raises:
+        UserError: If open_clip is not installed, or has no such model or weights.
     """
     open_clip = import_extra("open_clip", extra="clip", purpose=f"--model {model}")
     name, pretrained = split_name(model)

@@ -1,7 +1,8 @@
 """Preprocessing of images: resize, crop, scale, and normalise by mean and deviation.
 
 By default, images are preprocessed as the weights of the network require. All options are saved in
-the feature store, so that a captioner's images are preprocessed later as in training.
+the feature store. When a trained captioner reads a new image, the image is preprocessed with the
+saved options.
 
 Pillow resizes 8-bit images with antialiasing, which equals torchvision's transforms of a
 ``PIL.Image``. This module runs in the decoding processes, which do not import torch.
@@ -101,12 +102,13 @@ class Preprocessing:
 
     @property
     def fixed_shape(self) -> bool:
-        """Whether all images get the same size, so that any two fit into one batch."""
+        """True if all images get the same size, so that any of them fit into one batch."""
         return self.crop == "center" or self.resize == "squash"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of an input: height, width, 3. If images differ in size, the shape of a square."""
+        """Shape of an input: height, width, 3. If images differ in size, the shape of a square
+        image."""
         side = self.size if self.crop == "center" else self.resize_size
         return side, side, 3
 
@@ -126,9 +128,10 @@ class Preprocessing:
             ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """Resize and crop an image in mode RGB; return ``[height, width, 3]`` uint8, R, G, B.
+        """Resize and crop an image in mode RGB to ``[height, width, 3]`` uint8, in the order R, G,
+        B.
 
-        Raise UserError if the image is too long to be resized in memory.
+        Raise UserError if one side is too long compared with the other to be resized in memory.
         """
         if self.resize == "short":
             image = self._cut_far_ends(image)
@@ -198,11 +201,12 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """Replace options of a preprocessing by the user's choices.
+    """Replace options of a preprocessing by the user's choices; None keeps an option.
 
-    If ``size`` is given without ``resize_size``, images are resized in the default's proportion,
-    such as 256 to 224, provided that the short side is resized and then cropped; otherwise they are
-    resized to ``size``. Options with the same effect become equal.
+    ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
+    If ``size`` is given without ``resize_size``, images are resized to ``size``. If the short side
+    is resized and then cropped, they are instead resized in the proportion of ``default``, such as
+    256 for a crop of 224. Options that have the same effect become equal.
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":

@@ -1,4 +1,5 @@
-"""Readers of image and video files: an image is one input of a network, a video one per clip.
+"""Readers that decode image and video files into inputs of a network: an image, or clips of a
+video.
 
 Readers are sent to the decoding processes, so this module does not import torch.
 """
@@ -25,12 +26,12 @@ AHEAD_BYTES = 1 << 26
 
 
 class MediaEnd(NamedTuple):
-    """End of a decoded file.
+    """Event at the end of a decoded file.
 
     Attributes:
         fields: Values of the reader's ``columns``.
         damage: Description of the file's damage; empty if the file is whole.
-        source: Record of the bytes that were decoded.
+        source: Record of the bytes that were decoded; None until the file has been read.
     """
 
     fields: tuple[str, ...] = ()
@@ -39,7 +40,13 @@ class MediaEnd(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """End of a file that cannot be read, or not to its end; ``reason`` does not name the file."""
+    """Event at the end of a file that cannot be read, or not to its end.
+
+    Attributes:
+        reason: Sentence that says why, without the name of the file.
+        source: Record of the file; None if the file cannot be opened or was changed while it was
+            read.
+    """
 
     reason: str
     source: Optional[Source] = None
@@ -54,8 +61,9 @@ class Reader(abc.ABC):
 
     Attributes:
         kind: Kind of the files.
-        inputs_are: Name of the network's inputs in tables and progress bars.
-        columns: Names of the fields that are recorded of each file in a table next to the store.
+        inputs_are: Plural noun for the network's inputs in tables and progress bars, such as
+            ``clips``.
+        columns: Names of the values that are recorded for each file in a table next to the store.
         inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
         max_waiting: Number of events that a process may decode ahead.
     """
@@ -73,8 +81,8 @@ class Reader(abc.ABC):
     def _decode(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
-        """Decode a file, and yield inputs of the network, uint8. Raise UserError with the reason
-        why the file cannot be read to its end, without its name."""
+        """Decode a file, and yield its inputs of the network, uint8. If the file cannot be read to
+        its end, raise UserError with the reason, without the name of the file."""
         try:
             return (yield from self._decode(media))
         except UserError:
@@ -86,7 +94,8 @@ class Reader(abc.ABC):
             raise UserError(f"cannot be decoded: {reason}") from None
 
     def events(self, file: MediaFile) -> Generator[Event, None, None]:
-        """Yield the inputs of a file, and then its end."""
+        """Yield the inputs of a file, and then an event for its end, with the record of the
+        file."""
         end: Union[MediaEnd, Unreadable]
         try:
             with HashedFile(file) as hashed:

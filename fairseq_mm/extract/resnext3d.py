@@ -5,11 +5,11 @@ CVPR 2018 (https://arxiv.org/abs/1711.09577), Section 3.2 and Table 1: a ResNeXt
 32, 3 + 4 + 23 + 3 blocks, 3 x 3 x 3 convolutions, and projections as shortcuts where the shape
 changes (type B). The tensors have the names of the published checkpoints
 (``resnext-101-kinetics.pth`` for clips of 16 frames, ``resnext-101-64f-kinetics.pth`` for 64), so
-that these load strictly.
+that these checkpoints load strictly.
 
 Differs from the published network: the last map is averaged over all positions, whatever their
 number. The published network has an average pool of fixed size, which covers all positions of
-clips of 112 x 112 pixels and 16 (or 64) frames; for these clips both are equal.
+clips of 112 x 112 pixels and 16 (or 64) frames. For such clips, both networks are equal.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,16 @@ RANDOM_RESIDUAL = 0.2
 
 
 class GroupedBottleneck(nn.Module):
-    """ReLU(shortcut(x) + BN(W3 ReLU(BN(W2 ReLU(BN(W1 x)))))), where W2 is a grouped convolution.
+    """Residual block: ReLU(shortcut(x) + BN(W3 ReLU(BN(W2 ReLU(BN(W1 x)))))).
+
+    W1 and W3 are 1 x 1 x 1 convolutions, W2 is a grouped 3 x 3 x 3 convolution, and BN is batch
+    normalisation. The shortcut is the identity, or a 1 x 1 x 1 convolution if the shape changes.
 
     Args:
-        mid_channels: Number of channels around W2, a multiple of its groups (``cardinality``).
+        in_channels: Number of channels of x.
+        mid_channels: Number of channels before and after W2, a multiple of ``cardinality``.
+        out_channels: Number of channels of the output.
+        cardinality: Number of groups of W2.
         stride: Stride of W2 and of the shortcut in time, height and width.
     """
 
@@ -82,9 +88,12 @@ class GroupedBottleneck(nn.Module):
 
 
 class ResNeXt3d(nn.Module):
-    """Classifier of clips; with ``fc`` replaced by an identity, it returns 2048 features.
+    """Classifier of clips; if its layer ``fc`` is replaced by an identity, it returns 2048
+    features.
 
-    ``blocks`` has the number of blocks in each of the four layers.
+    Args:
+        blocks: Number of blocks in each of the four layers.
+        num_classes: Number of classes.
     """
 
     def __init__(self, blocks: Sequence[int] = BLOCKS, *, num_classes: int = NUM_CLASSES) -> None:

@@ -21,17 +21,23 @@ logger = logging.getLogger(__name__)
 
 
 def unreadable_path(output: str) -> str:
-    """Return the path of the list of a store's unreadable files: name, tab, reason."""
+    """Return the path of the list of files that could not be read, which stands next to the store
+    ``output``."""
     return output + ".unreadable.tsv"
 
 
 def details_path(output: str, noun: str) -> str:
-    """Return the path of the table of a store's items, ``.videos.tsv`` for videos."""
+    """Return the path of the table with one row per item of the store ``output``; ``noun`` is
+    ``images`` or ``videos``."""
     return f"{output}.{noun}.tsv"
 
 
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
-    """Write the list of unreadable files: name, reason, record. Remove the file if it is empty."""
+    """Write the list of files that could not be read; remove it if all files could be read.
+
+    ``output`` is the path of the store. A line has the name of the file, the reason, and the size,
+    time and SHA-256 of the file if they are known, separated by tabs.
+    """
     rows = []
     for name, (reason, source) in unreadable:
         fields = [" ".join(field.split()) for field in (name, reason)]
@@ -55,7 +61,8 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
-    """Read the records of unreadable files by name; earlier versions wrote no records."""
+    """Read the list of unreadable files: name -> record of the file; None in lists of earlier
+    versions."""
     sources: dict[str, Optional[Source]] = {}
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -71,12 +78,17 @@ def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
 
 
 class Journal:
-    """Table of the finished videos, stored in the partial folder until the store is whole.
+    """Table of the finished videos, kept in the partial folder of the store until the store is
+    finished.
 
-    Its ``columns`` are the id, the number of inputs, and the reader's columns.
+    Args:
+        writer: Writer of the store.
+        noun: ``videos``, part of the file name.
+        columns: Names of the columns: the id, the number of inputs, and the columns of the reader.
 
     Attributes:
         rows: Header of the table, and one row per item.
+        num_inputs: Id -> number of inputs, for items that an interrupted run has finished.
     """
 
     def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
@@ -126,12 +138,15 @@ class RunSummary(NamedTuple):
     Attributes:
         num_items: Number of images or videos in the store.
         num_unreadable: Number of listed files that are not in the store.
-        num_damaged: Number of damaged videos of this run that are in the store in part.
+        num_damaged: Number of damaged videos of this run of which a part is in the store.
         num_extracted: Number of items that this run has added.
         num_inputs: Number of images or clips that this run has computed.
         seconds: Duration of this run, from the first item on.
         seconds_waiting: Seconds of waiting for decoded inputs.
-        unlisted: Ids of a store that was complete before which no given file has.
+        seconds_network: Seconds of computing features.
+        was_finished: True if the store was finished before this run, which has added nothing.
+        unlisted: Ids in a store that was finished before this run, but not among the files of this
+            run.
     """
 
     num_items: int
@@ -149,10 +164,18 @@ class RunSummary(NamedTuple):
 def check_finished(
     identity: Mapping[str, object], items: Sequence[MediaFile], output: str, dtype: str, noun: str
 ) -> RunSummary:
-    """Check that a finished store equals the store that a run would write.
+    """Check that a finished store equals the store that a run would write. Raise UserError if it
+    differs.
 
-    ``identity`` has the attributes that the run would record, ``noun`` is ``images`` or ``videos``.
-    Raise UserError if the store differs.
+    Args:
+        identity: Attributes that the run would record in the store.
+        items: Files of the run.
+        output: Path of the store.
+        dtype: ``float16`` or ``float32``, as the run would write.
+        noun: ``images`` or ``videos``.
+
+    Returns:
+        Summary of a run that has nothing to do.
     """
     store = FeatureStore(output)
     try:
@@ -186,15 +209,18 @@ def check_finished(
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Return whether the finished run did not try to read an item with its present content."""
+    """Check whether the finished run did not try to read a file, or the file has changed since."""
     name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
     source = unreadable.get(name)
     return name not in unreadable or (source is not None and bool(describe_change(item, source)))
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Check that a run that is continued has the same items, with the same content. Raise UserError
-    if an item of the store is not given, or has changed."""
+    """Check that a run that is continued has the same files, with the same content. Raise UserError
+    if an item of the partial store is not among ``items``, or its file has changed.
+
+    ``noun`` is ``images`` or ``videos``.
+    """
     stray = sorted(writer.done - {item.key for item in items})
     if stray:
         raise UserError(
@@ -210,11 +236,16 @@ def check_unchanged(
     noun: str,
     remedy: str,
 ) -> None:
-    """Check that the items of a store were made of the files that are given now.
+    """Check that the items of a store were made of the given files, as the files are now.
 
-    ``store`` may be a writer that continues a store, and may lack items. ``remedy`` is the last
-    sentence of the message. Warn once if the store has no record of its files. Raise UserError that
-    names the first file that has changed.
+    Warn once if the store has no record of its files. Raise UserError that names the first file
+    that has changed.
+
+    Args:
+        store: Finished store, or writer that continues a store.
+        items: Files; some of them may not be in the store.
+        noun: ``images`` or ``videos``.
+        remedy: Last sentence of the error message.
     """
     keys = store.done if isinstance(store, FeatureStoreWriter) else store
     shared = _shared_sizes_and_times(store, items)
@@ -247,7 +278,7 @@ def check_unchanged(
 def _shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return the pairs of size and time that several files share."""
+    """Return the pairs of size and time of change that several different files have."""
     # tools may set one time for all files; then such a pair does not identify the file of an item.
     # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}

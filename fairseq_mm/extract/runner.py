@@ -1,14 +1,14 @@
-"""Extraction of a list of images or videos into a feature store, in batches that can be resumed.
+"""Extraction of a list of images or videos into a feature store; a run can be interrupted.
 
 The inputs of all files (one per image, or the clips of the videos) form one sequence in the order
 of the list, and batches start at fixed positions of the sequence. Files that are done already and
-images that cannot be read are replaced by black inputs. Every input is therefore in the same place
-of the same batch after an interruption, and the store is equal to the last bit. An interrupted
-video starts anew.
+images that cannot be read are replaced by black inputs. After an interruption, every input is
+therefore in the same place of the same batch, and the store equals the store of an uninterrupted
+run to the last bit. A video in which the run was interrupted starts anew.
 
 Memory holds the inputs of a batch, the inputs that are decoded ahead, and the features of the
-current files. It does not grow with the length of the videos, except for 8 KB per clip of 16 frames
-with 2048 channels (46 MB per hour of video).
+current files. It does not grow with the length of the videos, except for the features: 8 KB for
+each clip of 16 frames with 2048 channels (46 MB per hour of video).
 """
 
 import contextlib
@@ -56,18 +56,30 @@ def extract_to_store(
 ) -> RunSummary:
     """Write the features of all files into one feature store, or continue an interrupted run.
 
-    The run writes ``output.partial`` first. Unreadable files are listed in
-    ``output.unreadable.tsv``; ``output.videos.tsv`` has the number of frames, the frame rate and
-    the length of each video.
+    The run writes the folder ``output.partial`` first. Files that cannot be read are listed in
+    ``output.unreadable.tsv``. For videos, ``output.videos.tsv`` has the number of frames, the frame
+    rate and the length of each video.
 
-    Batches have 8 inputs on a CPU, 128 images or 64 clips on a GPU by default. The default number
-    of decoding ``workers`` is a quarter of the cores on a CPU; with a GPU all cores but one, at
-    most 16. With 0 workers, this process decodes. The attributes ``shard`` name a part of a list.
+    Args:
+        extractor: Extractor that computes the features.
+        reader: Reader of the files, made by the extractor.
+        files: Images or videos.
+        output: Path of the feature store.
+        batch_size: Number of inputs in a batch (default: 8 on a CPU; 128 images or 64 clips on a
+            GPU).
+        workers: Number of decoding processes. The default on a CPU is a quarter of the cores, with
+            a GPU all cores except one, but at most 16. With 0, this process decodes.
+        dtype: ``float16`` or ``float32``, the dtype of the features in the store.
+        overwrite: Replace a finished store.
+        strict: Raise UserError at the first file that cannot be read, instead of leaving it out.
+        show_progress: Show a progress bar.
+        shard: Attributes to save in the store if ``files`` are a part of a list, see
+            ``SHARD_ATTRIBUTES``.
 
     Raises:
-        UserError: If the folder of the output is missing, the store exists and differs from what
-            would be written, a file has changed, or files cannot be read (one file with ``strict``,
-            else all).
+        UserError: If the folder of the output is missing, the store exists and differs from the
+            store that would be written, a file has changed since an interrupted run, or no file can
+            be read.
     """
     noun = reader.kind.fields
     folder = os.path.dirname(output)
@@ -142,7 +154,7 @@ class _FileInProgress:
 
 
 class _Run:
-    """Loop over the inputs of all files, with its counters."""
+    """Loop over the inputs of all files, with counters for :class:`RunSummary`."""
 
     def __init__(
         self, extractor: Extractor, reader: Reader, batch_size: int, strict: bool, bar: tqdm
@@ -164,9 +176,9 @@ class _Run:
     def finished(
         self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
     ) -> Generator[Finished, None, None]:
-        """Yield each file that is not done when its last input has been computed.
+        """Yield each file that is not in the store as soon as its last input has been computed.
 
-        ``done`` has the number of inputs of each file that is in the store.
+        ``done`` has the number of inputs of each file that is in the store (id -> number).
         """
         left = [file for file in files if file.key not in done]
         with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
@@ -211,7 +223,7 @@ class _Run:
             yield from self._pop_finished()
 
     def _compute_batch(self) -> None:
-        """Run the network on the batch, unless all of its inputs were computed before."""
+        """Run the network on the batch, unless all inputs of the batch are black."""
         began = time.perf_counter()
         for owner, rows in zip(self._owners, self.extractor.rows_of_each(self._inputs)):
             if owner is not None and rows is not None:

@@ -1,17 +1,17 @@
-"""Decoding of videos of any kind to upright RGB frames, one after the other, in bounded memory.
+"""Decoding of videos of any format to upright RGB frames, one after the other, in bounded memory.
 
-In addition to what FFmpeg (by PyAV) does by itself, this module
+Frames are decoded by FFmpeg through PyAV. In addition, this module
 
 - reads the first video stream that is not the cover image of a song;
 - applies the rotation of the display matrix (phones store upright videos rotated). Pixels that are
   not square stay as they are, as in the training of the networks;
 - reports truncated and damaged files, which FFmpeg plays without a message: packets that are cut
-  off or cannot be decoded, damaged frames, and an end more than a second before the end that the
-  header promises;
-- returns each frame once, whatever its time stamp; or, with ``resampled``, the frames that a player
-  would show at a constant frame rate.
+  off or cannot be decoded, damaged frames, and a video that ends more than a second before its
+  header says;
+- returns each frame once, whatever its time stamp. :func:`resampled` turns these frames into the
+  frames that a player would show at a constant frame rate.
 
-This module imports neither torch nor fairseq: it runs in the decoding processes.
+This module imports neither torch nor fairseq, since it runs in the decoding processes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ UPRIGHT = {
 
 
 def import_av() -> ModuleType:
-    """Import PyAV. Raise UserError that names the extra if PyAV is not installed."""
+    """Import PyAV. If it is not installed, raise UserError that names the extra to install."""
     av = import_extra("av", extra="video", purpose="reading videos")
     # messages of FFmpeg would break a progress bar
     av.logging.set_level(None)
@@ -48,14 +48,14 @@ class VideoReader:
     """Decoder of the frames of one video, which can be read once.
 
     Args:
-        video: Path, bytes, binary file, or entry of a list.
+        video: Path, bytes, binary file, or :class:`.MediaFile`.
         keep_damaged: Return the frames of a truncated or damaged video that can be decoded, instead
             of raising an error.
-        max_pixels: Largest number of pixels of a frame; larger frames are refused.
+        max_pixels: Largest number of pixels of a frame; a video with larger frames is refused.
 
     Attributes:
         num_frames: Number of frames decoded so far.
-        seconds: Time from the start of the first frame to the end of the last frame.
+        seconds: Time from the start of the first frame to the end of the last frame decoded so far.
         damage: Description of the damage; empty if none has been found so far.
     """
 
@@ -80,7 +80,8 @@ class VideoReader:
         return self.num_frames / self.seconds if self.seconds > 0 else 0.0
 
     def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
-        """Decode the video. Raise UserError with the reason why this fails, without the name.
+        """Decode the video. If this fails, raise UserError with the reason, without the name of the
+        video.
 
         Yields:
             begin: Start of the frame in seconds after the start of the first frame.
@@ -208,7 +209,11 @@ class VideoReader:
 def resampled(
     frames: Iterable[tuple[Fraction, Fraction, Image.Image]], fps: float
 ) -> Iterator[Image.Image]:
-    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ..."""
+    """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ... (in seconds).
+
+    ``frames`` has the beginning, the end and the image of each frame, see
+    :meth:`VideoReader.frames`.
+    """
     # floats are not exact: 29.97003 means 30000/1001, and over a long video errors would add up
     step = 1 / Fraction(fps).limit_denominator(1001)
     shown: Optional[Image.Image] = None

@@ -1,8 +1,9 @@
-"""Safe loading of state dict files, and fitting of their tensors to a network.
+"""Safe loading of state dict files, and copying of their tensors to a network.
 
-A file may be a state dict, a dictionary with one under the key ``state_dict`` or ``model``, a state
-dict of a ``DataParallel`` (``module.`` before every name), or in half precision. It must have the
-tensors that the extracted layer depends on; a classifier may be missing or have other classes.
+A file may be a state dict, a dictionary that has a state dict under the key ``state_dict`` or
+``model``, a state dict of a ``DataParallel`` (``module.`` before every name), or in half precision.
+It must have the tensors that the extracted layer depends on; a classifier may be missing or have
+other classes.
 """
 
 import os
@@ -24,9 +25,10 @@ _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
-    """Return the path of a weights file after comparing it with the ``recorded`` SHA-256.
+    """Return the path of a weights file after comparing its SHA-256 with ``recorded``.
 
-    ``model`` is for messages. Raise UserError if the file is missing (None) or another file.
+    ``model`` is the name of the model, for messages. Raise UserError if ``weights_file`` is None or
+    another file.
     """
     if weights_file is None:
         raise UserError(
@@ -43,10 +45,16 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """Return file or name of the weights that a store records, and the seed of random weights.
+    """Return file or name of the weights that a store records, and the seed of random weights (else
+    0).
 
-    ``recorded`` is the SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
-    Raise UserError as :func:`checked_weights_file`, also if the record has another format.
+    Args:
+        model: Name of the model, for messages.
+        recorded: SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
+        weights_file: Path of the file; required if ``recorded`` is a SHA-256.
+
+    Raises:
+        UserError: If :func:`checked_weights_file` raises it, or ``recorded`` has another format.
     """
     source, _, name = recorded.partition(":")
     if re.fullmatch(r"[0-9a-f]{64}", recorded):
@@ -59,8 +67,8 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """Read a file of named tensors. Raise UserError if the file is missing, or has other
-    content."""
+    """Read a file of named tensors. Raise UserError if the file is missing, or has other content
+    than named tensors."""
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     try:
@@ -91,11 +99,17 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
 def load_state_dict(
     model: nn.Module, state_dict: dict[str, Tensor], *, needed: Collection[str], origin: str
 ) -> None:
-    """Copy tensors of a file into a whole network, cast to its types.
+    """Copy tensors of a file into a network, cast to the dtypes of the network.
 
-    Tensors that the extracted layer depends on are ``needed``, others may be missing. ``origin``
-    names the file in messages. Raise UserError that names tensors that are missing, unknown to the
-    network, of another shape, or not finite.
+    Args:
+        model: The whole network, classifier included.
+        state_dict: Tensors of the file.
+        needed: Names of the tensors that the extracted layer depends on; others may be missing.
+        origin: Name of the file in messages.
+
+    Raises:
+        UserError: If tensors are missing, unknown to the network, of another shape, or not finite;
+            the message names these tensors.
     """
     own = model.state_dict()
     # batch normalisation reads its count of steps only in training, and older files do not have it

@@ -18,12 +18,12 @@ Where the paper leaves a choice, this module follows KenLM's ``lmplz`` (Heafield
 Modified Kneser-Ney Language Model Estimation. ACL 2013, https://aclanthology.org/P13-2121):
 
 - No word precedes ``<s>``. For n-grams that begin with ``<s>``, the adjusted count is therefore the
-number of occurrences in every order.
+  number of occurrences in every order.
 - The distribution of single words is interpolated with the uniform distribution over V words:
-``</s>`` and ``<unk>`` are among them, but not ``<s>``, which is never predicted. Thus ``<unk>`` has
-the probability gamma / V, with the gamma of the empty context.
+  ``</s>`` and ``<unk>`` are among them, but not ``<s>``, which is never predicted. Thus ``<unk>``
+  has the probability gamma / V, with the gamma of the empty context.
 - In small or artificial texts an nj can be 0, or a discount D(j) can be outside of 0 to j. Then the
-three discounts of this order are 0.5, 1 and 1.5, as with ``lmplz --discount_fallback``.
+  three discounts of this order are 0.5, 1 and 1.5, as with ``lmplz --discount_fallback``.
 
 Unlike ``lmplz``, this module accepts a text with ``<unk>``, which is treated like any other word.
 """
