@@ -8,12 +8,13 @@ from torch import Tensor
 
 
 class Gatherer:
-    """Gathering of rows from all processes, with gradients.
+    """Gathering of rows (entries along dimension 0) from all processes, with gradients.
 
     Every process must create a gatherer and call its methods equally often.
 
     Args:
         count: Number of this process's rows, which may be 0.
+        device: Device on which the processes exchange their counts.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -26,10 +27,10 @@ class Gatherer:
         self.start = sum(self.counts[: self.rank])  # first row of this process
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Return the rows [sum of counts, ...] of all processes, in the order of their ranks.
+        """Return the rows of all processes, in the order of the ranks.
 
         Args:
-            rows: [count or more, ...]; rows beyond ``count`` are ignored.
+            rows: Rows of this process; rows beyond the ``count`` of the constructor are ignored.
         """
         if rows.is_floating_point():
             # all_gather of torch.distributed has no gradient.
@@ -47,7 +48,7 @@ class Gatherer:
 
 
 class _Gather(torch.autograd.Function):
-    """Gathering whose backward pass sums the gradients that all processes have for a row."""
+    """Gathering whose backward pass sums each row's gradients over all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:

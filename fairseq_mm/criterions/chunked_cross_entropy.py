@@ -75,7 +75,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss summed over tokens, the divisor of gradients, and sums for the log.
 
-        ``model`` may be wrapped for several processes. ``reduce`` must be True.
+        ``model`` may be wrapped for several processes, as by DistributedDataParallel. ``reduce``
+        must be True.
 
         Raises:
             UserError: if the logits are not a linear map of the decoder's features.
@@ -149,9 +150,10 @@ class SlicedCrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("sliced_cross_entropy", dataclass=SlicedCrossEntropyConfig)
 class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
-    """Chunked cross-entropy under its old name.
+    """Criterion ``chunked_cross_entropy`` under its old name.
 
-    To resume a training, fairseq requires the class and option names that the checkpoint records.
+    A checkpoint records the class and option names of its criterion, and fairseq requires the same
+    names to resume its training.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
-    """Return the linear map that a function of features [..., E] computes; None for others."""
+    """Return weight and bias if ``output_layer`` is ``F.linear`` of its input; else None."""
     # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
     watched = several.as_subclass(_Watched)
@@ -246,7 +248,9 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a forward pass; return its output with features for logits, and the output layer."""
+    """Run a forward pass; return its output, with features as logits, and the output layer's
+    weights.
+    """
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
         raise _refuse(module, "it has no decoder with an output_layer")
@@ -278,7 +282,7 @@ def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple
 
 @torch.no_grad()
 def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
-    """Check, for some tokens, that the model's log-probabilities are a log-softmax."""
+    """Check, for some tokens, that log-probabilities are the log-softmax of the logits."""
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)
     rest = net_output[1:]

@@ -1,12 +1,13 @@
 """Cross-entropy plus coverage loss (``--criterion coverage_cross_entropy``).
 
-See et al. 2017 (https://arxiv.org/abs/1704.04368), equations 12 and 13: the loss of a word is
+See et al. 2017 (https://arxiv.org/abs/1704.04368), equations 12 and 13: the loss of the word w_t is
 
     -log P(w_t) + lambda sum_i min(a_ti, c_ti),    c_t = a_1 + ... + a_(t-1)
 
-The criterion trains models whose forward pass returns the sum over i as ``coverage_loss`` [B, T]:
-the pointer-generator with ``--coverage``. ``nll_loss`` and the perplexity do not include this term.
-The paper adds coverage only for the last part of the training.
+where a_ti is the attention weight of source word i at step t. The criterion trains models whose
+forward pass returns the sum over i as ``coverage_loss`` [B, T]: the pointer-generator with
+``--coverage``. ``nll_loss`` and the perplexity do not include this term. The paper adds coverage
+only for the last part of the training.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from fairseq_mm.errors import UserError
 
 @dataclass
 class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
-    """Options of the criterion; the default weight is the paper's."""
+    """Options of the criterion; the default of ``coverage_weight`` is lambda in See et al. 2017."""
 
     coverage_weight: float = field(
         default=1.0, metadata={"help": "Weight lambda of the coverage loss."}
@@ -60,7 +61,7 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         sample: dict[str, Any],
         reduce: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """Compute the loss of a batch.
+        """Compute the loss with the coverage term, and the negative log-likelihood without it.
 
         Raises:
             UserError: if the model returns no coverage loss.

@@ -1,16 +1,17 @@
 """Pairwise ranking of images and sentences (``--criterion pairwise_ranking``).
 
 Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of an image and its
-sentence must score higher, by a margin, than the image with other sentences and the sentence with
-other images. The others come from the batch of all processes, as in the released code.
+sentence must score higher, by a margin, than its negatives: the image with other sentences and the
+sentence with other images. The negatives come from the batch of all processes, as in the released
+code.
 
-``--negatives random`` samples the others from the whole training set, as the paper says. Each batch
-carries these extra pairs, and they change in each epoch.
+``--negatives random`` samples the negatives from the whole training set, as the paper says. Each
+batch carries these extra pairs, and they change in each epoch.
 
 ``--negatives max`` uses the hardest negative of the batch: VSE++, Faghri et al. 2018
 (https://arxiv.org/abs/1707.05612). All embeddings may then collapse into one point, where the loss
-stays at twice the margin for each pair. The criterion warns of a collapse; ``--sum-updates``
-prevents it.
+stays at twice the margin for each pair. The criterion warns of a collapse. ``--sum-updates``, which
+sums over all negatives at first, prevents it.
 
 Differs from the paper:
 - Equation 6 is a sum over pairs. fairseq divides the gradient by the number of pairs in the batch,
@@ -46,7 +47,9 @@ COLLAPSE_TOLERANCE = 0.02  # largest relative difference from the loss of equal 
 
 @dataclass
 class PairwiseRankingConfig(FairseqDataclass):
-    """Options of the criterion; the default margin is used in the paper and both released codes."""
+    """Options of the criterion; the default margin is used in Kiros et al. 2014 and in the released
+    codes of Kiros et al. and Faghri et al.
+    """
 
     margin: float = field(
         default=0.2,
@@ -73,7 +76,8 @@ class PairwiseRankingConfig(FairseqDataclass):
 
 @register_criterion("pairwise_ranking", dataclass=PairwiseRankingConfig)
 class PairwiseRankingCriterion(FairseqCriterion):
-    """Criterion of pairwise ranking.
+    """Criterion of pairwise ranking; for the arguments see the options of
+    :class:`PairwiseRankingConfig`.
 
     Raises:
         UserError: if an option is out of range.
@@ -111,9 +115,13 @@ class PairwiseRankingCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss summed over pairs, the number of pairs, and sums for the log.
 
-        The batch has ``item`` [B]; in training also ``update_num``, ``is_dummy`` (True for a dummy
-        batch) and, for random negatives, ``negatives``, the batch of extra pairs. ``model`` may be
-        wrapped for several processes. ``reduce`` must be True.
+        Args:
+            model: Model with ``embed_sentences``, which may be wrapped for several processes.
+            sample: Batch of pairs, with the number ``item`` [B] of each pair's image. A training
+                batch also has ``update_num``, the number of updates so far; ``is_dummy``, True for
+                fairseq's dummy batch; and, for random negatives, ``negatives``, the batch of extra
+                pairs.
+            reduce: Must be True.
 
         Raises:
             UserError: if the model embeds no images and sentences.
@@ -146,7 +154,11 @@ class PairwiseRankingCriterion(FairseqCriterion):
         return result[0], B, logging_output
 
     def negatives_at(self, update: Optional[int]) -> str:
-        """Return the kind of negatives at an update; None is validation, which samples no pairs."""
+        """Return the kind of negatives, ``sum``, ``max`` or ``random``.
+
+        ``update`` is the number of updates so far in training, and None in validation, where
+        ``sum`` replaces ``random``, because validation batches carry no extra pairs.
+        """
         if update is None:
             return "sum" if self.negatives == "random" else self.negatives
         return "sum" if update < self.sum_updates else self.negatives
@@ -224,7 +236,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
 
 def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Embed the images and sentences of a batch, [B, K] each."""
+    """Embed the images and the sentences of a batch, [B, K] each."""
     net_input = batch["net_input"]
     return model(
         features=net_input["features"],
@@ -234,7 +246,7 @@ def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 class CollapseWatch:
-    """Watch over the training loss that warns if all embeddings have collapsed into one point."""
+    """Monitor of the training loss that warns if all embeddings have collapsed into one point."""
 
     def __init__(self) -> None:
         self.has_warned = False
@@ -246,7 +258,13 @@ class CollapseWatch:
         self.collapsed: Any = 0.0
 
     def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
-        """Add the loss of an update, and the loss that collapsed embeddings would have had."""
+        """Add the losses of an update; after enough updates, warn if both are nearly equal.
+
+        Args:
+            loss: Loss of the update.
+            collapsed: Loss that the update would have had if all embeddings were equal.
+            negatives: Kind of negatives, for the warning.
+        """
         # summed on the device, because reading the value of every step would wait for a GPU
         self.loss = self.loss + loss.detach()
         self.collapsed = self.collapsed + collapsed

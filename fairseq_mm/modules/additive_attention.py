@@ -8,9 +8,16 @@ from torch import Tensor, nn
 
 
 class AdditiveAttention(nn.Module):
-    """``z = sum_i a_i V x_i`` with ``a = softmax(w tanh(K x_i + Q h))``.
+    """Additive attention of a query h to elements x_i (Bahdanau et al. 2015, appendix A.1.2):
 
-    Bahdanau et al. 2015, appendix A.1.2.
+        a = softmax_i(w tanh(K x_i + Q h))
+        z = sum_i a_i V x_i
+
+    Args:
+        query_dim: Dimension of the query h.
+        context_dim: Dimension of the elements x_i.
+        hidden_dim: Dimension of the hidden layer, that is of ``K x_i`` and ``Q h``.
+        output_dim: Dimension of the result z.
     """
 
     def __init__(self, query_dim: int, context_dim: int, hidden_dim: int, output_dim: int) -> None:
@@ -22,7 +29,9 @@ class AdditiveAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def project(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Project elements [B, N, C] to keys [B, N, A] and values [B, N, V]."""
+        """Project elements [B, N, context_dim] to keys [B, N, hidden_dim], values [B, N,
+        output_dim].
+        """
         # V is linear, so it may precede the weighted sum: then it is computed once per batch and
         # not at every step of the decoder.
         return self.key_proj(context), self.value_proj(context)
@@ -30,10 +39,16 @@ class AdditiveAttention(nn.Module):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend from queries [B, Q] to projected elements [B, N, A] and [B, N, V].
+        """Attend from one query per row to the elements of the row.
 
-        ``padding_mask`` is [B, N] bool, True at padding; at least one element of each row is real.
-        Returns the context [B, V], and weights [B, N] that sum to 1 over the real elements.
+        Args:
+            query: [B, query_dim].
+            keys: [B, N, hidden_dim], see :meth:`project`.
+            values: [B, N, output_dim], see :meth:`project`.
+            padding_mask: [B, N] bool, True at padding; at least one element of each row is real.
+
+        Returns:
+            The result [B, output_dim], and weights [B, N] that sum to 1 over the real elements.
         """
         hidden = torch.tanh(keys + self.query_proj(query).unsqueeze(1))  # [B, N, A]
         scores = torch.matmul(hidden, self.score_weight).float()
@@ -42,10 +57,14 @@ class AdditiveAttention(nn.Module):
 
 
 class ModalityAttention(nn.Module):
-    """``z = sum_m b_m z_m`` with ``b = softmax_m(v tanh(W h + c + U_m z_m))``.
+    """Additive attention of a query h to one context z_m per modality m:
 
-    The second level of hierarchical attention (Libovicky and Helcl 2017, section 3.2, equations 8
-    to 10). The contexts z_m of the modalities must be projected to one dimension beforehand.
+        b = softmax_m(v tanh(W h + c + U_m z_m))
+        z = sum_m b_m z_m
+
+    This is the second level of hierarchical attention (Libovicky and Helcl 2017, section 3.2,
+    equations 8 to 10). The contexts of all modalities must have the same dimension,
+    ``context_dim``.
     """
 
     def __init__(
@@ -60,9 +79,10 @@ class ModalityAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def forward(self, query: Tensor, contexts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Attend from queries [..., Q] to M contexts [..., C].
+        """Attend from a query [..., query_dim] to one context [..., context_dim] per modality.
 
-        Returns the context [..., C], and weights [..., M] that sum to 1.
+        Returns the weighted sum [..., context_dim], and weights [..., num_modalities] that sum to
+        1.
         """
         projected = [proj(z) for proj, z in zip(self.context_projs, contexts)]
         hidden = torch.tanh(torch.stack(projected, dim=-2) + self.query_proj(query).unsqueeze(-2))
@@ -74,13 +94,19 @@ class ModalityAttention(nn.Module):
 
 
 class CoverageAttention(nn.Module):
-    """Attention weights ``softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))``, where the
-    coverage ``c_i`` is the sum of the weights of element i at all earlier steps (See et al. 2017,
-    equations 1, 2 and 11).
+    """Attention weights of a decoder state s_t for encoder states h_i, with coverage (See et al.
+    2017, equations 1, 2 and 11):
+
+        a_t = softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))
+
+    The coverage ``c_i`` is the sum of the weights of element i at all earlier steps.
 
     Args:
-        has_coverage: True to add the term of ``c_i``. Steps are then computed one after the other;
-            without it, all at once.
+        query_dim: Dimension of the decoder states.
+        key_dim: Dimension of the encoder states.
+        attention_dim: Dimension of the hidden layer, that is of ``W_h h_i`` and ``W_s s_t``.
+        has_coverage: True to add the term of ``c_i``. The steps are then computed one after the
+            other; without coverage, all at once.
     """
 
     def __init__(
@@ -97,7 +123,7 @@ class CoverageAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) / attention_dim**0.5)
 
     def project(self, source: Tensor) -> Tensor:
-        """Compute ``W_h h + b``: [B, S, K] -> [B, S, A]."""
+        """Compute the keys ``W_h h + b``: [B, S, key_dim] -> [B, S, attention_dim]."""
         return self.key_proj(source)
 
     def forward(
@@ -106,14 +132,14 @@ class CoverageAttention(nn.Module):
         """Compute attention weights.
 
         Args:
-            queries: [B, T, Q].
-            keys: [B, S, A], see :meth:`project`.
-            is_padding: [B, S] bool; at least one entry of a row is False.
-            coverage: [B, S] float32 before the first step; None for zeros.
+            queries: [B, T, query_dim] decoder states.
+            keys: [B, S, attention_dim], see :meth:`project`.
+            is_padding: [B, S] bool, True at padding; at least one entry of a row is False.
+            coverage: [B, S] float32 coverage before the first step; None for zeros.
 
         Returns:
-            Weights [B, T, S] float32, and coverages [B, T + 1, S] float32 before each step and
-                after the last; None without coverage.
+            Weights [B, T, S] float32; and the coverages [B, T + 1, S] float32 before each step and
+                after the last step, or None if ``has_coverage`` is False.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

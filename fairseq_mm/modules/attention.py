@@ -11,23 +11,25 @@ _FUSED = getattr(F, "scaled_dot_product_attention", None)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Split the channels into heads: [B, T, H * A] -> [B, H, T, A]."""
+    """Split the channels into heads: [B, T, heads * head_dim] -> [B, heads, T, head_dim]."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Inverse of :func:`split_heads`."""
+    """Undo :func:`split_heads`: [B, heads, T, head_dim] -> [B, T, heads * head_dim]."""
     return x.transpose(1, 2).flatten(2)
 
 
 def attention_weights(
     query: Tensor, key: Tensor, attention_mask: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute ``softmax(query key / sqrt(A))`` in float32, with the dtype of the query.
+    """Compute attention weights ``softmax(query key^T / sqrt(head_dim))``.
+
+    The softmax is computed in float32; the result [..., T, S] has the dtype of the query.
 
     Args:
-        query: [..., T, A].
-        key: [..., S, A].
+        query: [..., T, head_dim].
+        key: [..., S, head_dim].
         attention_mask: Bool tensor that broadcasts to [..., T, S], True where a query may attend;
             at least one entry of each row is True. None to attend everywhere.
     """
@@ -47,20 +49,22 @@ def attend(
     *,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Average values [..., S, A] to [..., T, A] by :func:`attention_weights` after dropout."""
+    """Average ``value`` [..., S, head_dim] to [..., T, head_dim] by :func:`attention_weights`.
+
+    ``dropout`` is the dropout rate of the weights; callers pass 0 in evaluation.
+    """
     if _FUSED is None:
-        # Callers pass 0 in evaluation, so dropout needs no flag here, as
-        # in the fused kernel.
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
         return torch.matmul(weights, value)
     return _FUSED(query, key, value, attn_mask=attention_mask, dropout_p=dropout)
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute :func:`attend` with query t attending to keys 0 to t; all arguments are [..., T, A].
+    """Compute :func:`attend` with query t attending to keys 0 to t.
 
-    A function of its own because the fused kernels are faster without a mask.
+    All arguments are [..., T, head_dim].
     """
+    # A function of its own, because the fused kernels are faster without a mask.
     if _FUSED is None:
         T = query.size(-2)
         attention_mask = torch.ones(T, T, dtype=torch.bool, device=query.device).tril()

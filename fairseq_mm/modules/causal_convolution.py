@@ -1,4 +1,4 @@
-"""Causal convolution, for whole sequences or step by step."""
+"""Causal convolution, computed for whole sequences or step by step."""
 
 import math
 from typing import Any, Optional
@@ -11,12 +11,12 @@ from fairseq_mm.modules.linear import linear
 
 
 class CausalConvolution(nn.Module):
-    """Convolution followed by a gated linear unit, [B, T, I] -> [B, T, O].
+    """Convolution followed by a gated linear unit, [B, T, input_dim] -> [B, T, output_dim].
 
-    Gehring et al. 2017, section 3.2; output t depends on inputs t - width + 1 to t.
+    Gehring et al. 2017, section 3.2; output t depends on the ``width`` inputs t - width + 1 to t.
 
     Args:
-        dropout: Dropout that the caller applies to the input; the initial weights' scale
+        dropout: Dropout rate that the caller applies to the input; the initial weights' scale
             compensates for it.
     """
 
@@ -38,10 +38,10 @@ class CausalConvolution(nn.Module):
         return F.glu(F.conv1d(x, self.weight, self.bias).transpose(1, 2), dim=2)
 
     def step(self, x: Tensor, window: Optional[Tensor]) -> tuple[Tensor, Tensor]:
-        """Compute the output [B, O] of the newest step, and the window for the next step.
+        """Compute the output [B, output_dim] of the newest step, and the window for the next step.
 
-        ``window`` [B, (width - 1) I] has the inputs of the steps before x [B, I]; None at the first
-        step.
+        ``x`` [B, input_dim] is the input of the newest step. ``window`` [B, (width - 1) *
+        input_dim] has the inputs of the steps before it; None at the first step.
         """
         if window is None:
             window = x.new_zeros(x.size(0), (self.width - 1) * self.input_dim)
@@ -54,7 +54,7 @@ class CausalConvolution(nn.Module):
         return F.glu(linear(window, weight, self.bias), dim=1), window[:, self.input_dim :]
 
     def fold(self) -> None:
-        """Store the weights in the layout of :meth:`step`; for inference only."""
+        """Store the weights in the layout that :meth:`step` needs; for inference only."""
         with torch.no_grad():
             self.step_weight = self._as_matrix()
 

@@ -1,22 +1,23 @@
 """Cross-entropy of a linear output layer that never holds the logits of all tokens in memory.
 
-For N tokens with features x, a vocabulary of V types with weights W and biases b, targets t and
-label smoothing s (PyTorch's, which smooths over all types including the target):
+For N tokens with features x of dimension E, a vocabulary of V types with weights W and biases b,
+targets t and label smoothing s (PyTorch's, which smooths over all types including the target):
 
     logits l = W x + b,  p = softmax(l),  loss = -(1 - s) log p[t] - s / V sum over v of log p[v]
     dloss/dl[v] = p[v] - s / V, minus 1 - s at the target
 
-The direct computation holds the [N, V] logits, their log-softmax and the gradients of both. Here
-logits are computed in chunks of rows. The gradients of a chunk are computed together with its loss,
-so no product is computed twice (except in float16, see :class:`_Recomputed`).
+The direct computation holds the [N, V] logits, their log-softmax and the gradients of both. This
+module computes the logits in chunks of rows (tokens). The gradients of a chunk are computed
+together with its loss, so no product is computed twice (except in float16, see
+:class:`_Recomputed`).
 
-The three products, 6 N V E operations, take most of the time. To save memory bandwidth, each chunk
-is computed in tiles of a few columns that stay in the cache. While tiles are processed, the maximum
-of each row, the sum of its exponentials and the gradient of its features are updated, and rescaled
-whenever the maximum changes (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). After the
-last tile, the normalizer of each row is known. The product for the gradient of W applies it to the
-features, which is cheaper than dividing the exponentials. See
-``benchmarks/chunked_cross_entropy.py`` for measurements.
+Most of the time is spent on three matrix products, 6 N V E operations: the logits and the gradients
+of x and W. To save memory bandwidth, each chunk is computed in tiles of a few types, which stay in
+the cache. While tiles are processed, the maximum of each row, the sum of its exponentials and the
+gradient of its features are updated, and rescaled whenever the maximum changes (Milakov, Gimelshein
+2018, https://arxiv.org/abs/1805.02867). After the last tile, the normalizer of each row is known.
+For the gradient of W, the features are divided by the normalizer, which is cheaper than dividing
+the exponentials. See ``benchmarks/chunked_cross_entropy.py`` for measurements.
 """
 
 import math
@@ -44,7 +45,7 @@ def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 class _Problem:
-    """Inputs of the loss without the ignored rows, in the dtype of the products."""
+    """Inputs of the loss without the ignored rows, in the dtype of the matrix products."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class _Problem:
     def logits(
         self, features: Tensor, start: int, end: int, *, out: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute logits [R, C] of columns ``start`` to ``end``, with the rounding of F.linear."""
+        """Compute the logits [rows, end - start] of some types, rounded as by ``F.linear``."""
         weight = self.weight[start:end].t()
         if self.bias is None:
             return torch.mm(features, weight, out=out)
@@ -89,7 +90,7 @@ class _Problem:
         return torch.addmm(self.bias[start:end], features, weight, out=out)
 
     def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum loss and negative log-likelihood, from [R] log-normalizers and target logits."""
+        """Sum loss and negative log-likelihood over the rows of these normalizers and logits."""
         nll = (normalizer - target_logit).sum()
         if not self.smoothing:
             return nll, nll.clone()
@@ -104,7 +105,7 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """Scatter the gradients of the rows to [N, E], with zeros at ignored rows."""
+        """Scatter the gradients of the rows to the shape of ``like``; ignored rows get zeros."""
         if self.rows is None:
             return grad_features.to(like.dtype)
         spread = like.new_zeros(like.shape)
@@ -113,16 +114,17 @@ class _Problem:
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return [R, 1] columns of the targets in a tile, and a mask of the targets in it."""
+    """Return each target's column within a tile, [R, 1], and a mask of the targets in the tile."""
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
     return column.clamp(0, end - start - 1), inside
 
 
 class _Tiles:
-    """Column ranges of the tiles, and buffers that all chunks share.
+    """Ranges of vocabulary types (tiles) in which a chunk's logits are computed, and buffers.
 
-    ``keeps`` is True to keep the exponentials of all tiles, False to keep one tile at a time.
+    All chunks share the buffers. ``keeps`` is True to keep the exponentials of the logits of all
+    tiles, False to keep one tile at a time.
     """
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool) -> None:
@@ -139,19 +141,19 @@ class _Tiles:
             self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
 
     def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
-        """Return a view [R, C] of the buffer, with the dtype of the products, for one tile."""
+        """Return the part [num_rows, end - start] of the buffer for a tile's logits."""
         first = num_rows * start if self.keeps else 0
         return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
 
     def widened(self, logits: Tensor) -> Tensor:
-        """Convert logits [R, C] to the dtype of the softmax; the result may be overwritten."""
+        """Convert logits to the dtype of the softmax; the caller may overwrite the result."""
         if self.wide is None:
             return logits
         return self.wide[: logits.numel()].view(logits.shape).copy_(logits)
 
 
 class _Chunk:
-    """Softmax of a chunk of rows, computed tile by tile."""
+    """Softmax over the vocabulary for a chunk of rows, computed tile by tile."""
 
     def __init__(
         self, problem: _Problem, rows: slice, tiles: _Tiles, *, needs_features: bool
@@ -196,9 +198,9 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradient, except the term -s / V of label smoothing.
+        """Add this chunk's gradients of the weights [V, E] and biases [V], without label smoothing.
 
-        ``beta`` is 0 to overwrite the gradients [V, E] and [V], 1 to add to them.
+        ``beta`` is 0 to overwrite ``grad_weight`` and ``grad_bias``, 1 to add to them.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -232,7 +234,7 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, _Chunk]]:
-    """Yield chunks with at most ``chunk_bytes`` of logits, and their rows."""
+    """Yield the rows of each chunk, and the chunk, which has at most ``chunk_bytes`` of logits."""
     N, V = len(problem.features), len(problem.weight)
     ranges = list(_ranges(N, chunk_bytes // (V * problem.features.element_size())))
     tiles = _Tiles(problem, max(end - start for start, end in ranges), keeps=keeps)
@@ -242,7 +244,7 @@ def _chunks(
 
 
 def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute loss, negative log-likelihood and normalizers [R, 1] without gradients."""
+    """Compute loss, negative log-likelihood and each row's normalizer without gradients."""
     chunks = [
         (part.normalizer, part.target_logit)
         for _, part in _chunks(problem, chunk_bytes, needs_features=False, keeps=False)
@@ -252,7 +254,7 @@ def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, 
 
 
 def _refuse_double_backward() -> None:
-    """Refuse a backward pass with ``create_graph``."""
+    """Raise an error if the backward pass was started with ``create_graph``."""
     # PyTorch's own check, once_differentiable, misses this: it treats the gradients as constants if
     # the incoming gradient needs no gradient, as the gradient of a loss.
     if torch.is_grad_enabled():
@@ -392,23 +394,23 @@ def chunked_cross_entropy(
     """Compute ``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")`` in
     chunks.
 
-    Under autocast, the products have the dtype of ``F.linear``. The softmax and all sums over
-    chunks are in float32 at least. Ignored rows cost nothing. If no gradient is needed, there is
-    one product instead of three. The backward pass can run only once, and not with
-    ``create_graph``.
+    Under autocast, the matrix products have the dtype of ``F.linear``. The softmax and all sums
+    over chunks are in float32 at least. Ignored rows are left out of the computation. If no
+    gradient is needed, only the logits are computed, not the two products of the gradients. The
+    backward pass can run only once, and not with ``create_graph``.
 
     Args:
-        features: [N, E].
-        weight: [V, E] of the output layer.
-        bias: [V], or None.
+        features: [N, E] inputs of the output layer.
+        weight: [V, E] weights of the output layer.
+        bias: [V] biases of the output layer, or None.
         target: [N] types.
         ignore_index: Target of the rows to ignore.
         label_smoothing: s in 0 to 1, as in ``F.cross_entropy``: all V types share s equally.
         chunk_bytes: Maximum bytes of logits in memory; at least one row is computed at a time.
 
     Returns:
-        The sum of the losses in float32 (float64 for float64), and this sum without label smoothing
-            and without a gradient.
+        The sum of the losses in float32 (float64 for float64 inputs), and this sum without label
+            smoothing and without a gradient.
 
     Raises:
         IndexError: if a target is outside the V types (on a CPU; CUDA raises its own error).

@@ -1,4 +1,6 @@
-"""Decoder step of two GRUs with hierarchical attention between them."""
+"""Decoder step with two GRUs and, between them, attention to the elements of each modality and to
+the modalities.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,10 +18,14 @@ class ConditionalGRU(nn.Module):
         z = sum_m b_m z_m
         h2 = GRU_2(z, h1)
 
-    Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section 3.2.
+    where h is the state after the previous word, h2 the new state, and b_m the attention weight of
+    modality m. Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section
+    3.2.
 
     Args:
-        hidden_dim: H, dimension of states, hidden layers of the attentions, and contexts.
+        input_dim: Dimension of the word vectors.
+        hidden_dim: Dimension of states, hidden layers of the attentions, and contexts.
+        source_dims: Dimension of the elements of each modality.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, source_dims: Sequence[int]) -> None:
@@ -34,7 +40,7 @@ class ConditionalGRU(nn.Module):
         self.second = nn.GRUCell(hidden_dim, hidden_dim)
 
     def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Compute keys and values from the elements [B, N, C] of each modality, once per batch."""
+        """Compute each modality's keys and values from its elements [B, N, C], once per batch."""
         return [attention.project(x) for attention, x in zip(self.attentions, sources)]
 
     def forward(
@@ -44,11 +50,17 @@ class ConditionalGRU(nn.Module):
         projected: Sequence[tuple[Tensor, Tensor]],
         padding_masks: Sequence[Tensor],
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Read a word [B, E] with the state [B, H] after the previous word.
+        """Read one word.
 
-        See :meth:`project` for ``projected``; masks are [B, N] bool, True at padding. Returns the
-        new state [B, H], attention weights [B, N] for each modality, and weights [B, M] of the
-        modalities.
+        Args:
+            word: [B, input_dim] vector of the word.
+            hidden: [B, hidden_dim] state after the previous word.
+            projected: Result of :meth:`project`.
+            padding_masks: [B, N] bool for each modality, True at padding.
+
+        Returns:
+            The new state [B, hidden_dim], the attention weights [B, N] over the elements of each
+                modality, and the weights [B, modalities] of the modalities.
         """
         hidden = self.first(word, hidden)
         contexts, weights = [], []

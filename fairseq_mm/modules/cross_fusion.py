@@ -1,4 +1,4 @@
-"""Cross fusion of text and video with forget gates."""
+"""Cross fusion of text and video with forget gates (Liu et al. 2020, section 3.2)."""
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +9,16 @@ SCALE = 8.0
 
 
 class GatedFusion(nn.Module):
-    """Fusion that adds gated information from one modality y to the other, x:
+    """Fusion that adds gated information from one modality, y, to the other modality, x:
 
         S = softmax(x W_a y^T / 8)       over the elements of y
         y~ = S y
         g = sigmoid(W_f [x; y~])
         x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
 
-    x has the dimension ``dim``, y ``other_dim``.
+    Args:
+        dim: Dimension of x.
+        other_dim: Dimension of y.
     """
 
     def __init__(self, dim: int, other_dim: int) -> None:
@@ -27,9 +29,10 @@ class GatedFusion(nn.Module):
         self.output_proj = nn.Linear(dim + other_dim, dim)
 
     def forward(self, x: Tensor, other: Tensor, other_padding_mask: Tensor) -> Tensor:
-        """Fuse elements [B, M, D] of y into x [B, N, C]; the shape of x does not change.
+        """Fuse ``other`` [B, M, other_dim] into x [B, N, dim]; the shape of x does not change.
 
-        ``other_padding_mask`` is [B, M] bool, True at padding; at least one element is real.
+        ``other_padding_mask`` is [B, M] bool, True at padding; at least one element of each row is
+        real.
         """
         # scaled before the product, which could overflow in float16
         scores = torch.matmul(self.query_proj(x) / SCALE, other.transpose(1, 2)).float()
@@ -51,9 +54,10 @@ class CrossFusion(nn.Module):
     def forward(
         self, text: Tensor, video: Tensor, text_padding_mask: Tensor, video_padding_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Fuse text [B, S, C] and video [B, M, D]; both are zero at padding.
+        """Fuse text [B, S, text_dim] and video [B, M, video_dim] into each other.
 
-        The shapes do not change. The masks are [B, S] and [B, M] bool, True at padding.
+        The shapes do not change; both results are zero at padding. The masks are [B, S] and [B, M]
+        bool, True at padding.
         """
         # The order of the stages follows the released code: the video is fused with the new text.
         text = self.text_fusion(text, video, video_padding_mask)

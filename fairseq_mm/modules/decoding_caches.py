@@ -9,14 +9,14 @@ FIRST_CAPACITY = 16
 
 
 def keeps_all(order: Tensor, count: int) -> bool:
-    """Return whether the new order of ``count`` rows is the old order."""
+    """Return True if ``order``, the numbers of the rows to select, is 0, 1, ..., ``count - 1``."""
     # True at most steps of a search with one beam, where copying a cache would take a good part of
     # the time of the step.
     return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
 
 
 def select_rows(x: Any, order: Tensor) -> Any:
-    """Select rows of every tensor in nested dicts, lists and tuples; None stays None."""
+    """Select rows ``order`` of every tensor in nested dicts, lists, tuples; None stays None."""
     if x is None:
         return None
     if isinstance(x, Tensor):
@@ -27,13 +27,14 @@ def select_rows(x: Any, order: Tensor) -> Any:
 
 
 class SentenceCache:
-    """State of the current sentences during decoding; rows may be at different positions.
+    """Cache of states, such as keys and values, of each row's current sentence during decoding.
 
-    A new sentence overwrites the entries of the last one from the first position on. Entries beyond
-    a row's position are never visible, so the cost of a step does not depend on earlier sentences.
+    Rows may be at different positions. A new sentence overwrites the entries of the last sentence
+    from the first position on. Entries beyond a row's position are never visible, so the cost of a
+    step does not depend on earlier sentences.
 
     Args:
-        parts: Tensors [B, ..., capacity, A], such as keys and values of every layer.
+        parts: Tensors [B, ..., capacity, dim], such as keys and values of every layer.
     """
 
     def __init__(self, parts: list[Tensor]) -> None:
@@ -43,12 +44,12 @@ class SentenceCache:
     def empty(
         cls, shapes: list[tuple[int, ...]], like: Tensor, *, capacity: int = FIRST_CAPACITY
     ) -> "SentenceCache":
-        """Create a cache of zeros with the dtype and device of ``like``.
+        """Create a cache of zeros.
 
         Args:
-            shapes: Shape (B, ..., A) of each part, without the capacity.
+            shapes: Shape (B, ..., dim) of each tensor of the cache, without the capacity.
             like: Tensor with the dtype and device of the cache.
-            capacity: Initial number of entries of a row.
+            capacity: Initial number of positions of a row.
         """
         return cls([like.new_zeros(*shape[:-1], capacity, shape[-1]) for shape in shapes])
 
@@ -57,7 +58,7 @@ class SentenceCache:
         return self.parts[0].size(-2)
 
     def reserve(self, positions: Tensor) -> None:
-        """Double the capacity until it holds all positions [B]."""
+        """Double the capacity of the cache until it holds the rows' ``positions`` [B]."""
         needed = int(positions.max()) + 1
         while self.capacity < needed:
             # Doubling copies each entry at most twice on average. Zeros, not empty memory: 0 times
@@ -65,9 +66,15 @@ class SentenceCache:
             self.parts = [torch.cat([x, torch.zeros_like(x)], dim=-2) for x in self.parts]
 
     def write(self, part: int, values: Tensor, positions: Tensor) -> Tensor:
-        """Write the newest entries [B, ..., A] of a tensor, at positions [B] of its rows.
+        """Write the newest entries of one tensor of the cache.
 
-        Returns the tensor, [B, ..., capacity, A].
+        Args:
+            part: Number of the tensor, counted from 0.
+            values: [B, ..., dim] entry of each row.
+            positions: [B] position of each row's entry.
+
+        Returns:
+            The whole tensor, [B, ..., capacity, dim].
         """
         x = self.parts[part]
         rows = torch.arange(len(positions), device=positions.device)
@@ -76,12 +83,12 @@ class SentenceCache:
         return x
 
     def attention_mask(self, positions: Tensor) -> Tensor:
-        """Return a mask [B, 1, 1, capacity], True at entries up to each row's position."""
+        """Return a mask [B, 1, 1, capacity], True at entries up to the rows' ``positions`` [B]."""
         places = torch.arange(self.capacity, device=positions.device)
         return (places <= positions.unsqueeze(1))[:, None, None]
 
     def select(self, order: Tensor) -> None:
-        """Reorder the rows."""
+        """Select rows, as beam search does: the new row i is the old row ``order[i]``."""
         if keeps_all(order, len(self.parts[0])):
             return
         self.parts = [x.index_select(0, order) for x in self.parts]
@@ -92,7 +99,7 @@ _BLOCK = 16
 
 
 class KeyValueCache:
-    """Keys and values of all tokens so far and all layers; all rows are at the same position.
+    """Keys and values of all tokens so far in all layers; all rows are at the same position.
 
     Args:
         like: Tensor with the number of rows, dtype and device of the cache.
@@ -105,7 +112,7 @@ class KeyValueCache:
         self.length = 0
 
     def add_position(self) -> None:
-        """Advance by one position, to be filled by :meth:`write` of each layer."""
+        """Advance to the next token; :meth:`write` must then be called once for each layer."""
         if self.length == self._entries.size(3):
             *shape, _, head_dim = self._entries.shape
             # Empty memory is safe: write() fills an entry before it comes into view.
@@ -114,9 +121,10 @@ class KeyValueCache:
         self.length += 1
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write key and value [B, H, 1, A] of the newest token in a layer, counted from 0.
+        """Write the newest token's key and value [B, heads, 1, head_dim] in layer number ``layer``.
 
-        Returns keys and values of all tokens, [B, H, length, A] each.
+        Layers are counted from 0. Returns keys and values of all tokens so far, [B, heads, tokens,
+        head_dim] each.
         """
         keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
         keys[:, :, self.length - 1] = key[:, :, 0]
@@ -124,6 +132,6 @@ class KeyValueCache:
         return keys[:, :, : self.length], values[:, :, : self.length]
 
     def select(self, order: Tensor) -> None:
-        """Reorder the rows."""
+        """Select rows, as beam search does: the new row i is the old row ``order[i]``."""
         if not keeps_all(order, self._entries.size(1)):
             self._entries = self._entries.index_select(1, order)

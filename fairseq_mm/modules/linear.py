@@ -28,7 +28,11 @@ _FEW_OUTPUTS = 8192
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """Compute ``weight x + bias``: [..., I] -> [..., O], contiguous; weights are [O, I]."""
+    """Compute ``weight x + bias`` with ``weight`` [outputs, inputs]: [..., inputs] -> [...,
+    outputs].
+
+    The result is contiguous.
+    """
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32
     if not is_plain or torch.is_autocast_cpu_enabled():
         return F.linear(x, weight, bias)
@@ -58,12 +62,15 @@ def normal_linear(input_dim: int, output_dim: int, std: float) -> nn.Linear:
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Apply G linear maps: [G, N, I] -> [G, N, O], with weights [G, O, I] and biases [G, O]."""
+    """Apply G linear maps: [G, N, inputs] -> [G, N, outputs].
+
+    ``weight`` is [G, outputs, inputs], ``bias`` [G, outputs].
+    """
     return torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
 
 
 def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Compute a linear layer in float32, also under autocast."""
+    """Compute a linear layer in float32, even under autocast."""
     # For products that overflow, or lose too much precision, in half precision.
     bias = None if layer.bias is None else layer.bias.float()
     with torch.autocast(x.device.type, enabled=False):
@@ -71,12 +78,14 @@ def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 class WeightNormalized(nn.Module):
-    """Weight-normalised matrices ``g v / |v|`` with biases, normalised for each output.
+    """Weight-normalised matrices with biases: each row is ``g v / |v|``, with its own norm g and
+    direction v.
 
     Salimans, Kingma. Weight normalization. NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
 
     Args:
-        shape: Shape of the matrices: ``(O, I)``, or ``(G, O, I)`` for G matrices.
+        shape: Shape of the matrices: ``(outputs, inputs)``, or ``(count, outputs, inputs)`` for
+            several matrices.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -89,7 +98,7 @@ class WeightNormalized(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sample the matrices from N(0, 1/I)."""
+        """Sample normally distributed matrices with variance ``1 / inputs``; zero the biases."""
         nn.init.normal_(self.weight_v, std=self.weight_v.size(-1) ** -0.5)
         with torch.no_grad():
             # g starts as the norm of v, so that the first matrix is v itself with its variance of
@@ -98,7 +107,10 @@ class WeightNormalized(nn.Module):
         nn.init.zeros_(self.bias)
 
     def weight(self) -> Tensor:
-        """Return the matrices with the dtype of the parameters; norms are computed in float32."""
+        """Return the normalised matrices with the dtype of the parameters.
+
+        Norms are computed in float32.
+        """
         if self.folded is not None:
             return self.folded
         # float32, because squares of small weights lose their digits in float16.
@@ -107,7 +119,7 @@ class WeightNormalized(nn.Module):
         return (direction * scale).to(self.weight_v.dtype)
 
     def fold(self) -> None:
-        """Compute the matrices once for inference; no training may follow."""
+        """Compute the matrices once and store them; for inference only."""
         self.folded = None
         with torch.no_grad():
             self.folded = self.weight()
@@ -121,10 +133,15 @@ class WeightNormalized(nn.Module):
 
 
 class ContextWindow(nn.Module):
-    """Linear map ``sum_i C^(i) x_i`` of the L elements of each window of a sequence.
+    """Linear map ``sum_i C^(i) x_i`` of the elements x_1, ..., x_length of a window of a sequence.
+
+    Args:
+        length: Number of elements of a window.
+        input_dim: Dimension of an element.
+        output_dim: Dimension of the result.
 
     Attributes:
-        weight: [O, L * I] matrices C^(1) ... C^(L), side by side.
+        weight: [output_dim, length * input_dim] matrices C^(1), ..., C^(length), side by side.
     """
 
     def __init__(self, length: int, input_dim: int, output_dim: int) -> None:
@@ -134,15 +151,18 @@ class ContextWindow(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map all windows of [B, T + L - 1, I] to [B, T, O]."""
+        """Map each of the T windows of x [B, T + length - 1, input_dim]: returns [B, T,
+        output_dim].
+        """
         T = x.size(1) - self.length + 1
         windows = torch.cat([x[:, i : i + T] for i in range(self.length)], dim=2)  # [B, T, L * I]
         return linear(windows, self.weight)
 
     def project_table(self, table: Tensor) -> Tensor:
-        """Compute the output of each token at each position of a window: [V, I] -> [L, V, O].
+        """Multiply token vectors [V, input_dim] by the matrix of each position of a window.
 
-        The sum of the rows of a window's tokens equals :meth:`forward`.
+        Returns a table [length, V, output_dim]. For a window of tokens t_1, t_2, ..., the sum of
+        the entries [0, t_1], [1, t_2], ... equals :meth:`forward`.
         """
         # The window is linear in its elements, so a table of V rows per position replaces the
         # product at every decoding step by a sum of L rows.

@@ -1,9 +1,9 @@
 """Gated multi-scale self-attention of Fan et al. 2018, section 3.3, and its simpler variants.
 
-Head h of multi-scale attention, counted from 0, sees positions 0, h + 1, 2 (h + 1), ... This
-subsampling starts at the beginning of the text, so the keys of earlier positions stay the same
-while decoding and can be cached. A position sees only earlier positions, and a slot whose key and
-value are zero, which it attends to if it needs nothing from the past.
+Head h of multi-scale attention, counted from 0, has stride n = h + 1: it sees positions 0, n, 2n,
+... This subsampling starts at the beginning of the text, so the keys of earlier positions stay the
+same while decoding and can be cached. A position sees only earlier positions, and a zero slot,
+whose key and value are zero. It attends to the zero slot if it needs nothing from the past.
 
 With the zero slot as key 0, position t of a head of stride n sees the first 1 + ceil(t / n) keys.
 Every nth position therefore belongs to a sequence with ordinary causal attention. A head of stride
@@ -24,10 +24,16 @@ _FIRST_CAPACITY = 64
 
 
 def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
-    """Compute the mask [len(strides), T, 1 + T] of the keys that each step may attend to.
+    """Compute the mask [strides, T, 1 + T] of the keys that each of T steps may attend to.
 
-    Key 0 is the zero slot, key 1 + s is step s; ``strides`` are the heads' strides, one if all are
-    equal.
+    Key 0 is the zero slot, a key and value of zeros that all steps see; key 1 + s belongs to step
+    s.
+
+    Args:
+        num_times: Number of steps, T.
+        strides: Stride of each head, or a single stride if all heads have the same. With stride n,
+            the steps 0, n, 2n, ... are keys of all later steps.
+        device: Device of the mask.
     """
     times = torch.arange(num_times, device=device)
     # Strictly before: as in the released code, a step does not see itself, so that a decoder can
@@ -38,9 +44,10 @@ def visible_past(num_times: int, strides: list[int], device: torch.device) -> Te
 
 
 def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
-    """Attend from each step to the zero slot and to every ``stride``-th step before it.
+    """Attend from each step to the zero slot and to the earlier steps 0, stride, 2 * stride, ...
 
-    Query, key, value and the result are [B, heads, T, A].
+    The zero slot is a key and value of zeros. ``query``, ``key``, ``value`` and the result are [B,
+    heads, T, head_dim].
     """
     B, heads, T, A = query.shape
     # Ceiling division: the longest past of a head, and the zero slot.
@@ -61,14 +68,19 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
 
 
 class Scale(NamedTuple):
-    """Keys and values [B, heads, capacity, A] of the heads of one stride, the zero slot first."""
+    """Keys and values [B, heads, capacity, head_dim] of one stride; entry 0 is all zeros."""
 
     keys: Tensor
     values: Tensor
 
 
 class KeyValueCache:
-    """Keys and values of one layer during decoding, one entry of ``num_heads`` heads per stride."""
+    """Keys and values of one layer during decoding, with one :class:`Scale` for each stride.
+
+    Args:
+        strides: Strides, in tokens, at which heads subsample the past.
+        num_heads: Number of heads of each stride.
+    """
 
     def __init__(self, strides: list[int], num_heads: int, head_dim: int) -> None:
         self.strides = strides
@@ -78,11 +90,11 @@ class KeyValueCache:
         self.scales: list[Scale] = []
 
     def count_keys(self, scale: int) -> int:
-        """Return the number of keys of an entry, including the zero slot."""
+        """Return the number of keys for stride number ``scale``, with the initial key of zeros."""
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Append keys and values [B, entries x heads, A] of the newest step."""
+        """Append keys and values [B, strides * num_heads, head_dim] of the newest step."""
         if not self.scales:
             shape = (keys.size(0), self.num_heads, _FIRST_CAPACITY, self.head_dim)
             self.scales = [
@@ -118,13 +130,14 @@ class MultiScaleSelfAttention(nn.Module):
     """Self-attention layer ``LayerNorm(x + out(attention of x to its past))``.
 
     Args:
-        hidden_dim: C, channels of the layer.
-        embed_dim: E, channels of queries, keys and values, divided between the heads.
-        num_heads: H.
+        hidden_dim: Channels of the layer.
+        embed_dim: Channels of queries, keys and values, divided between the heads.
+        num_heads: Number of heads.
         is_gated: True to compute queries, keys and values by three layers with gated linear units
             between them; False for one layer.
-        is_multi_scale: True to give each head its own stride and layers; False to let all heads see
-            all positions and split the output of shared layers.
+        is_multi_scale: True to give each head its own stride, the distance between the positions
+            that it sees, and its own layers. False to let all heads see all positions, and to
+            divide the output of shared layers between the heads.
     """
 
     def __init__(
@@ -159,9 +172,10 @@ class MultiScaleSelfAttention(nn.Module):
         self.norm = nn.LayerNorm(hidden_dim)
 
     def forward(self, x: Tensor, trace: Optional[list[Tensor]] = None) -> Tensor:
-        """Compute the layer: [B, T, C] -> [B, T, C].
+        """Compute the layer: [B, T, hidden_dim] -> [B, T, hidden_dim].
 
-        The weights [B, H, T, 1 + T], whose key 0 is the zero slot, are appended to ``trace``.
+        If ``trace`` is given, the attention weights [B, heads, T, 1 + T] are appended to it. Key 0
+        is a key of zeros, key 1 + s belongs to step s.
         """
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
@@ -187,7 +201,10 @@ class MultiScaleSelfAttention(nn.Module):
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """Compute the newest step, [B, C] -> [B, C], and append it to the cache."""
+        """Compute the newest step, [B, hidden_dim] -> [B, hidden_dim].
+
+        Its keys and values are appended to the cache.
+        """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         query, key, value = self._project(rows).unbind(0)  # [B, H, A]
         if cache.num_times:
@@ -211,7 +228,7 @@ class MultiScaleSelfAttention(nn.Module):
         return self._join(context, x)
 
     def _project(self, rows: Tensor) -> Tensor:
-        """Compute queries, keys and values: [N, 3 E] -> [3, N, H, A]."""
+        """Compute queries, keys, values: [N, 3 * embed_dim] -> [3, N, heads, head_dim]."""
         N = rows.size(0)
         maps = self._first_layer(rows)
         for network in list(self.networks)[1:]:
@@ -222,7 +239,7 @@ class MultiScaleSelfAttention(nn.Module):
         return maps.flatten(2, 3)
 
     def _join(self, heads: Tensor, x: Tensor) -> Tensor:
-        """Compute the layer's output from the heads' outputs [N, H, A] and its input x."""
+        """Compute the layer's output from the heads' outputs [N, heads, head_dim] and input x."""
         if self.head_proj is not None:
             weight, bias = self.head_proj.weight(), self.head_proj.bias
             heads = grouped_linear(heads.transpose(0, 1), weight, bias).transpose(0, 1)
@@ -230,7 +247,7 @@ class MultiScaleSelfAttention(nn.Module):
         return self.norm(out.view_as(x) + x)
 
     def _first_layer(self, rows: Tensor) -> Tensor:
-        """Apply the first layer: [N, 3 E] -> [3, N, O]."""
+        """Apply the first layer of ``networks``: [N, 3 * embed_dim] -> [3, N, outputs]."""
         network = self.networks[0]
         weights = network.weight().view(3, -1, network.weight_v.size(-1))
         kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
@@ -239,6 +256,6 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """Regroup [G, B, O] to [networks, B, O G / networks], the input of each network."""
+        """Split each group's channels among its networks: [groups, N, C] -> [networks, N, ...]."""
         G, B, _ = rows.shape
         return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

@@ -6,26 +6,26 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
-    """Pack the real elements of each row, in their order."""
+    """Pack the elements that are not padding, ``counts`` [B] per row, in their order."""
     # PyTorch packs right-padded rows only, so the real elements are moved to the front. The sort
     # must be stable to keep their order.
-    order = padding_mask.long().sort(dim=1, stable=True).indices  # real elements first
+    order = padding_mask.long().sort(dim=1, stable=True).indices
     moved = x.gather(1, order.unsqueeze(-1).expand_as(x))
     return pack_padded_sequence(moved, counts, batch_first=True, enforce_sorted=False)
 
 
 class PackedGRU(nn.Module):
-    """Bidirectional GRU with hidden size H over the real elements of each row, in their order."""
+    """Bidirectional GRU that runs over the real elements of each row and leaves out padding."""
 
     def __init__(self, input_dim: int, hidden_dim: int, num_layers: int) -> None:
         super().__init__()
         self.gru = nn.GRU(input_dim, hidden_dim, num_layers, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode [B, N, D] to [B, N, 2H], forward before backward, zero at padding.
+        """Encode x [B, N, input_dim] to [B, N, 2 * hidden_dim]; the output is zero at padding.
 
-        ``padding_mask`` is [B, N] bool, True at padding, which may be anywhere; at least one
-        element of each row is real.
+        Forward states come before backward states. ``padding_mask`` is [B, N] bool, True at
+        padding, which may be anywhere in a row; at least one element of each row is real.
         """
         valid_mask = ~padding_mask
         # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU
@@ -41,7 +41,7 @@ class PackedGRU(nn.Module):
 
 
 class SkippingLSTM(nn.Module):
-    """Bidirectional LSTM with hidden size H that skips missing elements.
+    """Bidirectional LSTM that skips missing elements.
 
     The output at a missing element is the state carried over the gap: the forward output of the
     last real element before it and the backward output of the next real element, or zeros if there
@@ -61,7 +61,8 @@ class SkippingLSTM(nn.Module):
         )
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode [B, N, D] to [B, N, 2H], forward before backward.
+        """Encode x [B, N, input_dim] to [B, N, 2 * hidden_dim], forward states before backward
+        states.
 
         ``padding_mask`` is [B, N] bool, True at missing elements; at least one element of each row
         is real.
@@ -71,7 +72,11 @@ class SkippingLSTM(nn.Module):
     def with_last_states(
         self, x: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute :meth:`forward`, and last state and cell, [2 * num_layers, B, H] each."""
+        """Compute :meth:`forward`, and the last states.
+
+        Returns the output of :meth:`forward`, and the last hidden and cell states of each layer and
+        direction, [2 * num_layers, B, hidden_dim] each.
+        """
         counts = (~padding_mask).sum(dim=1)
         # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU
         on_cpu = counts.cpu()
@@ -95,7 +100,7 @@ class SkippingLSTM(nn.Module):
 
 
 def _rows_or_zeros(x: Tensor, places: Tensor) -> Tensor:
-    """Gather rows ``places`` [B, N] of x [B, N, H]; zeros for places out of range."""
+    """Gather the elements ``places`` [B, N] of x [B, N, H]; zeros where a place is out of range."""
     is_there = ((places >= 0) & (places < x.size(1))).unsqueeze(-1)
     # pad_packed_sequence has put zeros beyond the last real element of a row
     chosen = x.gather(1, places.clamp(0, x.size(1) - 1).unsqueeze(-1).expand_as(x))

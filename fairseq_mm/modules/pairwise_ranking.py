@@ -9,11 +9,12 @@ from torch import Tensor
 
 
 class RankingLoss(NamedTuple):
-    """Ranking loss of a batch.
+    """Ranking loss of a batch, two float32 scalars.
 
     Attributes:
-        loss: Sum over the queries of both directions.
-        collapsed: The loss if all embeddings were equal: the margin times the number of terms.
+        loss: Sum of the losses of all pairs in both directions.
+        collapsed: Loss that the batch would have if all embeddings were equal: the margin times the
+            number of terms.
     """
 
     loss: Tensor
@@ -30,21 +31,24 @@ def pairwise_ranking_loss(
     all_images: Optional[Tensor] = None,
     all_sentences: Optional[Tensor] = None,
 ) -> RankingLoss:
-    """Compute the ranking losses ``max(0, margin - s(x, v) + s(x, v_k))`` and ``max(0, margin -
-    s(v, x) + s(v, x_k))`` of pairs (x, v), with s the inner product.
+    """Compute the ranking losses of pairs of an image x and a sentence v, for negatives k::
+
+        max(0, margin - s(x, v) + s(x, v_k)) + max(0, margin - s(v, x) + s(v, x_k))
+
+    where s is the inner product.
 
     Args:
-        images: [B, K] x of each pair.
-        sentences: [B, K] v of each pair.
-        is_negative: [B, C] bool, True if candidate k does not belong to the pair.
+        images: [B, K] embedding x of each pair's image.
+        sentences: [B, K] embedding v of each pair's sentence.
+        is_negative: [B, C] bool, True if candidate k is a negative of the pair.
         margin: Margin between the score of a pair and the scores of its negatives.
         negatives: ``sum`` for the sum over all negatives; ``max`` for the hardest negative of each
             direction.
-        all_images: [C, K] candidates x_k; by default ``images``.
-        all_sentences: [C, K] candidates v_k; by default ``sentences``.
+        all_images: [C, K] embeddings x_k of the candidates; None for ``images``.
+        all_sentences: [C, K] embeddings v_k of the candidates; None for ``sentences``.
 
     Returns:
-        Two float32 scalars; zeros if there are no negatives.
+        The losses; zeros if there are no negatives.
     """
     # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
     # coarse against a margin of 0.2.

@@ -16,6 +16,9 @@ class PeepholeLSTM(nn.Module):
         o(t) = sigmoid(x(t) W_xo + m(t-1) W_ho + c(t) W_co + b_o)       (4)
         m(t) = o(t) tanh(c(t))                                          (5)
 
+    where x is the input, m the state, c the cell, and i, f and o are the input, forget and output
+    gate.
+
     Args:
         diagonal: True if W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes;
             the paper's equations multiply by full matrices.
@@ -41,7 +44,9 @@ class PeepholeLSTM(nn.Module):
         nn.init.zeros_(self.input_proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the states m(t): [B, T, D] -> [B, T, H]; rows may be right-padded."""
+        """Compute the state after each input: [B, T, input_dim] -> [B, T, hidden_dim]; rows may be
+        right-padded.
+        """
         B, _, H = x.size(0), x.size(1), self.hidden_dim
         inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]
         hidden_weight = self.hidden_weight.t()

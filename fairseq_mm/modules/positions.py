@@ -8,16 +8,16 @@ from torch import Tensor, nn
 
 
 def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tensor:
-    """Encode positions [...] by sines and cosines (Vaswani et al. 2017, section 3.5).
+    """Encode positions by sines and cosines (Vaswani et al. 2017, section 3.5).
 
     Args:
-        positions: [...] numbers.
+        positions: Tensor of positions, of any shape.
         dim: Dimension of the encodings, an even number.
         interleaved: True to put sine and cosine of each frequency side by side; False to put all
             sines first, as in Dai et al. 2019.
 
     Returns:
-        [..., dim] float32.
+        [..., dim] float32, an encoding for each position.
     """
     # In half precision large positions would be equal: the numbers of bfloat16 at 1000 are 4 apart.
     exponents = torch.arange(0, dim, 2, device=positions.device, dtype=torch.float32) / dim
@@ -28,10 +28,11 @@ def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tenso
 
 
 class PositionedEmbedding(nn.Module):
-    """Sum of word embedding and learned position embedding, both initialised from N(0, 0.1).
+    """Sum of word embedding and learned position embedding, initialised with standard deviation
+    0.1.
 
-    As in fairseq, the first real token has position ``padding_idx + 1``, so a table of 1024 rows
-    has 1022 positions. Padding is embedded as well.
+    As in fairseq, the first real token has position ``padding_idx + 1``: with ``padding_idx`` 1,
+    1024 ``table_rows`` are enough for texts of 1022 tokens. Padding is embedded as well.
     """
 
     def __init__(self, num_types: int, embed_dim: int, padding_idx: int, table_rows: int) -> None:
@@ -45,7 +46,7 @@ class PositionedEmbedding(nn.Module):
         nn.init.normal_(self.positions.weight, std=0.1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Embed words: [B, T] -> [B, T, E]."""
+        """Embed words: [B, T] -> [B, T, embed_dim]."""
         valid_mask = tokens.ne(self.padding_idx).long()
         # Counted over real tokens only, so that a left-padded source has the same positions as
         # without padding.
@@ -53,7 +54,7 @@ class PositionedEmbedding(nn.Module):
         return self.tokens(tokens) + self.positions(positions)
 
     def step(self, tokens: Tensor, number: int) -> Tensor:
-        """Embed the word of each row at position ``number``, counted from 1: [B] -> [B, E]."""
+        """Embed each row's word at position ``number``, counted from 1: [B] -> [B, embed_dim]."""
         return self.tokens(tokens) + self.positions.weight[self.padding_idx + number]
 
     def max_positions(self) -> int:
@@ -86,9 +87,13 @@ def next_positions(
     """Compute :func:`sentence_positions` one token at a time.
 
     Args:
-        places: Sentences [B] and positions [B] of the previous tokens; None at the first step.
+        places: Result for the previous tokens; None at the first step.
         tokens: [B] new tokens.
         separator: Index of the separator in the dictionary.
+
+    Returns:
+        For each new token, the index [B] of its sentence, from 0, and its position [B] in the
+            sentence.
     """
     if places is None:
         return torch.zeros_like(tokens), torch.zeros_like(tokens)
@@ -98,9 +103,12 @@ def next_positions(
 
 
 def select_sentence_vectors(vectors: Tensor, sentences: Tensor) -> Tensor:
-    """Select the vectors [B, N, ...] of the tokens' sentences [B, T]: returns [B, T, ...].
+    """Select for each token the vector of its sentence: returns [B, T, ...].
 
-    An index beyond N selects the last vector.
+    Args:
+        vectors: [B, N, ...] vectors of the first N sentences.
+        sentences: [B, T] index of each token's sentence; an index of N or more selects the last
+            vector.
     """
     # Without constraints, a search may generate more separators than there are images.
     chosen = sentences.clamp(max=vectors.size(1) - 1)

@@ -15,7 +15,8 @@ from fairseq_mm.modules.transformer_layer import FeedForward, SelfAttention
 class PreNormEncoderLayer(nn.Module):
     """Pre-norm encoder layer: ``x + attention(norm(x))``, then ``x + feed_forward(norm(x))``.
 
-    ``dropout`` applies to the outputs of both sub-layers, attention weights and the inner layer.
+    ``dropout`` applies to the outputs of both sub-layers, to the attention weights, and inside the
+    feed-forward layer.
     """
 
     def __init__(self, dim: int, num_heads: int, inner_dim: int, dropout: float) -> None:
@@ -27,7 +28,7 @@ class PreNormEncoderLayer(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Compute the layer: [B, N, D] -> [B, N, D].
+        """Compute the layer: [B, N, dim] -> [B, N, dim].
 
         ``padding_mask`` is [B, N] bool, True at padding; at least one element of each row is real.
         """
@@ -39,7 +40,7 @@ class PreNormEncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017) of queries [B, T, D] to a source [B, N, C]."""
+    """Multi-head attention of queries to a source of other dimension (Vaswani et al. 2017)."""
 
     def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class SourceAttention(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def project(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Project a source [B, N, C] to keys and values [B, heads, N, A]."""
+        """Project a source [B, N, source_dim] to keys and values, [B, heads, N, head_dim] each."""
         return (
             split_heads(self.key_proj(source), self.num_heads),
             split_heads(self.value_proj(source), self.num_heads),
@@ -70,10 +71,18 @@ class SourceAttention(nn.Module):
         dropout: float = 0.0,
         needs_weights: bool = False,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Attend from x [B, T, D] to a source, see :meth:`project`.
+        """Attend to a source.
 
-        ``padding_mask`` is [B, N] bool, True at padding. With ``needs_weights``, ``dropout`` must
-        be 0. Returns [B, T, D], and the heads' mean weights [B, T, N] or None.
+        Args:
+            x: [B, T, dim] queries.
+            projected: Keys and values of the source, see :meth:`project`.
+            padding_mask: [B, N] bool, True at padding of the source.
+            dropout: Dropout rate of the attention weights; must be 0 with ``needs_weights``.
+            needs_weights: True to return the attention weights.
+
+        Returns:
+            The result [B, T, dim], and the mean weights [B, T, N] over the heads, or None without
+                ``needs_weights``.
         """
         query = split_heads(self.query_proj(x), self.num_heads)
         attention_mask = ~padding_mask[:, None, None]
@@ -91,8 +100,8 @@ class LayerTrace(NamedTuple):
     """Attention weights of a decoder layer.
 
     Attributes:
-        weights: [B, T, N] for each source.
-        modality_weights: [B, T, M]; None if there is only one source.
+        weights: For each source, weights [B, T, N] of its N elements, averaged over the heads.
+        modality_weights: [B, T, sources] weights of the sources; None if there is only one source.
     """
 
     weights: list[Tensor]
@@ -102,8 +111,10 @@ class LayerTrace(NamedTuple):
 class PreNormDecoderLayer(nn.Module):
     """Pre-norm decoder layer: self-attention, attention to every source, feed-forward.
 
-    :class:`ModalityAttention` combines the contexts of several sources; its query is the normalised
-    state that attends to them. ``dropout`` applies as in :class:`PreNormEncoderLayer`.
+    If there are several sources, :class:`ModalityAttention` combines the results of attending to
+    each source. Its query is the same normalised state that attends to the sources. ``dropout``
+    applies to the outputs of all sub-layers, to the attention weights, and inside the feed-forward
+    layer.
     """
 
     def __init__(
@@ -126,7 +137,7 @@ class PreNormDecoderLayer(nn.Module):
         self.dropout = dropout
 
     def project(self, sources: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Project the sources [B, N, C] to keys and values."""
+        """Project each source [B, N, source_dim] to its keys and values."""
         # zip ends with the attentions: a layer with one source reads only the first.
         return [attention.project(x) for attention, x in zip(self.source_attentions, sources)]
 
@@ -139,17 +150,21 @@ class PreNormDecoderLayer(nn.Module):
         past: Optional[tuple[Tensor, Tensor]] = None,
         needs_weights: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Optional[LayerTrace]]:
-        """Compute the layer: [B, T, D] -> [B, T, D].
+        """Compute the layer for new words.
+
+        A new word attends to all earlier words, to itself, and to the sources.
 
         Args:
-            x: [B, T, D].
-            projected: See :meth:`project`.
-            padding_masks: [B, N] bool for each source.
-            past: Keys and values [B, heads, P, A] of the words before x; None at the first words.
-            needs_weights: True to return a trace.
+            x: [B, T, dim] states of the new words.
+            projected: Keys and values of the sources, see :meth:`project`.
+            padding_masks: [B, N] bool for each source, True at padding.
+            past: Self-attention keys and values [B, heads, P, head_dim] of the P words before x;
+                None at the first words.
+            needs_weights: True to return attention weights.
 
         Returns:
-            The output, keys and values of all words so far, and a trace or None.
+            The output [B, T, dim]; the self-attention keys and values of all words so far; and the
+                attention weights of this layer for the sources, or None without ``needs_weights``.
         """
         rate = self.dropout if self.training else 0.0
         query, key, value = self.self_attention.project(self.self_attention_norm(x))

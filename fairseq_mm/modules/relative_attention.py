@@ -1,4 +1,4 @@
-"""Self-attention with relative positions over a memory and a segment."""
+"""Self-attention with relative positions over a memory and a segment of text."""
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,9 @@ class RelativeAttention(nn.Module):
 
         A_ij = (q_i + u) k_j + (q_i + v) W_R R_(i - j)
 
-    where R is a sinusoid of the distance, u and v are learned, and the keys belong to the memory
-    and the current segment. The weights are the softmax of A / sqrt(head_dim).
+    is the score of key k_j for query q_i, where R is a sinusoid of the distance, and u, v and W_R
+    are learned. The queries belong to the current segment, the keys to the memory and the segment.
+    The weights are the softmax of A / sqrt(head_dim).
 
     Args:
         clamp_length: Maximum distance; larger distances count as this one.
@@ -41,12 +42,12 @@ class RelativeAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Project x [B, T, D] to keys and values, [B, H, T, A] each."""
+        """Project x [B, T, dim] to keys and values, [B, heads, T, head_dim] each."""
         keys, values = self.key_value_proj(x).chunk(2, dim=-1)
         return split_heads(keys, self.num_heads), split_heads(values, self.num_heads)
 
     def distance_keys(self, count: int) -> Tensor:
-        """Compute W_R R [H, count, A] for the distances 0 to ``count - 1``."""
+        """Compute a key [heads, count, head_dim] for each distance from 0 to ``count - 1``."""
         weight = self.distance_proj.weight
         distances = torch.arange(count, device=weight.device).clamp(max=self.clamp_length)
         encoded = sinusoids(distances, self.dim, interleaved=False).to(weight.dtype)
@@ -62,11 +63,13 @@ class RelativeAttention(nn.Module):
         distances: Tensor,
         attention_mask: Tensor,
     ) -> Tensor:
-        """Compute attention weights [B, H, L, K], with the softmax in float32.
+        """Compute the attention weights [B, heads, L, K] of L queries for K keys.
+
+        The softmax is computed in float32.
 
         Args:
-            queries: [B, H, L, A].
-            keys: [B, H, K, A].
+            queries: [B, heads, L, head_dim].
+            keys: [B, heads, K, head_dim].
             distance_keys: Result of :meth:`distance_keys`.
             distances: [B or 1, L, K] distance from each key to each query; any number if masked.
             attention_mask: [B or 1, L, K] bool, True where a query may attend.

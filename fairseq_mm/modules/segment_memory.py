@@ -1,4 +1,7 @@
-"""Memory of Transtory-XL: states of earlier segments."""
+"""Memory of Transtory-XL (Li et al. 2020): hidden states of the sentences before the current one.
+
+A sentence is called a segment here, as in Transformer-XL.
+"""
 
 from typing import NamedTuple
 
@@ -7,12 +10,14 @@ from torch import Tensor
 
 
 class SegmentMemory(NamedTuple):
-    """Hidden states of earlier segments.
+    """Hidden states of tokens of earlier segments (sentences), one state per slot.
 
     Attributes:
-        contents: [B, C, D] per layer; C may be 1 if all slots are equal.
-        ages: [C] distance from each slot to the first token of the new segment, at least 1.
-        valid_mask: [B, C] bool, False at padding.
+        contents: For each layer, the states [B, slots, D]; [B, 1, D] stands for equal states in all
+            slots.
+        ages: [slots] distance in tokens from each slot to the first token of the next segment, at
+            least 1.
+        valid_mask: [B, slots] bool, False if the slot is padding.
     """
 
     contents: list[Tensor]
@@ -30,16 +35,18 @@ def remember(
 ) -> SegmentMemory:
     """Append a segment to the memory (Li et al. 2020, equations 9 to 11).
 
-    The new memory is the last ``memory_length`` states of memory and segment, where each segment
-    counts as padded to ``segment_length`` (section 3.5.3). Slots that are padding in all rows are
-    dropped.
+    The new memory has the last ``memory_length`` states of the old memory followed by the segment.
+    A segment that is shorter than ``segment_length`` takes as many slots as if it were padded to
+    this length (section 3.5.3). Slots that are padding in all rows of the batch are then dropped.
 
     Args:
-        memory: Memory that the segment was read with.
-        hidden: [B, L, D] states of the segment, per layer.
-        lengths: [B] number of real states, on the device of the memory's ages and mask.
-        segment_length: Length to which shorter segments count as padded; longer ones are kept.
-        memory_length: l_M, the maximum length of the memory.
+        memory: Memory before the segment.
+        hidden: For each layer, the states [B, L, D] of the segment's tokens, right-padded.
+        lengths: [B] number of tokens of each row's segment, on the device of the memory's ages and
+            mask.
+        segment_length: Length to which shorter segments count as padded; longer segments are not
+            truncated.
+        memory_length: Maximum length of the memory, l_M in the paper.
     """
     device = lengths.device
     ages = torch.arange(memory_length, 0, -1, device=device)

@@ -1,7 +1,8 @@
 """Recurrent layer of m-RNN (Mao et al. 2015, section 3.2, equation 2).
 
-The states are ``r(t) = f(U r(t-1) + w(t))``, where f is the ReLU, or a function named in footnote
-3: the sigmoid, or the scaled hyperbolic tangent of equation 4.
+The states are ``r(t) = f(U r(t-1) + w(t))``, where w(t) is the vector of word t and U a learned
+matrix. The function f is the ReLU, or a function that footnote 3 names: the sigmoid, or the scaled
+hyperbolic tangent of equation 4.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,7 @@ ACTIVATIONS = {
 
 
 class _SimpleRecurrence(torch.autograd.Function):
-    """Recurrence with one product per step, whose weight gradient is a single product.
+    """Recurrence with one matrix product per step, whose weight gradient is a single product.
 
     Autograd would keep three graph nodes per step and add up a weight gradient at each step.
     ``nn.RNN`` would also multiply the input by a matrix, which m-RNN does not have. See
@@ -78,10 +79,10 @@ class _SimpleRecurrence(torch.autograd.Function):
 def simple_recurrence(
     inputs: Tensor, weight: Tensor, initial: Tensor, activation: str = "relu"
 ) -> Tensor:
-    """Compute the states r(1), ..., r(T), [B, T, H] (Mao et al. 2015, equation 2).
+    """Compute the states ``r(t) = f(U r(t-1) + w(t))``, [B, T, H] (Mao et al. 2015, equation 2).
 
     Args:
-        inputs: [B, T, H] word vectors w(1), ..., w(T), whose dtype the states have.
+        inputs: [B, T, H] word vectors w(1), ..., w(T); the states have their dtype.
         weight: [H, H] matrix U.
         initial: [B, H] state r(0).
         activation: Name of f in ``ACTIVATIONS``.

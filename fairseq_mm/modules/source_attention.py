@@ -10,13 +10,18 @@ from fairseq_mm.modules.linear import WeightNormalized, linear, normal_linear
 
 
 class SourceAttention(nn.Module):
-    """Attention of a convolutional decoder: ``u + out(softmax(q k / sqrt(A)) v)`` with ``q =
-    query(hidden(u) + e)``.
+    """Attention of a convolutional decoder layer with state u to the source:
 
-    Gehring et al. 2017, section 3.3, with the weight-normalised projections of Fan et al. 2018's
-    released code.
+        q = query(hidden(u) + e)
+        u <- u + out(softmax(q k / sqrt(head_dim)) v)
+
+    where e is the embedding of the last word, and k and v are keys and values projected from the
+    source. Gehring et al. 2017, section 3.3, with the weight-normalised projections of Fan et al.
+    2018's released code.
 
     Args:
+        hidden_dim: Dimension of the state u.
+        embed_dim: Dimension of word embeddings, queries, keys and values.
         dropout: Dropout of the layer's input; the scale of the initial weights depends on it.
     """
 
@@ -31,11 +36,13 @@ class SourceAttention(nn.Module):
         self.num_heads = num_heads
 
     def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the encoder's output for this layer, [B, S, E] -> [B, heads, S, E / heads].
+        """Project the encoder's output to this layer's keys and values.
+
+        Keys and values are [B, heads, S, embed_dim / heads] each.
 
         Args:
-            keys: Output of the encoder's last layer.
-            values: The same with the source's embeddings added.
+            keys: [B, S, embed_dim] output of the encoder's last layer.
+            values: [B, S, embed_dim] sum of ``keys`` and the embeddings of the source.
         """
         B, S, _ = keys.shape
         projected = [
@@ -52,10 +59,18 @@ class SourceAttention(nn.Module):
         valid_mask: Optional[Tensor] = None,
         trace: Optional[list[Tensor]] = None,
     ) -> Tensor:
-        """Attend from [B, T, C], with the embeddings [B, T, E] of the target, to the source.
+        """Attend from each position of the target to the source.
 
-        ``valid_mask`` is [B, 1, 1, S] bool, False at padding; None for no padding. The weights [B,
-        heads, T, S] are appended to ``trace``.
+        Args:
+            hidden: [B, T, hidden_dim] states of the decoder layer.
+            embedding: [B, T, embed_dim] embeddings of the target's words.
+            source: Result of :meth:`project_source`.
+            valid_mask: [B, 1, 1, S] bool, False at padding of the source; None for no padding.
+            trace: List to which the attention weights [B, heads, T, S] are appended; None to
+                compute none.
+
+        Returns:
+            The new states, [B, T, hidden_dim].
         """
         B, T, _ = hidden.shape
         keys, values = source
@@ -78,5 +93,8 @@ class SourceAttention(nn.Module):
         source: tuple[Tensor, Tensor],
         valid_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute :meth:`forward` for the newest step: [B, C] and [B, E] -> [B, C]."""
+        """Compute :meth:`forward` for the newest step.
+
+        ``hidden`` and the result are [B, hidden_dim], ``embedding`` is [B, embed_dim].
+        """
         return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)

@@ -1,4 +1,4 @@
-"""Layers of T5: attention, feed-forward layer, norm, and bias of attention by distance."""
+"""Layers of T5: attention, feed-forward layer, RMS norm and relative position bias."""
 
 import math
 from typing import Optional
@@ -24,8 +24,13 @@ def attend_unscaled(
 ) -> Tensor:
     """Compute ``softmax(query key^T + bias) value``, with the softmax in float32.
 
-    Queries are [B, H, T, A], keys and values [B, H, S, A]. The bias broadcasts to [B, H, T, S] and
-    is ``-inf`` at masked keys; each query has at least one visible key.
+    Args:
+        query: [B, heads, T, head_dim].
+        key: [B, heads, S, head_dim].
+        value: [B, heads, S, head_dim].
+        bias: Tensor that broadcasts to [B, heads, T, S] and is ``-inf`` at masked keys; each query
+            has at least one visible key. None for no bias.
+        dropout: Dropout rate of the attention weights.
     """
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
@@ -47,7 +52,7 @@ class T5Attention(nn.Module):
     """Multi-head attention without scaling and without biases (Raffel et al. 2020, section 2.1).
 
     Args:
-        head_dim: A, which may differ from ``dim / num_heads``.
+        head_dim: Dimension of a head, which may differ from ``dim / num_heads``.
     """
 
     def __init__(self, dim: int, num_heads: int, head_dim: int, dropout: float) -> None:
@@ -66,18 +71,18 @@ class T5Attention(nn.Module):
         nn.init.normal_(self.output_proj.weight, std=inner_dim**-0.5)
 
     def queries(self, x: Tensor) -> Tensor:
-        """Project x [B, T, D] to queries [B, H, T, A]."""
+        """Project x [B, T, dim] to queries [B, heads, T, head_dim]."""
         return split_heads(linear(x, self.query_proj.weight), self.num_heads)
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Project x [B, S, D] to keys and values, [B, H, S, A] each."""
+        """Project x [B, S, dim] to keys and values, [B, heads, S, head_dim] each."""
         return (
             split_heads(linear(x, self.key_proj.weight), self.num_heads),
             split_heads(linear(x, self.value_proj.weight), self.num_heads),
         )
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
-        """Attend, see :func:`attend_unscaled`, and project the result to [B, T, D]."""
+        """Compute :func:`attend_unscaled` of the arguments; project the result to [B, T, dim]."""
         dropout = self.dropout if self.training else 0.0
         attended = merge_heads(attend_unscaled(query, key, value, bias, dropout))
         return linear(attended, self.output_proj.weight)
@@ -89,8 +94,8 @@ _INNER_SCALE = 16.0
 
 
 class T5FeedForward(nn.Module):
-    """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with a gate
-    ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where gelu is its approximation by tanh.
+    """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with ``gated``
+    ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where GELU is approximated with tanh.
     """
 
     def __init__(self, dim: int, inner_dim: int, dropout: float, *, gated: bool) -> None:
@@ -105,7 +110,7 @@ class T5FeedForward(nn.Module):
         nn.init.normal_(self.output_proj.weight, std=inner_dim**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the layer: [..., D] -> [..., D]; the output is float32 for float16 inputs."""
+        """Compute the layer: [..., dim] -> [..., dim]; the output is float32 for float16 inputs."""
         inner = linear(x, self.inner_proj.weight)
         if self.gate_proj is None:
             inner = F.relu(inner)
@@ -149,12 +154,12 @@ def relative_buckets(
     """Compute the bucket of each distance between two tokens (Raffel et al. 2020, section 2.1).
 
     Half of the buckets hold one distance each. The others hold ranges that grow logarithmically up
-    to ``max_distance``; the last one also holds all larger distances.
+    to ``max_distance``; the last bucket also holds all larger distances.
 
     Args:
         offsets: Position of the key minus position of the query, of any shape.
-        bidirectional: True to use half of the buckets for keys after the query; False to treat
-            those keys as distance 0.
+        bidirectional: True to use half of the buckets for keys after the query; False to treat keys
+            after the query as if they were at distance 0.
         num_buckets: Number of buckets, even; a multiple of four with ``bidirectional``.
         max_distance: Distance from which on all distances share a bucket.
 
@@ -179,12 +184,12 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """Learned attention bias per head and bucket of distances, shared by the layers of a stack.
+    """Learned attention bias for each head and bucket of distances, which all layers share.
 
     Args:
         num_buckets: See :func:`relative_buckets`.
         max_distance: See :func:`relative_buckets`.
-        bidirectional: True if keys may follow the query.
+        bidirectional: True if a query may attend to keys after it.
     """
 
     def __init__(
@@ -196,7 +201,7 @@ class RelativeBias(nn.Module):
         self.bidirectional = bidirectional
 
     def _look_up(self, offsets: Tensor) -> Tensor:
-        """Return the biases [H, count] of offsets [count]."""
+        """Return biases [heads, count] for differences [count] of key and query position."""
         buckets = relative_buckets(
             offsets,
             bidirectional=self.bidirectional,
@@ -206,7 +211,7 @@ class RelativeBias(nn.Module):
         return F.embedding(buckets, self.weight).t()
 
     def forward(self, length: int) -> Tensor:
-        """Return the biases [1, H, queries, keys] of a sequence of ``length`` tokens."""
+        """Return the biases [1, heads, length, length] of ``length`` queries and as many keys."""
         offsets = torch.arange(1 - length, length, device=self.weight.device)
         # window i begins at offset i + 1 - length, the first offset of query length - 1 - i
         # There are only 2 length - 1 different biases, so they are looked up once and viewed as a
@@ -215,5 +220,5 @@ class RelativeBias(nn.Module):
         return windows.flip(1).unsqueeze(0)
 
     def newest(self, length: int) -> Tensor:
-        """Return the biases [H, length] of the last of ``length`` tokens, as the query."""
+        """Return the biases [heads, length] of ``length`` keys for the last token as the query."""
         return self._look_up(torch.arange(1 - length, 1, device=self.weight.device))

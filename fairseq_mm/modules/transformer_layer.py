@@ -9,7 +9,7 @@ from fairseq_mm.modules.attention import attend, merge_heads, split_heads
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with dropout of its weights."""
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2), with dropout of the weights."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class SelfAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project x [B, T, D] to queries, keys and values, [B, H, T, A] each."""
+        """Project x [B, T, dim] to queries, keys and values, [B, heads, T, head_dim] each."""
         query, key, value = self.in_proj(x).chunk(3, dim=-1)
         return (
             split_heads(query, self.num_heads),
@@ -32,10 +32,10 @@ class SelfAttention(nn.Module):
         )
 
     def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
-        """Attend within x: [B, T, D] -> [B, T, D].
+        """Attend within x: [B, T, dim] -> [B, T, dim].
 
-        ``attention_mask`` is bool, broadcasts to [B, H, T, T], and is True where a query may
-        attend.
+        ``attention_mask`` is bool, broadcasts to [B, heads, T, T], and is True where a query may
+        attend; None if all queries may attend to all keys.
         """
         rate = self.dropout if self.training else 0.0
         return self.out_proj(merge_heads(attend(*self.project(x), attention_mask, dropout=rate)))
@@ -58,7 +58,7 @@ class FeedForward(nn.Module):
 class TransformerEncoderLayer(nn.Module):
     """Self-attention and feed-forward layer, each with dropout, residual connection and norm.
 
-    ``dropout`` applies to the outputs of both sub-layers and to the inner layer,
+    ``dropout`` applies to the outputs of both sub-layers and inside the feed-forward layer,
     ``attention_dropout`` to the attention weights.
     """
 
@@ -73,7 +73,11 @@ class TransformerEncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, attention_mask: Optional[Tensor] = None) -> Tensor:
-        """See :meth:`SelfAttention.forward`."""
-        # Post-norm, the default of PyTorch's layers, which both released codes use.
+        """Compute the layer, [B, T, dim] -> [B, T, dim].
+
+        ``attention_mask`` is described at :meth:`SelfAttention.forward`.
+        """
+        # Post-norm, the default of PyTorch's layers, which the code released for each model with
+        # this layer uses.
         x = self.self_attention_norm(x + self.dropout(self.self_attention(x, attention_mask)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))

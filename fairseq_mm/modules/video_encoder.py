@@ -13,9 +13,10 @@ from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
 
 class VideoTransformerEncoder(nn.Module):
-    """Transformer encoder whose input is ``sqrt(dim) frame + position``.
+    """Transformer encoder of frames; its input is ``sqrt(dim) * frame + sinusoid of the position``.
 
     Args:
+        dim: Dimension of the frames and of the layers.
         num_layers: Number of layers; 4 in the paper.
         num_heads: Number of heads, a divisor of ``dim``; 8 in the paper.
         ffn_dim: Inner dimension of the feed-forward layers; 2048 in the paper.
@@ -48,7 +49,8 @@ class VideoTransformerEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode frames [B, M, D], padded at the end; values at padding are undefined.
+        """Encode frames [B, M, dim], padded at the end; the shape does not change, values at
+        padding are undefined.
 
         ``padding_mask`` is [B, M] bool, True at padding; at least one frame of each video is real.
         """

@@ -23,9 +23,11 @@ class FusionTrace:
     """Attention weights and gate values of a fusion, one entry per call.
 
     Attributes:
-        weights: [B, h, N, M] for each head; h is 1 for kinds without heads. They sum to 1 over the
-            frames, or with ``text_axis`` over the text's positions.
-        gates: [B, N, W] values of the forget gate; empty without a gate.
+        weights: [B, heads, tokens, frames] attention weights; the dot-product kinds have one head.
+            The weights sum to 1 over the frames, or over the tokens if the fusion has
+            ``text_axis``.
+        gates: [B, tokens, channels] values of the forget gate; an empty list if the fusion has
+            none.
     """
 
     weights: list[Tensor] = field(default_factory=list)
@@ -33,35 +35,44 @@ class FusionTrace:
 
 
 class VideoFusion(nn.Module):
-    """Fusion ``LayerNorm(text + dropout([text; O] W + b))``, where O is read from the frames.
+    """Fusion ``LayerNorm(text + dropout([text; O] W + b))``, where O is read from the frames by
+    attention.
 
-    With text T and frames V of [B, M, video_dim], without biases:
+    With text T [B, N, text_dim] and frames V [B, M, video_dim], biases left out, ``kind`` selects:
 
     - ``dot_product``: ``A = softmax(T (V W1)^T)``, ``O = A V`` (equations 4 to 6).
     - ``dot_product_projected``: the same A, ``O = A V W1``.
-    - ``multi_head``: ``O = [softmax(Q_i K_i^T / sqrt(d)) V_i] W_o`` over heads i, whose rows are
-      parts of Q = T W_q, K = V W_k and V W_v of ``common_dim`` (equations 7 to 11, appendix A).
-    - With a forget gate, ``F * O`` replaces O: ``F = sigmoid([O; T] W_f)`` (equations 12, 13).
+    - ``multi_head``: ``O = concat_i(softmax(Q_i K_i^T / sqrt(d)) U_i) W_o``, where head i has d
+      channels of the queries ``Q = T W_q``, keys ``K = V W_k`` and values ``U = V W_v``, all of
+      dimension ``common_dim`` (equations 7 to 11, appendix A).
 
-    Where appendix A multiplies by two matrices in succession, one matrix does here: W_q, W_k and
-    W_v contain each head's projections of queries, keys and values. In the same way W_o is part of
-    W_v if there is one head, and part of W if there is no forget gate. Several heads with a gate
-    need their own matrix W_o (``attention_out_proj``), because it mixes the heads before the
+    With ``forget_gate``, ``F * O`` replaces O, where ``F = sigmoid([O; T] W_f)`` (equations 12,
+    13).
+
+    Appendix A multiplies by two matrices in succession where this module has one matrix: W_q, W_k
+    and W_v include each head's own projections of queries, keys and values. In the same way W_o is
+    part of W_v if there is one head, and part of W if there is no forget gate. Several heads with a
+    gate need their own matrix W_o (``attention_out_proj``), because it mixes the heads before the
     elementwise product.
 
     Keys have no bias if it would add the same number to all scores of a softmax.
 
     Args:
+        text_dim: Dimension of the text, which is also the dimension of the result.
+        video_dim: Dimension of the frames.
+        kind: One of ``KINDS``, see above.
         common_dim: Dimension of queries, keys and values; only for ``multi_head``.
         num_heads: Number of heads, a divisor of ``common_dim``; only for ``multi_head``.
+        forget_gate: True to multiply O by the forget gate F.
         dropout: Dropout of the term that is added to the text.
         identity_init: True to output ``text + mix * (fusion - text)`` with a learned number
             ``mix``, initially 0, so that a pretrained model starts unchanged.
-        text_axis: True for a softmax over the text's positions instead of the frames, as in the
-            released code; only for the dot products.
+        text_axis: True for a softmax over the text's tokens instead of the frames, as in the
+            released code; only for the two dot-product kinds.
         gate_dropout: Dropout of the forget gate's values, as in the released code.
         output_projection: True to have W_o if it cannot be part of another matrix; False for
-            checkpoints from before there was W_o, in which O is the heads' output.
+            checkpoints of earlier versions without W_o, where O is the concatenated output of the
+            heads.
 
     Raises:
         ValueError: if ``kind`` is unknown, ``num_heads`` does not divide ``common_dim``, or
@@ -118,13 +129,14 @@ class VideoFusion(nn.Module):
         self.text_axis = text_axis
 
     def project(self, video: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the terms that depend only on the video [B, M, video_dim].
+        """Compute keys and values, which depend only on the video [B, M, video_dim].
 
         Returns:
-            Keys and values. ``multi_head``: [B, h, M, common_dim / h] each. Other kinds: keys [B,
-                M, text_dim], and values to which the linear layers of O are already applied: [B, M,
-                2 W] with a gate (V and its term in the gate), [B, M, text_dim] without (V's term in
-                the output).
+            Keys and values. ``multi_head``: [B, heads, M, common_dim / heads] each. The other
+                kinds: keys [B, M, text_dim], and values to which the linear layers after the
+                attention are already applied. With a forget gate: the values and their contribution
+                to the gate's logits, concatenated to [B, M, 2 * value channels]. Without a gate:
+                the values' contribution [B, M, text_dim] to the output.
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
@@ -145,14 +157,15 @@ class VideoFusion(nn.Module):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> Tensor:
-        """Fuse the frames into text [B, N, text_dim]; the shape does not change.
+        """Fuse the frames into the text; the shape of the text does not change.
 
         Args:
             text: [B, N, text_dim].
             projected: Result of :meth:`project`.
-            padding_mask: [B, M] bool, True at padding; at least one frame of each video is real.
-                None for no padding.
-            trace: Record to which attention weights and gate values are appended.
+            padding_mask: [B, M] bool, True at padding frames; at least one frame of each video is
+                real. None for no padding.
+            trace: Record to which attention weights and gate values are appended; None to record
+                nothing.
         """
         read = self._read(text, projected, padding_mask, trace)
         is_dot = self.kind != "multi_head"
@@ -177,7 +190,9 @@ class VideoFusion(nn.Module):
         return output if self.mix is None else text + self.mix * (output - text)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Add an identity as W_o to weights from before there was W_o.
+        """Add ``attention_out_proj`` to a state dict of an earlier version, which lacks this layer.
+
+        The layer becomes the identity, so that the output does not change.
 
         Args:
             state_dict: Weights of the whole model, changed in place.
@@ -187,7 +202,6 @@ class VideoFusion(nn.Module):
         values = state_dict.get(f"{name}.value_proj.weight")
         if self.attention_out_proj is None or values is None or weight in state_dict:
             return
-        # The identity as W_o does not change the output of an old checkpoint.
         identity = torch.eye(len(values), dtype=values.dtype, device=values.device)
         state_dict[weight] = identity
         state_dict[f"{name}.attention_out_proj.bias"] = torch.zeros_like(identity[0])

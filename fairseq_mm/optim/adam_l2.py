@@ -4,16 +4,16 @@ Kingma, Ba. Adam: A Method for Stochastic Optimization. ICLR 2015, Algorithm 1.
 Reddi, Kale, Kumar. On the Convergence of Adam and Beyond. ICLR 2018 (``--amsgrad``).
 
 As in ``torch.optim.Adam``, the moments are computed from the gradient ``g_t`` of the loss plus the
-gradient of the penalty,
+gradient of the L2 penalty,
 
     g_t + wd * w_{t-1}
 
 with weight ``w`` and weight decay ``wd``. fairseq's ``--optimizer adam`` is AdamW (Loshchilov,
 Hutter. Decoupled Weight Decay Regularization. ICLR 2019), which subtracts ``lr * wd * w`` from the
-weight and does not change the moments. The two differ strongly where gradients are small, because
-Adam divides the penalty's gradient by its own size. If the loss has no gradient for a weight, L2
-regularisation shrinks the weight by up to ``lr`` at each update, decoupled weight decay by ``lr *
-wd`` times its value.
+weight and does not change the moments. AdamW and L2 regularisation differ strongly where gradients
+are small, because Adam divides the penalty's gradient by its own size. If the loss has no gradient
+for a weight, L2 regularisation shrinks the weight by up to ``lr`` at each update, decoupled weight
+decay by ``lr * wd`` times its value.
 """
 
 import ast
@@ -73,7 +73,7 @@ class FairseqAdamL2(FairseqAdam):
         """Arguments of :class:`AdamL2`; they override the arguments recorded in a checkpoint."""
         lr = self.cfg.lr
         # fairseq gives one rate per epoch; the scheduler sets the later ones.
-        rates = list(lr) if isinstance(lr, Collection) else [lr]  # one per epoch
+        rates = list(lr) if isinstance(lr, Collection) else [lr]
         for rate in rates:
             check_rate("--lr", rate)
         check_adam(self.cfg)
@@ -93,7 +93,7 @@ def check_rate(option: str, value: float) -> None:
 
 
 def check_adam(cfg: Any) -> None:
-    """Raise a UserError if ``adam_eps`` or ``weight_decay`` of a config is out of range."""
+    """Raise a UserError if a config's ``adam_eps`` or ``weight_decay`` is out of range."""
     if not 0 < cfg.adam_eps < math.inf:  # with 0, a zero gradient would divide 0 by 0
         raise UserError(f"--adam-eps must be a number above 0, but is {cfg.adam_eps}.")
     if not 0 <= cfg.weight_decay < math.inf:
@@ -129,8 +129,8 @@ class AdamL2(torch.optim.Optimizer):
 
     Args:
         eps: Number added to the root of the bias-corrected second moment.
-        weight_decay: Factor of the weight in its gradient.
-        amsgrad: True to use the maximum of the second moment over all updates.
+        weight_decay: L2 penalty: each weight times this number is added to its gradient.
+        amsgrad: True to use the maximum of the second moment over all updates so far.
     """
 
     supports_memory_efficient_fp16 = True
@@ -202,7 +202,7 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
-        """Return a running average, initially zero."""
+        """Return a weight's running average ``name``; create it with zeros at the first update."""
         if name in state:
             # A moment that was loaded from a checkpoint may be on another device.
             state[name] = state[name].to(weight)

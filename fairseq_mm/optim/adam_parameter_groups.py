@@ -1,16 +1,19 @@
 """Adam with separate learning rates for pretrained and added parameters
 (``--optimizer adam_parameter_groups``).
 
-Checkpoints from before version 0.2.0 call this optimizer ``adam_by_origin``.
+Added parameters are the parameters that a pretrained model does not have. Checkpoints from before
+version 0.2.0 call this optimizer ``adam_by_origin``.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
-Summarization. EMNLP 2021, section 4.2: 1.5e-4 for added layers. For pretrained parameters the
-section names 6e-4 and 3e-5 "following Lewis et al. (2019) and Raffel et al. (2019)", so 6e-4 for
-BART and 3e-5 for T5 if read in order. The released code has 3e-5 for BART and no rate for T5.
+Summarization. EMNLP 2021, section 4.2: the learning rate of added layers is 1.5e-4. For pretrained
+parameters the section names 6e-4 and 3e-5 "following Lewis et al. (2019) and Raffel et al. (2019)",
+so 6e-4 for BART and 3e-5 for T5 if read in order. The released code has 3e-5 for BART and no rate
+for T5.
 
 Differs from the released code:
 - The model marks its added parameters. The released code identifies them by shape and value, so
-  that some are in neither group and never trained, and others have the pretrained rate.
+  that some added parameters are in neither group and never trained, and others have the rate of
+  pretrained parameters.
 """
 
 import logging
@@ -44,11 +47,11 @@ class AdamParameterGroupsConfig(FairseqAdamConfig):
 
 @register_optimizer("adam_parameter_groups", dataclass=AdamParameterGroupsConfig)
 class AdamParameterGroups(FairseqAdam):
-    """fairseq's Adam over two parameter groups: pretrained parameters, and those whose attribute
-    ``param_group`` is ``"added"``.
+    """fairseq's Adam over two parameter groups: pretrained parameters, and added parameters, whose
+    attribute ``param_group`` is ``"added"``.
 
     Raises:
-        UserError: if a rate is out of range.
+        UserError: if a learning rate is out of range.
     """
 
     rate_field = "added_lr"
@@ -86,7 +89,7 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the rate of the pretrained parameters; the other rate is proportional."""
+        """Set the rate of the pretrained parameters; the rate of added ones is proportional."""
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
             group["lr"] = rate
@@ -98,7 +101,7 @@ class AdamParameterGroups(FairseqAdam):
         """Load a state dict.
 
         Raises:
-            UserError: if its groups have other sizes.
+            UserError: if its parameter groups have other sizes than the model's.
         """
         ours, theirs = (
             [len(group["params"]) for group in groups]
@@ -114,7 +117,8 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Refuse flat parameters: fairseq reads this after joining all parameters into one.
+        """Refuse flat parameters: fairseq reads this property after joining all parameters into
+        one.
 
         Raises:
             UserError: always.
@@ -133,9 +137,10 @@ class AdamByOriginConfig(FairseqAdamConfig):
 
 @register_optimizer("adam_by_origin", dataclass=AdamByOriginConfig)
 class AdamByOrigin(AdamParameterGroups):
-    """The optimizer under its old name.
+    """Optimizer ``adam_parameter_groups`` under its old name.
 
-    To resume a training, fairseq requires the class name that the checkpoint records.
+    A checkpoint records the class name of its optimizer, and fairseq requires the same name to
+    resume its training.
     """
 
     rate_field = "new_lr"

@@ -1,6 +1,6 @@
 """Multiply the learning rate by a factor every few epochs (``--lr-scheduler epoch_decay``).
 
-Yu et al. 2021 (VG-BART), section 4.2: by 0.95 every 10 epochs.
+Yu et al. 2021 (VG-BART), section 4.2, multiply it by 0.95 every 10 epochs.
 """
 
 from collections.abc import Collection
@@ -72,7 +72,7 @@ class EpochDecay(FairseqLRScheduler):
         return lr
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Accept the state of any scheduler."""
+        """Accept the state of any scheduler; only ``best`` is read from it."""
         # Nothing else is needed, because the learning rate depends only on the epoch and the number
         # of updates.
         self.best = state_dict.get("best")
