@@ -1,4 +1,4 @@
-"""Tasks (``--task``): each defines the data, the generated text and its evaluation."""
+"""Tasks (``--task``): each defines its data, the text that it generates, and the evaluation."""
 
 from fairseq_mm.tasks import (
     hierarchical_story,

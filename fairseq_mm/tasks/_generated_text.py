@@ -30,11 +30,11 @@ Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
 def _best(score_pair: Callable[..., float], **options: Any) -> Measure:
-    """Return a measure that takes the best score over the references; summaries mostly have one."""
+    """Return a measure whose score is the best ``score_pair`` of a hypothesis and a reference."""
     return lambda tokens, references: max(score_pair(tokens, x, **options) for x in references)
 
 
-# metrics in addition to BLEU and CIDEr
+# BLEU and CIDEr, which are computed for all texts, need corpus counts and are no measures.
 CAPTION_MEASURES: dict[str, Measure] = {"rouge_l": rouge_l}
 SUMMARY_MEASURES: dict[str, Measure] = {
     "rouge1": _best(rouge_n_f1, n=1),
@@ -127,7 +127,7 @@ class GeneratedTextScores:
         return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:
-        """Log one of the texts, and its first reference."""
+        """Log one of the hypotheses, and the first reference of its item."""
         if hypotheses:
             line = min(hypotheses)
             logger.info(f"example hypothesis {line}: {hypotheses[line]}")
@@ -135,10 +135,10 @@ class GeneratedTextScores:
             logger.info(f"example reference {line}: {reference}")
 
     def sums(self, hypotheses: Mapping[int, str]) -> dict[str, float]:
-        """Return the counts and sums to log; zeros if there are no hypotheses.
+        """Return counts and sums of the scores, which fairseq sums over all processes.
 
         Args:
-            hypotheses: Line of the split -> generated text.
+            hypotheses: Line of the split -> generated text. If there are none, the sums are zeros.
         """
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
         sums = dict.fromkeys((_CIDER, *map(_log_key, self.measures)), 0.0)
@@ -155,13 +155,15 @@ class GeneratedTextScores:
 def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int, Tensor]:
     """Generate texts with ``task.sequence_generator`` for the items whose first line is in a batch.
 
+    An item, such as an image, has one line per reference, and all its lines give the same
+    hypothesis.
+
     Returns:
-        Line of the split -> tokens [t] of its best hypothesis, on the CPU.
+        Line of the split -> tokens of its best hypothesis, a tensor on the CPU.
     """
     is_first = sample["is_first"]
     if not is_first.any():
         return {}
-    # an item has a line per reference, but all its lines give the same hypothesis
     net_input = {
         key: x[is_first] for key, x in sample["net_input"].items() if key != "prev_output_tokens"
     }
@@ -178,7 +180,7 @@ def _log_key(measure: str) -> str:
 def log_generated_text_scores(
     logging_outputs: list[dict[str, Any]], measures: Mapping[str, Measure] = CAPTION_MEASURES
 ) -> None:
-    """Log ``bleu1`` to ``bleu4``, ``cider`` and the measures from the sums over all processes."""
+    """Log ``bleu1`` to ``bleu4``, ``cider`` and ``measures``, from sums over all processes."""
 
     def total(key: str) -> float:
         value = sum(log.get(key, 0) for log in logging_outputs)

@@ -1,4 +1,4 @@
-"""Reads generation options from JSON and checks them before fairseq's search starts."""
+"""Functions that read generation options and check them before fairseq's search starts."""
 
 import dataclasses
 import difflib
@@ -31,8 +31,8 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
     """Read generation options from JSON.
 
     Args:
-        text: JSON object with some of ``SEARCH_OPTIONS``.
-        name: Name of the argument, for messages.
+        text: JSON object with some of ``SEARCH_OPTIONS``, such as ``{"beam": 3}``.
+        name: Name of the command-line argument, for messages.
 
     Raises:
         UserError: if the text is no JSON object, or an option does not exist or has another type.
@@ -61,13 +61,13 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
 
 
 def check_search(args: Any, *, has_source: bool = False) -> None:
-    """Refuse options that fairseq's search cannot combine with image inputs.
+    """Refuse generation options that are out of range, exclude each other, or do not suit the task.
 
-    In fairseq, some of these options would fail with a traceback.
+    fairseq would ignore some of these options and fail with a traceback for others.
 
     Args:
         args: Some or all of fairseq's generation options.
-        has_source: True if the input is only text.
+        has_source: True if the model reads only text; False if it reads images or videos.
 
     Raises:
         UserError: if an option is refused; the message names it.
@@ -117,7 +117,7 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
 def explain_failed_search(
     error: AssertionError, generator: Any, models: Sequence[Any], text: str
 ) -> None:
-    """Raise an error that explains why fairseq's search failed.
+    """Raise an error that explains why fairseq's search failed; return if the reason is unknown.
 
     The search fails if the minimum length exceeds the maximum, or if no word has a finite
     probability.
@@ -126,10 +126,10 @@ def explain_failed_search(
         error: Error of the search.
         generator: Sequence generator that raised the error.
         models: Models of the ensemble.
-        text: Name of a generated text in messages.
+        text: Name of a generated text in messages, such as "caption".
 
     Raises:
-        UserError: if the lengths exclude each other, or weights are not finite.
+        UserError: if the minimum length exceeds the maximum, or weights or scores are not finite.
     """
     if "min_len" in str(error):
         raise UserError(

@@ -1,9 +1,10 @@
 """Validation of an embedding model by ranking: R@1, R@5, R@10 and median rank in both directions,
-and rsum, the sum of recalls.
+and rsum, the sum of the six recalls.
 
-Ranking compares all images of a split with all its sentences, so the scores are no sums over
-batches. The first validation step therefore embeds the whole split, shared between the processes.
-Every step logs the same values, so averaging over steps and processes leaves them unchanged.
+The directions are i2t, from images to sentences, and t2i, from sentences to images. Ranking
+compares all images of a split with all its sentences, so the scores are no sums over batches. The
+first validation step therefore embeds the whole split, a part in each process. Every step logs the
+same values, so averaging over steps and processes leaves them unchanged.
 """
 
 import weakref
@@ -22,7 +23,6 @@ from fairseq_mm.metrics.ranks import RECALL_AT, summarize_ranks, true_ranks
 
 BATCH = 128  # images or sentences that are embedded at a time, which bounds the memory
 
-# i2t: sentences for an image; t2i: images for a sentence
 DIRECTIONS = ("i2t", "t2i")
 GROWING = (*(f"{direction}_r{k}" for direction in DIRECTIONS for k in RECALL_AT), "rsum")
 FALLING = tuple(f"{direction}_medr" for direction in DIRECTIONS)
@@ -70,7 +70,7 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
 
 
 class RankingValidation:
-    """Scores of a model on whole splits, computed once a pass."""
+    """Ranking scores of a model on whole splits, kept until the model changes."""
 
     def __init__(self) -> None:
         self._scores: dict[str, dict[str, float]] = {}
@@ -84,7 +84,7 @@ class RankingValidation:
     def get_scores(
         self, split: str, datasets: Mapping[str, Any], model: Any, device: torch.device
     ) -> dict[str, float]:
-        """Return the scores to log for each batch; the first call for a split computes them.
+        """Return the scores to log for a batch; only the first call for a split computes them.
 
         Args:
             split: Name of the split.
@@ -107,8 +107,10 @@ class RankingValidation:
 def embed_split(
     dataset: Any, model: Any, device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Embed each image and each sentence of a split once, shared between the processes of a
-    training. Every process must call this function equally often.
+    """Embed each image and each sentence of a split once.
+
+    In a training with several processes, each embeds a part; every process must call this function
+    equally often.
 
     Args:
         dataset: Dataset of the split.
@@ -116,7 +118,8 @@ def embed_split(
         device: Device of the model.
 
     Returns:
-        images: [I, K] float32 vectors in the order of the items.
+        images: [I, K] float32 vectors of the images, in the order of their numbers in
+            ``dataset.item``.
         sentences: [S, K] float32 vectors in the order of ``dataset.ordered_indices()``.
         items: [S] index of each sentence's image in ``images``.
 
@@ -148,7 +151,7 @@ def embed_split(
 
 
 def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
-    """Embed N values, shared between the processes, and return all embeddings [N, K]."""
+    """Embed N values, a part in each process, and return all embeddings [N, K]."""
     processes = distributed.get_data_parallel_world_size()
     # get_data_parallel_rank fails if there is no process group
     rank = distributed.get_data_parallel_rank() if processes > 1 else 0
@@ -169,13 +172,14 @@ def ranking_scores(
     """Compute retrieval scores in both directions; ties count as errors.
 
     Args:
-        images: [I, K] vectors.
-        sentences: [S, K] vectors.
+        images: [I, K] vectors of the images.
+        sentences: [S, K] vectors of the sentences.
         items: [S] index of each sentence's image.
 
     Returns:
-        ``i2t_r1`` to ``i2t_medr`` for sentences retrieved by an image, ``t2i_...`` for images
-        retrieved by a sentence (recalls in percent), and ``rsum``, the sum of the six recalls.
+        ``i2t_r1``, ``i2t_r5``, ``i2t_r10`` and ``i2t_medr`` for sentences retrieved by an image;
+            the same with ``t2i_`` for images retrieved by a sentence (recalls in percent); and
+            ``rsum``, the sum of the six recalls.
     """
     indices: Any = np.arange(len(images))
     image_of: Any = items
@@ -195,7 +199,7 @@ def ranking_scores(
 
 
 def log_ranking(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log the scores, which are equal in all steps and processes."""
+    """Log the ranking scores of validation, which are equal in all steps and processes."""
 
     def total(key: str) -> float:
         return float(sum(log.get(key, 0) for log in logging_outputs))

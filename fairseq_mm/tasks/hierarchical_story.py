@@ -111,8 +111,10 @@ class HierarchicalStoryTask(GenerationTask):
         feature_dim: int,
         source_words: Optional[list[str]] = None,
     ) -> "HierarchicalStoryTask":
-        """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`, for a
-        story model or, if there are no ``source_words``, a language model.
+        """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
+
+        ``source_words`` are the words of the prompts; None for a language model, which reads no
+        prompts. ``extractor`` and ``feature_dim`` are ignored.
         """
         dictionary = build_dictionary(words)
         source = dictionary if source_words is None else build_dictionary(source_words)
@@ -128,7 +130,7 @@ class HierarchicalStoryTask(GenerationTask):
         return self.tgt_dict
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story, with ends."""
+        """Return the maximum lengths of prompt and story in tokens, including ``</s>``."""
         # fairseq's learned positions begin behind the padding index, 1: two rows are never used
         return self.cfg.max_source_positions - 2, self.cfg.max_target_positions - 2
 
@@ -152,7 +154,7 @@ class HierarchicalStoryTask(GenerationTask):
         """Build the generator of stories of at least ``min_len`` words.
 
         The default of ``min_len`` is 150, or less if ``max_len_b`` or the models' positions allow
-        fewer.
+        fewer words.
 
         Raises:
             UserError: if an option is not supported.
@@ -180,9 +182,9 @@ class HierarchicalStoryTask(GenerationTask):
         return generator
 
     def _limits(self) -> tuple[int, int]:
-        """Return the lower of :meth:`max_positions` and the positions of the generating models,
-        because the command line of a generation does not repeat the sizes of the training.
-        """
+        """Return the maximum lengths of prompt and story that options and loaded models allow."""
+        # The models, too, because a command line that generates does not repeat the sizes of the
+        # training.
         limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]
         return min(source for source, _ in limits), min(target for _, target in limits)
 

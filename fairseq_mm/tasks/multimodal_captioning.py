@@ -62,7 +62,7 @@ class MultimodalCaptioningConfig(MultimodalTaskConfig):
 
 @register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
 class MultimodalCaptioningTask(MultimodalTask):
-    """Captions of images."""
+    """Task of image captions."""
 
     command = "caption"
     input_kind = "images"
@@ -106,8 +106,8 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> "MultimodalCaptioningTask":
         """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
 
-        ``source_words`` are the words of the tag dictionary, for a model that reads part-of-speech
-        sequences.
+        ``source_words`` are the words of the tag dictionary if the model reads part-of-speech
+        sequences, else None.
         """
         task = super().from_provenance(words, extractor, feature_dim, **fields)
         task.pos_sequences = None if source_words is None else FolderPosSequences("", source_words)
@@ -129,8 +129,10 @@ class MultimodalCaptioningTask(MultimodalTask):
         return self.pos_sequences.dictionary
 
     def max_positions(self) -> Union[int, tuple[int, int]]:
-        """Return the maximum length of a caption, or of a part-of-speech sequence and a caption if
-        the model reads both.
+        """Return the maximum length of a caption in tokens.
+
+        If the model also reads part-of-speech sequences, return the maximum lengths of a
+        part-of-speech sequence and of a caption.
         """
         limit = self.cfg.max_target_positions
         return (limit, limit) if self.reads_structure else limit
@@ -189,8 +191,11 @@ class MultimodalCaptioningTask(MultimodalTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """Check task-specific files of a split, and return options of its
-        :class:`MultimodalDataset`. Captions have neither.
+        """Check files of a split that only this task has, and return further options of its
+        dataset.
+
+        The options are arguments of :class:`MultimodalDataset`. Captions have no such files and
+        options, so the result is empty.
 
         Args:
             text_path: Path of the binarized text, without extension.
@@ -253,8 +258,8 @@ class MultimodalCaptioningTask(MultimodalTask):
         """Read pretrained word vectors for ``--word-vectors``.
 
         Returns:
-            vectors: [V, dim] float32.
-            is_found: [V] bool, True if the file has the dictionary's word.
+            vectors: [V, dim] float32 vectors of the V types of the dictionary.
+            is_found: [V] bool, True if the file has a vector of the type.
 
         Raises:
             UserError: if the file does not fit the dictionary or ``dim``.
@@ -265,7 +270,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return word_vectors
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens of ``--prefix-words``, [B, p]; None without the option.
+        """Return the tokens of ``--prefix-words``, [B, words]; None without the option.
 
         Raises:
             UserError: if a word is not in the dictionary.

@@ -1,7 +1,7 @@
 """Base classes of the tasks: options, features, generation and validation by generated text.
 
-A task sets the attributes of :class:`GeneratesText`, loads its splits and adds the constraints of
-its search.
+A task sets the attributes of :class:`GeneratesText`, loads its splits, and adds constraints to
+fairseq's beam search if it needs them.
 """
 
 import logging
@@ -86,14 +86,16 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 
 
 class GenerationTask(GeneratesText, FairseqTask):
-    """Base of tasks that generate text: a failed search raises an error of one line, and
-    checkpoints contain the limits of text lengths.
+    """Base of tasks that generate text.
+
+    If fairseq's beam search fails, these tasks explain the reason in an error of one line. Their
+    checkpoints contain the options that limit the lengths of texts.
 
     Attributes:
         start_index: Token before the first generated token; None for ``</s>``.
         config: Class of the config.
-        carried_options: Options that checkpoints contain.
-        side_names: Names of a source and a target in messages.
+        carried_options: Names of the options that checkpoints contain.
+        side_names: Names of a source text and a target text in messages.
     """
 
     start_index: Optional[int] = None
@@ -110,8 +112,10 @@ class GenerationTask(GeneratesText, FairseqTask):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Set options as in the training of a checkpoint, so that a command line that generates
-        need not repeat them. An option with another value than its default is kept.
+        """Set the ``carried_options`` to the values with which a checkpoint was trained.
+
+        A command line that generates need not repeat them. An option whose value is not its default
+        was set by the user and does not change.
         """
         for name in self.carried_options:
             default = self.config.__dataclass_fields__[name].default
@@ -137,14 +141,24 @@ class GenerationTask(GeneratesText, FairseqTask):
         raise NotImplementedError
 
     def is_scored(self, combine: Optional[bool], options: Mapping[str, Any]) -> bool:
-        """Return whether models read the targets of a split that is loaded with these arguments.
+        """Return True if models read the targets of a split.
 
-        Generation only prints them, unless ``--score-reference`` is given.
+        Generation only prints the targets, unless ``--score-reference`` is given.
+
+        Args:
+            combine: Argument of :meth:`load_dataset`.
+            options: Keyword arguments of :meth:`load_dataset`.
         """
         return not is_generating(combine, options) or self.cfg.score_reference is True
 
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
-        """Return the advice for a text (side 0: source, 1: target) that is too long."""
+        """Return the advice to print about a text that is too long.
+
+        Args:
+            side: 0 for a source text, 1 for a target text.
+            size: Number of tokens of the text.
+            limit: Number of tokens that the model allows.
+        """
         return f"give a larger --max-{('source', 'target')[side]}-positions"
 
     def filter_indices_by_size(
@@ -154,11 +168,11 @@ class GenerationTask(GeneratesText, FairseqTask):
         max_positions: Any = None,
         ignore_invalid_inputs: bool = False,
     ) -> np.ndarray:
-        """Filter the examples that are longer than the model's positions.
+        """Leave out examples with more tokens than the model has positions.
 
         Raises:
-            UserError: if a text is too long and such texts are not skipped, or if all texts are too
-                long.
+            UserError: if a text is too long and fairseq does not skip such texts, or if all texts
+                are too long.
         """
         # fairseq raises a plain Exception with a traceback, or trains on nothing
         _, too_long = dataset.filter_indices_by_size(indices, max_positions)
@@ -173,7 +187,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         )
 
     def _describe_too_long(self, dataset: Any, too_long: Any, max_positions: Any) -> str:
-        """Describe the first text that is too long."""
+        """Describe the first text that is too long, for an error message."""
         index = too_long[0]
         sizes, limits = dataset.size(index), max_positions
         # a dataset without source text has one size per example, and its task has one limit
@@ -195,13 +209,20 @@ class GenerationTask(GeneratesText, FairseqTask):
         super().__init__(cfg, **options)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the first tokens of all generated texts of a batch, [B, p], or None."""
+        """Return the first tokens of all generated texts of a batch, [B, prefix length].
+
+        The default is None: no prefix.
+        """
         return None
 
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Prepare the task's own search for a batch. The default does nothing."""
+        """Prepare the generator for a batch if the task has a search of its own, such as one with
+        constraints.
+
+        The default does nothing.
+        """
 
     def inference_step(
         self,
@@ -214,7 +235,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         """Generate the texts of a batch.
 
         Raises:
-            UserError: if the weights are not finite, or lengths exclude each other.
+            UserError: if weights or scores are not finite, or the minimum length exceeds the
+                maximum.
         """
         if prefix_tokens is None:
             prefix_tokens = self.get_prefix(sample)
@@ -242,12 +264,13 @@ class MultimodalTask(GenerationTask):
         cfg: Config of the task.
         dictionary: Dictionary of the generated texts.
         feature_dim: Dimension of the features; 0 until features are opened.
-        feature_attributes: Identity of the features: extractor, weights, layer, ...
+        feature_attributes: Attributes that identify the features, such as extractor, weights and
+            layer.
         features: Feature stores; None until they are opened.
 
     Attributes:
-        measures: Metrics of generated text in addition to BLEU and CIDEr.
-        generated_text_scores: Split -> scores of its generated texts.
+        measures: Name -> metric of generated text, in addition to BLEU and CIDEr.
+        generated_text_scores: Split -> scorer of the texts that are generated for it.
     """
 
     measures: Mapping[str, Measure] = CAPTION_MEASURES
@@ -286,9 +309,10 @@ class MultimodalTask(GenerationTask):
             words: Words of the dictionary in the order of their indices, without special symbols.
             extractor: Attributes that identify the extractor of the features.
             feature_dim: Dimension of the features; 0 if the model reads none.
-            source_words: Words of a second dictionary that the model reads.
-            options: Options of the config that the checkpoint contains.
-            **fields: Fields of ``provenance_fields`` that the checkpoint contains.
+            source_words: Words of a second dictionary; None if the model reads only one.
+            options: Options of the task's config that the checkpoint contains.
+            **fields: Further arguments of the task, named in ``provenance_fields``, that the
+                checkpoint contains.
         """
         return cls(
             cls.config(seed=SEED, **options),
@@ -303,7 +327,7 @@ class MultimodalTask(GenerationTask):
         return self.dictionary
 
     def open_features(self) -> FeatureStores:
-        """Open the feature stores of ``--features`` on first use."""
+        """Return the feature stores of ``--features``, which are opened at the first call."""
         cfg = self.cfg
         if self.features is None:
             path, preload = cfg.features, cfg.preload_features
@@ -313,24 +337,28 @@ class MultimodalTask(GenerationTask):
         return self.features
 
     def select_lines(self, visual_ids: list[str], *, is_generating: bool) -> Optional[np.ndarray]:
-        """Return the lines of a split to load; None for all lines.
+        """Return the indices of the lines of a split to load; None for all lines.
 
-        All lines of an item would give the same hypothesis, so generation loads only the first one
-        unless ``--all-lines`` is given.
+        All lines of an item (an image, an image sequence or a video) would give the same
+        hypothesis, so generation loads only the first one unless ``--all-lines`` is given.
+
+        Args:
+            visual_ids: Id of each line's item.
+            is_generating: True if the split is loaded for generation.
         """
         if is_generating and not self.cfg.all_lines:
             return np.flatnonzero(first_lines(visual_ids))
         return None
 
     def read_references(self, split: str) -> tuple[str, dict[str, list[str]]]:
-        """Read the references that validation compares generated texts with.
+        """Read the references with which validation compares generated texts.
 
         Returns:
-            Path of the references, and item id -> references. In a folder that fairseq-preprocess
-            made, the references are the binarised targets.
+            Path of the references, and item id -> references. If the folder has only the binarised
+                texts of ``fairseq-preprocess``, their targets are the references.
 
         Raises:
-            UserError: if the folder has neither.
+            UserError: if the folder has neither references nor binarised targets.
         """
         path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
         binarised = None
@@ -342,7 +370,7 @@ class MultimodalTask(GenerationTask):
         return binarised.path, binarised.texts
 
     def build_validation(self, model: Any) -> None:
-        """Build the generator of ``--eval-gen``.
+        """Build the generator for validation by generated text if ``--eval-gen`` is given.
 
         Raises:
             UserError: if an option of ``--eval-gen-args`` does not exist.
@@ -374,7 +402,13 @@ class MultimodalTask(GenerationTask):
         return scores.sums(hypotheses)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the text of a hypothesis [t] for a line of a split, as the metrics score it."""
+        """Return the text of a hypothesis, as the metrics score it.
+
+        Args:
+            tokens: [T] tokens of the hypothesis.
+            split: Name of the split.
+            line: Line of the split for which the hypothesis was generated.
+        """
         return self.dictionary.string(tokens)
 
     def reduce_metrics(self, logging_outputs: list[dict[str, Any]], criterion: Any) -> None:
@@ -384,7 +418,9 @@ class MultimodalTask(GenerationTask):
 
 
 def is_generating(combine: Optional[bool], options: Mapping[str, Any]) -> bool:
-    """Return True if fairseq's generation calls ``load_dataset``: only training and validation pass
-    ``combine`` and ``epoch``.
+    """Return True if fairseq calls ``load_dataset`` to generate.
+
+    fairseq passes ``combine`` and, among the keyword ``options``, ``epoch`` only in training and
+    validation.
     """
     return combine is None and not options

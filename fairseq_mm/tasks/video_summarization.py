@@ -57,8 +57,9 @@ _BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without t
 class ReadableText:
     """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
-    fairseq decodes a text without passing the sample that it belongs to. The words of indexed OOV
-    tokens must therefore be announced with :meth:`expect`, in the order of decoding.
+    fairseq decodes a text without passing the sample that the text belongs to. An indexed OOV
+    token, such as ``<unk-0>``, denotes another word in each sample. The words must therefore be
+    announced with :meth:`expect`, in the order of decoding.
     """
 
     def __init__(self, subwords: Subwords) -> None:
@@ -66,7 +67,10 @@ class ReadableText:
         self._oov_words: deque[Sequence[str]] = deque()
 
     def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
-        """Announce, for each of the next texts, the words that its indexed OOV tokens denote."""
+        """Announce, for each of the next texts, the words that its indexed OOV tokens denote.
+
+        Token ``<unk-k>`` denotes the k-th word, counted from 0.
+        """
         self._oov_words = deque(oov_words)
 
     def encode(self, text: str) -> str:
@@ -79,7 +83,11 @@ class ReadableText:
         return self.decode_text(tokens, oov_words)
 
     def decode_text(self, tokens: str, oov_words: Optional[Sequence[str]] = None) -> str:
-        """Decode tokens; ``oov_words`` are the words of indexed OOV tokens, None if unknown."""
+        """Decode tokens that are separated by spaces.
+
+        ``oov_words`` are the words that indexed OOV tokens (``<unk-0>``, ``<unk-1>``, ...) denote;
+        None if they are unknown.
+        """
         if oov_words is not None:
             tokens = restore_oov_words(tokens, oov_words)
         return self.subwords.decode(tokens)
@@ -124,7 +132,7 @@ class VideoSummarizationTask(MultimodalTask):
 
     Attributes:
         max_frames: Maximum number of frames of a video.
-        tokenizer: Normalisation of the text before it is split into subwords, see
+        tokenizer: Name of the normalisation of the text before it is split into subwords, see
             ``transcript_text.py``; None if unknown.
         reads_video: True if the model reads videos; None until a model is built.
 
@@ -193,8 +201,8 @@ class VideoSummarizationTask(MultimodalTask):
     ) -> "VideoSummarizationTask":
         """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
 
-        ``subwords`` is the state of the subwords, see ``Subwords.to_state``; ``max_frames`` is the
-        number of frames at which videos are truncated.
+        ``subwords`` is the state of the subwords, see ``Subwords.to_state``, and None if words are
+        not split. ``max_frames`` is the number of frames at which videos are truncated.
 
         Raises:
             UserError: if transcripts and summaries have different words, or ``max_frames`` is below
@@ -215,10 +223,16 @@ class VideoSummarizationTask(MultimodalTask):
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """Check that two checkpoints of an ensemble treat the ends of transcripts alike.
+        """Check that two checkpoints of an ensemble were trained with the same ``--source-ends``.
+
+        Args:
+            first: Path of a checkpoint, for the message.
+            ours: Contents of this checkpoint, with its ``task_state``.
+            other: Path of the other checkpoint.
+            theirs: Contents of the other checkpoint.
 
         Raises:
-            UserError: if the ends of transcripts differ.
+            UserError: if the values of ``--source-ends`` differ.
         """
         ends = [(state.get("task_state") or {}).get("source_ends") for state in (ours, theirs)]
         if ends[0] != ends[1]:
@@ -258,8 +272,9 @@ class VideoSummarizationTask(MultimodalTask):
             )
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of transcript and summary, with ends, which the options and
-        the models allow.
+        """Return the maximum lengths of transcript and summary, in tokens including ``</s>``.
+
+        Both the options and the models limit the lengths.
         """
         limits = [(self.cfg.max_source_positions, self.cfg.max_target_positions)]
         limits += [model.max_positions() for model in self.models]
@@ -269,8 +284,8 @@ class VideoSummarizationTask(MultimodalTask):
         """Build the model of a config.
 
         Raises:
-            UserError: if the architecture reads no transcript, or the metric of the best checkpoint
-                is not computed.
+            UserError: if the architecture reads no transcript, the model cannot be in an ensemble
+                with the models loaded before it, or ``--best-checkpoint-metric`` is not computed.
         """
         if not from_checkpoint:
             check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
@@ -397,8 +412,9 @@ class VideoSummarizationTask(MultimodalTask):
     ) -> Any:
         """Build the generator of summaries.
 
-        Unless ``<unk>`` is allowed, a summary contains only indexed OOV tokens of its transcript:
-        others denote no word and would become ``<unk>``.
+        Unless ``<unk>`` is allowed, a summary contains only those indexed OOV tokens (``<unk-0>``,
+        ...) that are in its transcript. Other indexed OOV tokens denote no word and would become
+        ``<unk>``.
 
         Raises:
             UserError: if an option is not supported.
@@ -435,13 +451,19 @@ class VideoSummarizationTask(MultimodalTask):
         return batch
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the detokenized text, with words instead of indexed OOV tokens."""
+        """Return the detokenized text of a hypothesis, with words instead of indexed OOV tokens.
+
+        Args:
+            tokens: [T] tokens of the hypothesis.
+            split: Name of the split.
+            line: Line of the split for which the hypothesis was generated.
+        """
         oov_words = self.oov_words.get(split)
         text = self.dictionary.string(tokens)
         return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
-        """Return the data folder's subwords, unless ``--bpe`` names others."""
+        """Return the decoder for the data folder's subwords, unless ``--bpe`` names others."""
         return self.readable if args is None else super().build_bpe(args)
 
     def get_interactive_tokens_and_lengths(
@@ -487,7 +509,7 @@ def _reads_video(model: Any) -> bool:
 
 
 def _give_bart_positions(cfg: Any) -> None:
-    """Give BART position tables of the published length, however short the texts are."""
+    """Give BART position tables of the published length even if texts must be shorter."""
     # BART shares these options with the task, whose limits would give tables without the rows of
     # published weights
     for name in ("max_source_positions", "max_target_positions"):

@@ -8,7 +8,7 @@ stories; generation and its metrics count image sequences.
 
 Every search of fairseq generates stories of exactly five sentences, see
 :mod:`fairseq_mm.generation.constraints`. With ``--sampling``, a story depends on ``--seed``, its
-line and its place among ``--nbest``, and not on the batch.
+line in the split and its number among the ``--nbest`` stories of the line, and not on the batch.
 """
 
 import dataclasses
@@ -80,15 +80,16 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     Args:
         cfg: Config of the task.
         dictionary: Dictionary of the stories.
-        rows_per_image: Number of regions per image; read from ``features`` if they are given.
+        rows_per_image: Number of regions per image; ignored if ``features`` are given.
         **options: Options of :class:`MultimodalTask`.
 
     Attributes:
-        rows_per_image: R, equal for all images: 1 for pooled features, or the positions of a grid.
+        rows_per_image: Number of regions per image, equal for all images: 1 for pooled features, or
+            the number of positions of a grid.
         separator_index: Index of the separator between sentences.
 
     Raises:
-        UserError: if the dictionary has no separator, images have different numbers of rows, or
+        UserError: if the dictionary has no separator, images have different numbers of regions, or
             the constraints of stories are out of range.
     """
 
@@ -122,6 +123,8 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
         """Check that every line has five images and five sentences.
+
+        For the arguments and the result see :meth:`MultimodalCaptioningTask.check_split`.
 
         Raises:
             UserError: if a line has not five ids, or not five sentences with words, or all five
@@ -166,7 +169,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         )
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """Build the generator of a config, with the constraints of stories."""
+        """Build the generator of a config, with the constraints of stories.
+
+        ``stream`` is the number of the random numbers' stream, see :class:`.SeededSampling`.
+        """
         constraints = StoryConstraints(
             self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
         )
@@ -243,7 +249,8 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         """Return the tokens of ``--prefix-words``.
 
         Raises:
-            UserError: if the words cannot begin a story of five sentences with words.
+            UserError: if the words have more than five sentences, or a sentence before the last is
+                empty.
         """
         prefix = super().get_prefix(sample)
         if prefix is not None:
@@ -262,7 +269,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             begin_with(generator, prefix_tokens)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the words of a story without separators, as references are written."""
+        """Return the words of a hypothesis without separators, as references are written."""
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 
