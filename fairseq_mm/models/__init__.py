@@ -1,4 +1,4 @@
-"""Models (``--arch``), one file per published system; files with an underscore are shared parts."""
+"""Models (``--arch``): one file per published system, and shared parts in files named ``_*.py``."""
 
 import functools
 from typing import Any
@@ -31,9 +31,9 @@ from fairseq_mm.models import (  # noqa: F401
 
 
 def _activate_before_building(model: Any) -> None:
-    """Apply the repairs of :mod:`fairseq_mm.compat` when any task builds a model."""
-    # Importing the package must not change fairseq for the models of others, so the repairs are
-    # applied when one of ours is built.
+    """Make ``model.build_model`` apply the repairs of :mod:`fairseq_mm.compat` first."""
+    # Importing the package must not change fairseq for models of other packages, so the repairs
+    # are applied when a model of this package is built.
     build = model.build_model.__func__
 
     @functools.wraps(build)

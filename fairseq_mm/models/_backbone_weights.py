@@ -1,4 +1,8 @@
-"""Checkpoints of text-only BART and T5 for VG-BART and VG-T5; other backbones are refused."""
+"""Checks and conversions of the weights that are loaded into VG-BART, T5 and VG-T5.
+
+VG-BART and VG-T5 are also trained from checkpoints of a text-only BART or T5, their backbone. The
+parameters that it lacks are added; a backbone of other sizes is refused.
+"""
 
 import logging
 from typing import Any, NamedTuple, Optional
@@ -55,7 +59,7 @@ class T5Backbone(NamedTuple):
 
 
 def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
-    """Read the sizes of a BART; return None for weights of another model."""
+    """Read the sizes of a BART from its weights; return None if another model has the weights."""
     try:
         return BartBackbone(
             _count_layers(weights, "encoder"),
@@ -71,7 +75,7 @@ def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
 
 
 def t5_backbone(weights: Weights) -> Optional[T5Backbone]:
-    """Read the sizes of a T5; return None for weights of another model."""
+    """Read the sizes of a T5 from its weights; return None if another model has the weights."""
     try:
         layer = "encoder.layers.0"
         return T5Backbone(
@@ -94,14 +98,19 @@ def _count_layers(weights: Weights, side: str) -> int:
 
 
 def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
-    """Convert weights in place so that they fit a VG-BART of the architecture ``arch``.
+    """Convert a checkpoint's weights in place so that they fit a VG-BART.
 
-    - Second copies of encoder layers' parameters, which stock fairseq saves, are dropped.
-    - A text-only BART gets the added parameters, as the model has initialised them, and the model's
-      provenance.
+    - Stock fairseq saves some parameters of encoder layers twice; the second copies are dropped.
+    - A text-only BART gets VG-BART's added parameters, with the initial values of ``model``.
+    - Weights without a record of their training data get the record of ``model``.
+
+    Args:
+        model: The VG-BART; not changed.
+        weights: Weights of a VG-BART or a text-only BART, by name.
+        arch: Name of the model's architecture, for messages.
 
     Raises:
-        UserError: if the backbone or the vocabulary differs.
+        UserError: if the sizes or the vocabulary differ from those of ``model``.
     """
     own = model.state_dict()
     expected, backbone = bart_backbone(own), bart_backbone(weights)
@@ -144,10 +153,10 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """Check that weights fit the backbone of a T5 or VG-T5.
+    """Check that a checkpoint's weights belong to a T5 with the sizes of a model, T5 or VG-T5.
 
     Raises:
-        UserError: if the checkpoint has another backbone.
+        UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
     """
     backbone, expected = t5_backbone(weights), t5_backbone(model.state_dict())
     if backbone is None:
@@ -163,27 +172,28 @@ def check_t5_weights(model: nn.Module, weights: Weights) -> None:
 
 
 def add_missing_t5_weights(model: Any, weights: Weights) -> None:
-    """Add VG-T5's added parameters, as the model has initialised them, to a text-only T5.
+    """Add the parameters of a VG-T5 that a text-only T5 lacks to the weights of the T5, in place.
 
-    Weights of a VG-T5 do not change.
+    The parameters get the initial values of ``model``, the VG-T5, and the record of the training
+    data gets its feature dimension. If the weights belong to a VG-T5, they do not change.
     """
     if _add_missing(model, weights, "T5") and STATE_KEY in weights:
         provenance = decode_provenance(weights[STATE_KEY])
         feature_dim = model.data_version.feature_dim
-        # The record of a text-only T5 has no features, which would be refused as another model.
+        # The record of a text-only T5 says "no features", for which the model would refuse it.
         weights[STATE_KEY] = encode_json({**provenance, "feature_dim": feature_dim})
 
 
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
-    """Add the parameters that a text-only backbone lacks; return whether there were any."""
+    """Add the parameters that a text-only backbone lacks; return True if it lacked any."""
     own = model.state_dict()
     added = [
         name
         for name, parameter in model.named_parameters()
         if getattr(parameter, "param_group", None) == ADDED
     ]
-    # One added parameter is enough: this is no text-only backbone, and PyTorch reports missing
-    # weights.
+    # One added parameter proves that the checkpoint is no text-only backbone. If others are
+    # missing, PyTorch reports them.
     if any(name in weights for name in added):
         return False
     logger.info(

@@ -13,7 +13,7 @@ EncoderOut = dict[str, list[Tensor]]
 
 
 class BatchFirstEncoder(FairseqEncoder):
-    """Base of encoders whose output is a dict of lists of tensors [B, ...]."""
+    """Base of encoders whose output is a dict of lists of tensors [B, ...], B: batch."""
 
     def __init__(self, dictionary: Any = None) -> None:
         super().__init__(dictionary)
@@ -30,12 +30,13 @@ class BatchFirstEncoder(FairseqEncoder):
 class FeatureDecoder(FairseqIncrementalDecoder):
     """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
 
-    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns the input of
-    the output layer, and further results or None. With an incremental state, only the last token
-    is new, and only its features [B, 1, H] are returned.
+    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns features
+    [B, T, H], the input of the output layer, and a dict of further results or None. With an
+    incremental state, it returns only the features [B, 1, H] of the last token.
 
     Attributes:
-        state_key: Key of the incremental state, a dict of tensors [B, ...].
+        state_key: Key under which fairseq stores the state of incremental decoding, a dict of
+            tensors [B, ...].
     """
 
     output_proj: Any
@@ -49,23 +50,23 @@ class FeatureDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, Any]:
-        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally.
+        """Compute logits [B, T, V] over the vocabulary, or [B, 1, V] when decoding incrementally.
 
         Args:
             prev_output_tokens: [B, T] tokens so far, the start token first.
             encoder_out: Output of the encoder.
-            incremental_state: fairseq's state of incremental decoding, or None.
-            features_only: True to return the features instead of logits.
+            incremental_state: fairseq's state of incremental decoding; None to compute all steps.
+            features_only: True to return features instead of logits.
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            Logits, and the second result of ``extract_features``.
+            Logits or features, and the second result of ``extract_features``.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return features if features_only else self.output_layer(features), extra
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute logits: [..., H] -> [..., V]."""
+        """Compute logits [..., V] over the vocabulary from features [..., H]."""
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
@@ -75,7 +76,7 @@ class FeatureDecoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, self.state_key, reordered)
 
     def max_positions(self) -> int:
-        """Unlimited: the decoder state does not grow with the text."""
+        """Return a number so large that no text is too long: the decoder's state does not grow."""
         return 1_000_000
 
 
@@ -83,9 +84,9 @@ _SHOWN = 2  # number of PyTorch's differences that the message quotes
 
 
 class LoadStateDictMixin:
-    """Mixin that explains in one line why a state dict does not fit.
+    """Mixin for models that says in one line why a state dict does not fit the model.
 
-    It must precede fairseq's model among the bases.
+    It must precede fairseq's class in the model's list of base classes.
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:

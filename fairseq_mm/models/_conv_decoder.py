@@ -1,4 +1,4 @@
-"""fairseq decoder of stories and language models: the convolutional trunk with an output layer."""
+"""Decoder of stories and language models: a trunk (``_conv_trunk.py``) with an output layer."""
 
 import math
 from typing import Any, Optional
@@ -16,7 +16,16 @@ STATE = "trunks"
 def convert_source(
     encoder_out: Optional[EncoderOut], *, masks_padding: bool, part: str = ""
 ) -> Any:
-    """Convert an encoder's output to the source of the trunk; None for a language model."""
+    """Convert an encoder's output to the :class:`Source` that a trunk attends to.
+
+    Args:
+        encoder_out: Output of the encoder; None for a language model, which has no encoder.
+        masks_padding: True if padding of the prompt gets no attention.
+        part: Prefix of the keys to read, ``frozen_`` for the frozen encoder of a fusion model.
+
+    Returns:
+        The source; None for a language model.
+    """
     if encoder_out is None:
         return None
     keys, values, padding_mask = (
@@ -31,6 +40,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
     """Decoder of stories and language models.
 
     Args:
+        trunk: Layers from tokens to hidden states.
         masks_padding: True if padding of the prompt gets no attention; False to attend to it, as
             the released code does.
     """
@@ -55,7 +65,8 @@ class StoryDecoder(FairseqIncrementalDecoder):
     ) -> tuple[Tensor, None]:
         """Compute features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally.
 
-        Attention weights are appended to ``trace``, except when decoding incrementally.
+        ``out_dim`` is the input dimension of the output layer. The second result is None. Attention
+        weights are appended to ``trace``, except when decoding incrementally.
         """
         if incremental_state is None:
             source = convert_source(encoder_out, masks_padding=self.masks_padding)
@@ -72,7 +83,10 @@ class StoryDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally, and None."""
+        """Compute logits [B, T, V], or [B, 1, V] when decoding incrementally.
+
+        V is the size of the vocabulary. The second result is None.
+        """
         hidden, _ = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         if incremental_state is None:
             return self.output_layer(hidden), None
@@ -82,7 +96,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
         return linear(hidden[:, 0], output.weight, output.bias).unsqueeze(1), None
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute logits: [..., out_dim] -> [..., V]."""
+        """Compute logits [..., V] over the vocabulary from features [..., out_dim]."""
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:

@@ -20,9 +20,9 @@ class ConvEncoder(BatchFirstEncoder):
         layers: (channels, kernel width) of each layer.
         embed_dim: E, dimension of the words and of the output.
         dropout: Dropout of the embeddings and of each layer's input.
-        table_rows: Rows of the position table: the number of positions + the padding index + 1.
-        num_attention_layers: Number of the decoder's attention layers; the encoder's gradient is
-            divided by it twice.
+        table_rows: Number of rows of the position table: positions + padding index + 1.
+        num_attention_layers: Number of decoder layers that attend to the prompt; the encoder's
+            gradient is divided by twice this number.
     """
 
     def __init__(
@@ -69,11 +69,12 @@ class ConvEncoder(BatchFirstEncoder):
         """Encode prompts [B, S], padded on either side.
 
         Returns:
-            ``keys`` [B, S, E], the last layer, zero at padding; ``values`` [B, S, E], the keys with
-                the embeddings added; ``padding_mask`` [B, S] bool, True at padding.
+            ``keys`` [B, S, embed_dim], the last layer's output, zero at padding; ``values`` [B, S,
+                embed_dim], the keys with the embeddings added; ``padding_mask`` [B, S] bool, True
+                at padding.
 
         Raises:
-            UserError: if a text is longer than the table of positions.
+            UserError: if a prompt has more tokens than the model has positions.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(
@@ -97,11 +98,12 @@ class ConvEncoder(BatchFirstEncoder):
         keys = linear(x, self.output_proj.weight, self.output_proj.bias)
         # Masked again, because the bias of output_proj fills the padding.
         keys = keys.masked_fill(padding_mask.unsqueeze(-1), 0)
-        # Before the embeddings are added: their own gradient is not scaled, as in fairseq.
+        # Before the embeddings are added: the gradient that reaches them directly is not scaled, as
+        # in fairseq.
         keys = GradMultiply.apply(keys, self.gradient_scale)
         values = (keys + embedding) * math.sqrt(0.5)
         return {"keys": [keys], "values": [values], "padding_mask": [padding_mask]}
 
     def max_positions(self) -> int:
-        """Return the length of the longest text, its end token included."""
+        """Return the maximum length of a prompt in tokens, its end token included."""
         return self.embedding.max_positions()

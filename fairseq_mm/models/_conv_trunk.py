@@ -1,7 +1,8 @@
-"""Convolutional decoder of stories without its output layer, from words to hidden states.
+"""Trunk: the convolutional decoder of stories without its output layer.
 
-Fan et al. 2018, sections 3.2 and 3.3. A layer is a causal convolution with a gated linear unit,
-attention to the prompt, and attention to the story so far.
+It maps words to hidden states (Fan et al. 2018, sections 3.2 and 3.3). A layer is a causal
+convolution with a gated linear unit, attention to the prompt (the source), and self-attention to
+the story so far (the past).
 """
 
 import math
@@ -20,7 +21,7 @@ from fairseq_mm.modules.source_attention import SourceAttention
 
 
 class Source(NamedTuple):
-    """Output of the encoder: keys and values [B, S, E], and a padding mask.
+    """Output of the encoder for S source tokens: keys and values [B, S, E], and a padding mask.
 
     Attributes:
         padding_mask: [B, S] bool, True at padding; None if padding is attended to.
@@ -31,13 +32,19 @@ class Source(NamedTuple):
     padding_mask: Optional[Tensor]
 
     def valid_mask(self) -> Optional[Tensor]:
-        """Return a mask [B, 1, 1, S], False at padding, or None."""
+        """Return a mask [B, 1, 1, S], False at padding; None if padding is attended to."""
         return None if self.padding_mask is None else ~self.padding_mask[:, None, None]
 
 
 @dataclass
 class Trace:
-    """Attention weights of a forward pass, one tensor per layer; see the modules for shapes."""
+    """Attention weights of a forward pass, one tensor for each layer that has the attention.
+
+    Attributes:
+        source: [B, heads, T, S] weights of S source tokens at each of T steps.
+        past: [B, heads, T, 1 + T] weights of the self-attention; key 0 is a slot of zeros, key
+            1 + t is step t.
+    """
 
     source: list[Tensor] = field(default_factory=list)
     past: list[Tensor] = field(default_factory=list)
@@ -48,11 +55,13 @@ class TrunkState:
     """State of a trunk between two steps of decoding.
 
     Attributes:
-        source: Projected keys and values of the source per layer, or None.
-        valid_mask: See :meth:`Source.valid_mask`.
-        caches: Past of the self-attention per layer, or None.
-        windows: Inputs of the last steps per convolution; None before the first step.
-        rows: Number of rows.
+        source: Projected keys and values of the source for each layer; None for layers that do not
+            attend to the source.
+        valid_mask: Mask of the source, see :meth:`Source.valid_mask`.
+        caches: Keys and values of earlier steps for each layer; None for layers without
+            self-attention.
+        windows: Last inputs of each layer's convolution; None before the first step.
+        rows: Number of rows of the batch.
     """
 
     source: list[Optional[tuple[Tensor, Tensor]]]
@@ -78,9 +87,13 @@ class ConvLayer(nn.Module):
     """One layer of the trunk.
 
     Args:
-        input_dim: C', number of channels of the layer below.
-        output_dim: C, number of output channels.
-        source_heads: Heads of the attention to the source; 0 for no such attention.
+        input_dim: Number of channels of the layer below.
+        output_dim: Number of output channels.
+        width: Kernel width of the convolution.
+        embed_dim: Dimension of word embeddings and of the encoder's output.
+        dropout: Dropout probability of the layer's input.
+        source_heads: Number of heads of the attention to the source; 0 for no such attention.
+        self_attention: Attention to the story so far; None for no such attention.
     """
 
     def __init__(
@@ -110,7 +123,11 @@ class ConvLayer(nn.Module):
     def forward(
         self, x: Tensor, embedding: Tensor, source: Optional[Source], trace: Optional[Trace]
     ) -> Tensor:
-        """Compute the layer: [B, T, C'] -> [B, T, C]."""
+        """Compute the layer's output [B, T, output_dim] from its input x [B, T, input_dim].
+
+        ``embedding`` [B, T, embed_dim] are the embedded words, which the queries to the source
+        contain. Attention weights are appended to ``trace``, unless it is None.
+        """
         residual = x
         if self.residual_proj is not None:
             residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
@@ -125,7 +142,11 @@ class ConvLayer(nn.Module):
         return (x + residual) * math.sqrt(0.5)
 
     def step(self, x: Tensor, embedding: Tensor, state: TrunkState, number: int) -> Tensor:
-        """Compute the newest step, [B, C'] -> [B, C], as layer ``number`` of the state."""
+        """Compute the output [B, output_dim] of the newest step from its input x [B, input_dim].
+
+        ``embedding`` [B, embed_dim] is the embedded word, and ``number`` is the index of this layer
+        in the lists of ``state``, which is updated.
+        """
         residual = x
         if self.residual_proj is not None:
             residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
@@ -143,11 +164,20 @@ class ConvTrunk(nn.Module):
     """Convolutional decoder without output layer: embeddings, convolutions and attention.
 
     Args:
+        num_types: Number of tokens in the dictionary.
+        padding_idx: Index of the padding token.
         layers: (channels, kernel width) of each layer.
-        embed_dim: E, dimension of words, encoder output, queries, keys and values.
-        table_rows: Rows of the position table.
+        embed_dim: Dimension of word embeddings, encoder output, queries, keys and values.
+        out_dim: Dimension of the hidden states that the trunk returns.
+        dropout: Dropout probability of embeddings and of each layer's input.
+        table_rows: Number of rows of the position table: positions + padding index + 1.
         source_attention: For each layer, True if it attends to the source.
-        self_attention: For each layer, True if it attends to the past.
+        source_heads: Number of heads of the attention to the source.
+        self_attention: For each layer, True if it attends to the story so far.
+        self_heads: Number of heads of the self-attention.
+        is_gated: True if networks with gated linear units compute the self-attention's queries,
+            keys and values; False for linear layers.
+        is_multi_scale: True if head n of the self-attention sees only every nth position.
     """
 
     def __init__(
@@ -202,10 +232,12 @@ class ConvTrunk(nn.Module):
     def forward(
         self, tokens: Tensor, source: Optional[Source], trace: Optional[Trace] = None
     ) -> Tensor:
-        """Compute hidden states [B, T, out_dim] of words [B, T], the start token first.
+        """Compute hidden states [B, T, out_dim] of tokens [B, T], the start token first.
+
+        ``source`` is None for a language model. Attention weights are appended to ``trace``.
 
         Raises:
-            UserError: if a text is longer than the table of positions.
+            UserError: if a text has more tokens than the model has positions.
         """
         self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
@@ -215,7 +247,7 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
-        """Return the state before the first step."""
+        """Return the state before the first decoding step; a language model's source is None."""
         projected: list[Optional[tuple[Tensor, Tensor]]] = []
         caches: list[Optional[KeyValueCache]] = []
         for layer in self.layers:
@@ -231,9 +263,9 @@ class ConvTrunk(nn.Module):
         return TrunkState(projected, valid_mask, caches, windows=[None] * len(caches))
 
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
-        """Compute hidden states [B, out_dim] of the newest words [B], and update the state.
+        """Compute hidden states [B, out_dim] of the newest tokens [B], and update the state.
 
-        ``number`` is the number of words so far, with the start token.
+        ``number`` is the number of tokens so far, with the start token and the newest token.
         """
         self._check_length(number)
         state.rows = tokens.numel()
@@ -252,7 +284,7 @@ class ConvTrunk(nn.Module):
                 fold()
 
     def max_positions(self) -> int:
-        """Return the length of the longest text, its end token included."""
+        """Return the maximum length of a text in tokens, its end token included."""
         return self.embedding.max_positions()
 
     def _check_length(self, length: int) -> None:

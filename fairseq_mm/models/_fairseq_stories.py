@@ -1,8 +1,8 @@
-"""Names and shapes of the weights of fairseq's ``fconv_self_att`` in ``conv_story``.
+"""Conversion of weights of fairseq's ``fconv_self_att`` to names and shapes of ``conv_story``.
 
-Both models compute the same. Here the heads' layers lie side by side, so that one product serves
-all heads, convolutions have PyTorch's order of axes, and a fusion model keeps no output layer of
-its frozen part.
+Both models compute the same, but ``conv_story`` stacks the linear layers of all heads, so that one
+matrix product serves them; its convolutions have PyTorch's order of axes; and its fusion model has
+no output layer in the frozen part.
 """
 
 import re
@@ -18,7 +18,7 @@ FROZEN_ENCODER = "encoder.pretrained."
 FROZEN_DECODER = "decoder.pretrained_decoder."
 _KINDS = ("q", "k", "v")
 
-# Prefix here -> prefix in fairseq's model. Longer prefixes first: the first match counts.
+# Prefix in conv_story -> prefix in fairseq's model. Longer prefixes first: the first match counts.
 _PARTS = (
     ("encoder.trained.", "encoder.encoder."),
     ("encoder.frozen.", f"{FROZEN_ENCODER}encoder."),
@@ -58,20 +58,20 @@ _INPUT_PROJECTION = re.compile(
 
 
 class Recipe(NamedTuple):
-    """Rule that makes a tensor from fairseq's tensors.
+    """Rule that makes a tensor of ``conv_story`` from tensors of fairseq's model.
 
     Attributes:
-        names: Names of fairseq's tensors.
-        kind: ``same``; ``convolution``, [width, in, out] to [out, in, width]; ``concatenated``
-            along the first axis; ``stacked`` along a new axis; ``identity``, without tensors: a
-            weight-normalised projection that changes nothing.
+        names: Names of fairseq's tensors; none for the kind ``identity``.
+        kind: ``same`` copies one tensor. ``convolution`` permutes [width, in, out] to [out, in,
+            width]. ``concatenated`` joins tensors along the first axis, ``stacked`` along a new
+            first axis. ``identity`` makes a weight-normalised projection that changes nothing.
     """
 
     names: tuple[str, ...]
     kind: str = "same"
 
     def source_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of each of fairseq's tensors from the shape of the result."""
+        """Return the shape that each of fairseq's tensors must have for a result of ``shape``."""
         if self.kind == "convolution":
             return shape[::-1]
         if self.kind == "concatenated":
@@ -79,7 +79,7 @@ class Recipe(NamedTuple):
         return shape[1:] if self.kind == "stacked" else shape
 
     def make(self, name: str, shape: tuple[int, ...], weights: Mapping[str, Tensor]) -> Tensor:
-        """Make the tensor ``name`` of ``shape``."""
+        """Make the tensor of this name and shape from fairseq's ``weights``."""
         if self.kind == "identity":
             if name.endswith(".weight_v"):
                 return torch.eye(shape[-1]).expand(shape).clone()
@@ -94,15 +94,15 @@ class Recipe(NamedTuple):
 
 
 class Conversion(NamedTuple):
-    """Result of a conversion.
+    """Result of :func:`convert_weights`.
 
     Attributes:
-        weights: Converted tensors, by their names here.
-        used: Names of fairseq's tensors that have a place and the right shape.
-        left_out: Reason -> names of fairseq's tensors that are not needed here.
-        missing: Names of tensors that fairseq's model must have.
-        unexpected: Names of fairseq's tensors without a place.
-        mismatched: (name, its shape, expected shape).
+        weights: Converted tensors, by their names in ``conv_story``.
+        used: Names of fairseq's tensors that are needed and have the right shape.
+        left_out: Reason -> names of fairseq's tensors that ``conv_story`` does not need.
+        missing: Names of fairseq's tensors that are needed but do not exist.
+        unexpected: Names of fairseq's tensors that are unknown to the conversion.
+        mismatched: (name, shape, expected shape) of fairseq's tensors with a wrong shape.
     """
 
     weights: dict[str, Tensor]
@@ -114,7 +114,7 @@ class Conversion(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """True if all weights exist and have the shapes of the model."""
+        """True if no tensor is missing and none has a wrong shape."""
         return not self.missing and not self.mismatched
 
 
@@ -125,14 +125,14 @@ def convert_weights(
     projects_input: bool = True,
     frozen_projects_input: bool = True,
 ) -> Conversion:
-    """Convert the weights of fairseq's ``FConvModelSelfAtt``.
+    """Convert the weights of fairseq's ``FConvModelSelfAtt`` to the weights of ``conv_story``.
 
     Args:
-        model: ``ConvStoryModel`` with the same layers, with fusion or without; not changed.
+        model: ``ConvStoryModel`` with the layers of fairseq's model; not changed.
         weights: Weights of the ``FConvModelSelfAtt`` by name, or their gradients.
         projects_input: True if attention projects queries, keys and values (``--project-input``).
             If False, fairseq's model has projections that it does not use; they become identities.
-        frozen_projects_input: The same for the frozen part.
+        frozen_projects_input: ``projects_input`` of a fusion model's frozen part.
     """
     # PyTorch 2 saves weight-normalised tensors under other names if the model uses the new
     # parametrization.
@@ -175,7 +175,7 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """Return the older name of a tensor of PyTorch's weight normalisation."""
+    """Replace PyTorch 2's names of weight-normalised tensors by ``weight_g`` and ``weight_v``."""
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 
@@ -230,7 +230,7 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return why a tensor is not needed, or an empty string if it is."""
+    """Return why ``conv_story`` does not need a tensor of fairseq's model, or '' if it does."""
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
         return "no weight"
@@ -252,15 +252,16 @@ def _reason_to_leave_out(
 def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str, Any]:
     """Infer the options of fairseq's model from the shapes of its tensors.
 
-    Heads can be counted only if each has its own layers (``--downsample True``). Dropout,
-    ``--project-input`` and the heads of the attention to the prompt leave no trace in the weights.
+    The heads of the self-attention can be counted only if each has its own layers (``--downsample
+    True``). The weights do not show dropout, ``--project-input`` and the number of heads of the
+    attention to the prompt.
 
     Args:
         weights: Weights of an ``FConvModelSelfAtt`` by name.
         frozen: True to read the frozen part of a fusion model.
 
     Returns:
-        Options of ``conv_story``.
+        Name -> value of the options of ``conv_story`` that can be inferred.
 
     Raises:
         KeyError: if the weights belong to another model than ``fconv_self_att``.

@@ -1,4 +1,4 @@
-"""Encoders of video frames for the transformers that read videos."""
+"""Encoders of video frames for the models of ``_hierarchical_transformer.py``."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fairseq_mm.modules.pre_norm_layer import PreNormEncoderLayer
 
 
 class FramePositions(nn.Module):
-    """Learned position embeddings that are added to frames [B, M, D]."""
+    """Learned position embeddings that are added to M frames of D features."""
 
     def __init__(self, num_positions: int, dim: int) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class FramePositions(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Add positions to x [B, M, D]; ``padding_mask`` is [B, M] bool, True at padding.
+        """Add position embeddings to x [B, M, D]; ``padding_mask`` [B, M] is True at padding.
 
         Raises:
             UserError: if a video has more frames than there are positions.
@@ -38,7 +38,7 @@ class FramePositions(nn.Module):
 
 
 class VideoLayers(nn.Module):
-    """Transformer encoder of frames, [B, M, D] -> [B, M, C]."""
+    """Transformer encoder that maps frames [B, M, feature_dim] to [B, M, cfg.embed_dim]."""
 
     def __init__(self, feature_dim: int, cfg: Any) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class VideoLayers(nn.Module):
 
 
 class FusedVideo(nn.Module):
-    """Cross fusion of text states [B, S, C] with frames [B, M, D], whose positions are embedded."""
+    """Cross fusion of S words with M frames, after position embeddings are added to the frames."""
 
     def __init__(self, text_dim: int, feature_dim: int, num_positions: int) -> None:
         super().__init__()
@@ -71,7 +71,10 @@ class FusedVideo(nn.Module):
     def forward(
         self, text: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Fuse text and frames; the shapes do not change."""
+        """Fuse text [B, S, text_dim] and frames [B, M, feature_dim] without changing their shapes.
+
+        The padding masks are [B, S] and [B, M] bool, True at padding.
+        """
         video = self.positions(features, video_padding)
         text, video = self.cross_fusion(text, video, text_padding, video_padding)
         return self.text_norm(text), self.video_norm(video)

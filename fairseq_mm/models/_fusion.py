@@ -1,7 +1,7 @@
 """Fusion of a story model in training with a trained, frozen story model.
 
 Fan et al. 2018, section 3.4. The hidden states of both models are joined before a common output
-layer, so that the model in training learns what the frozen model has not.
+layer, so that the model in training learns what the frozen model has not learnt.
 """
 
 import math
@@ -20,7 +20,7 @@ FROZEN = "frozen_"
 
 
 class FusionEncoder(BatchFirstEncoder):
-    """Encoders of both models; names of the frozen encoder's outputs begin with ``frozen_``."""
+    """Pair of encoders: of the model in training (``trained``) and of the frozen model."""
 
     def __init__(self, trained: ConvEncoder, frozen: ConvEncoder) -> None:
         super().__init__(trained.dictionary)
@@ -28,7 +28,10 @@ class FusionEncoder(BatchFirstEncoder):
         self.frozen = frozen
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """Run the trained and the frozen encoder, see :meth:`ConvEncoder.forward`."""
+        """Run both encoders on prompts [B, S], see :meth:`ConvEncoder.forward`.
+
+        Returns one dict, in which the keys of the frozen encoder's output begin with ``frozen_``.
+        """
         out = self.trained(src_tokens, src_lengths)
         with torch.no_grad():
             frozen = self.frozen(src_tokens, src_lengths)
@@ -39,15 +42,17 @@ class FusionEncoder(BatchFirstEncoder):
 
 
 class Fusion(nn.Module):
-    """Fusion of two hidden states: ``joining([g1 * h1; g2 * h2])`` with ``g_i = sigmoid(W_i [h1;
-    h2] + b_i)``.
+    """Fusion of the hidden states h1 of the model in training and h2 of the frozen model.
+
+        g_i = sigmoid(W_i [h1; h2] + b_i)          i = 1, 2
+        output = joining([g_1 * h1; g_2 * h2])
 
     ``joining`` has three linear layers, each followed by layer normalisation, with gated linear
     units between them.
 
     Args:
-        trained_dim: Dimension of h1, the hidden states of the model in training.
-        frozen_dim: Dimension of h2, the hidden states of the frozen model.
+        trained_dim: Dimension of h1 and of the output.
+        frozen_dim: Dimension of h2.
     """
 
     def __init__(self, trained_dim: int, frozen_dim: int) -> None:
@@ -74,7 +79,7 @@ class Fusion(nn.Module):
         return self.joining(torch.cat([trained_gate * trained, frozen_gate * frozen], dim=-1))
 
     def gates(self, trained: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute g1 and g2, with the shapes of ``trained`` and ``frozen``."""
+        """Compute the gates, g_1 with the shape of ``trained`` and g_2 with that of ``frozen``."""
         both = torch.cat([trained, frozen], dim=-1)
         return self.trained_gate(both).sigmoid(), self.frozen_gate(both).sigmoid()
 
@@ -83,7 +88,11 @@ class FusionDecoder(StoryDecoder):
     """Decoder that fuses the model in training with a frozen model.
 
     Args:
-        frozen_masks_padding: True if the frozen model masks padding, as in its own training.
+        trunk: Trunk (decoder without output layer) of the model in training.
+        frozen: Trunk of the frozen model.
+        masks_padding: True if the model in training gives padding of the prompt no attention.
+        frozen_masks_padding: True if the frozen model gives padding of the prompt no attention; it
+            must be as in the training of the frozen model.
     """
 
     def __init__(
@@ -102,7 +111,10 @@ class FusionDecoder(StoryDecoder):
         self.frozen_masks_padding = frozen_masks_padding
 
     def replace_frozen(self, frozen: ConvTrunk, masks_padding: bool) -> None:
-        """Replace the frozen model, and the gates if its size differs."""
+        """Replace the frozen model, and the layers that fuse both if its output size differs.
+
+        ``masks_padding`` is True if the new frozen model gives padding of the prompt no attention.
+        """
         if frozen.out_dim != self.frozen.out_dim:
             fusion = Fusion(self.trunk.out_dim, frozen.out_dim)
             # The model may already be on a GPU or in half precision when it loads a checkpoint.
@@ -117,7 +129,11 @@ class FusionDecoder(StoryDecoder):
         incremental_state: Optional[dict] = None,
         trace: Optional[Trace] = None,
     ) -> tuple[Tensor, Tensor]:
-        """Compute hidden states [B, T, dim] of both models; T is 1 when decoding incrementally."""
+        """Compute hidden states [B, T, dim] of the model in training and of the frozen model.
+
+        T is 1 when decoding incrementally; otherwise the attention weights of the model in training
+        are appended to ``trace``.
+        """
         if incremental_state is None:
             source, frozen_source = self._sources(encoder_out)
             trained = self.trunk(prev_output_tokens, source, trace)
@@ -131,8 +147,8 @@ class FusionDecoder(StoryDecoder):
             newest = prev_output_tokens[:, -1]
             trained = self.trunk.step(newest, number, state).unsqueeze(1)
             frozen = self.frozen.step(newest, number, frozen_state).unsqueeze(1)
-        # No dropout of the frozen states: the released code takes them before the dropout of that
-        # model.
+        # No dropout of the frozen states: the released code takes them before the frozen model's
+        # dropout.
         return self.dropout(trained), frozen
 
     def extract_features(
@@ -143,7 +159,11 @@ class FusionDecoder(StoryDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute :meth:`StoryDecoder.extract_features` after fusion."""
+        """Compute fused features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally.
+
+        ``out_dim`` is the input dimension of the output layer. The second result is None. See
+        :meth:`hidden_states` for ``trace``.
+        """
         assert encoder_out is not None
         states = self.hidden_states(prev_output_tokens, encoder_out, incremental_state, trace)
         return self.fusion(*states), None

@@ -1,13 +1,12 @@
-"""Parts of the recurrent models of videos: text encoder, and decoder with hierarchical
-attention.
+"""Encoder and decoder of the recurrent models that summarise transcripts and videos.
 
 A bidirectional GRU reads the text; no network reads the frames. The mean of the text's states
 initialises the decoder, and each word is a step of
-:class:`~fairseq_mm.modules.conditional_gru.ConditionalGRU`:
+:class:`~fairseq_mm.modules.conditional_gru.ConditionalGRU`, which attends to text and frames:
 
     h_0 = tanh(W mean(text) + b)
     h_t = conditional GRU(word t, h_(t-1))
-    P(word t + 1) = softmax(E dropout(tanh(W h_t + b)) + b')      E: the words' embeddings
+    P(word t + 1) = softmax(E dropout(tanh(W h_t + b)) + b')      E: matrix of word embeddings
 """
 
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from fairseq_mm.modules.packed_rnn import PackedGRU
 
 @dataclass
 class HierarchicalRnnConfig(FairseqDataclass):
-    """Sizes of Liu et al.'s released configuration."""
+    """Options with the sizes of the configuration that Liu et al. 2020 (MFFG) released."""
 
     embedding_dim: int = option(128, "Dimension of token embeddings, on both sides.")
     encoder_hidden_dim: int = option(
@@ -46,7 +45,11 @@ class HierarchicalRnnConfig(FairseqDataclass):
 
 
 class HierarchicalRnnEncoder(TwoSourceEncoder):
-    """Encoder of words, by a bidirectional GRU, and of frames, which ``cross_fusion`` may fuse."""
+    """Encoder with a bidirectional GRU over the words; the frames are not encoded.
+
+    Args:
+        cross_fusion: Block that fuses encoded words and frames; None to return them unfused.
+    """
 
     def __init__(self, dictionary: Any, cfg: Any, cross_fusion: Optional[CrossFusion]) -> None:
         super().__init__(dictionary)
@@ -65,7 +68,7 @@ class HierarchicalRnnEncoder(TwoSourceEncoder):
 
 
 class HierarchicalRnnDecoder(TwoSourceDecoder):
-    """Conditional GRU that attends to words [B, S, C] and frames [B, M, video_dim]."""
+    """Decoder with a conditional GRU that attends to encoded words and frames."""
 
     def __init__(self, dictionary: Any, cfg: Any, video_dim: int) -> None:
         super().__init__(dictionary)
@@ -94,7 +97,11 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, E], or [B, 1, E], and :func:`attention_extra`."""
+        """Compute features [B, T, E], or [B, 1, E] when decoding incrementally.
+
+        E is the dimension of word embeddings. The second result is a dict with the attention
+        weights, see :func:`attention_extra`.
+        """
         sources, masks = get_sources(encoder_out)
         saved = self.saved_state(incremental_state)
         if saved is None:
@@ -128,7 +135,7 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
 def build_hierarchical_rnn(
     cfg: Any, task: Any, *, fuses: bool
 ) -> tuple[HierarchicalRnnEncoder, HierarchicalRnnDecoder]:
-    """Build encoder and decoder, with the cross fusion block between them if ``fuses``.
+    """Build encoder and decoder; ``fuses`` is True for a cross fusion block in the encoder.
 
     Raises:
         UserError: if an option is out of range.
@@ -140,5 +147,4 @@ def build_hierarchical_rnn(
     return encoder, decoder
 
 
-# for tests and trials
 TINY = {"embedding_dim": 12, "encoder_hidden_dim": 9, "hidden_dim": 16, "dropout": 0.0}

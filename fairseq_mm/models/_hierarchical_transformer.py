@@ -1,5 +1,7 @@
-"""Parts of the video transformers: encoders of transcript and video, and a decoder in which some
-layers combine the attention to both.
+"""Encoder and decoder of the transformers that summarise transcripts and videos.
+
+All layers of the decoder attend to the transcript. Selected layers also attend to the video, and
+then to the two results.
 """
 
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncode
 
 @dataclass
 class HierarchicalTransformerConfig(FairseqDataclass):
-    """Sizes of Liu et al.'s released configuration."""
+    """Options with the sizes of the configuration that Liu et al. 2020 (MFFG) released."""
 
     embed_dim: int = option(512, "Dimension of token embeddings and layers.")
     encoder_layers: int = option(4, "Number of encoder layers.")
@@ -43,11 +45,11 @@ class HierarchicalTransformerConfig(FairseqDataclass):
 
 
 class HierarchicalTransformerEncoder(TwoSourceEncoder):
-    """Transformer over the words, and a transformer over the frames or cross fusion with them.
+    """Encoder with a transformer over the words and a module for the frames.
 
     Args:
-        video: :class:`~fairseq_mm.models._frames.VideoLayers` or
-            :class:`~fairseq_mm.models._frames.FusedVideo`.
+        video: :class:`~fairseq_mm.models._frames.VideoLayers`, a transformer over the frames, or
+            :class:`~fairseq_mm.models._frames.FusedVideo`, cross fusion of words and frames.
     """
 
     def __init__(self, dictionary: Any, cfg: Any, video: nn.Module) -> None:
@@ -65,10 +67,11 @@ class HierarchicalTransformerEncoder(TwoSourceEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode text and video.
+        """Encode tokens [B, S] and frames [B, M, D], see :meth:`TwoSourceEncoder.encode`.
 
         Raises:
-            UserError: if a text or a video is longer than its table of positions.
+            UserError: if a transcript has more tokens, or a video more frames, than the model has
+                positions.
         """
         limit = self.max_positions()
         # The first comparison is free; the second waits for a GPU and is only needed for a long
@@ -95,7 +98,8 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
     """Decoder whose layers attend to words, and in selected layers also to frames.
 
     Args:
-        sees_video: For each layer, True if it attends to both.
+        video_dim: Dimension of the encoded frames.
+        sees_video: For each layer, True if it attends to frames as well as words.
     """
 
     def __init__(
@@ -131,10 +135,11 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features [B, T, C], or [B, 1, C], and :func:`attention_extra`.
+        """Compute features [B, T, C], or [B, 1, C] when decoding incrementally.
 
-        The weights are means over the heads of the last layer that sees the video; None in
-        training.
+        C is ``embed_dim``. The second result is a dict with attention weights, see
+        :func:`attention_extra`: means over the heads of the last layer that attends to frames, or
+        None in training.
         """
         _, masks = get_sources(encoder_out)
         saved = self.saved_state(incremental_state)
@@ -178,14 +183,19 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
 def build_hierarchical_transformer(
     cfg: Any, task: Any, *, video: nn.Module, video_dim: int, sees_video: Sequence[bool]
 ) -> tuple[HierarchicalTransformerEncoder, HierarchicalTransformerDecoder]:
-    """Build encoder and decoder from a config that :func:`check_transformer` has checked.
+    """Build encoder and decoder, which share the word embeddings.
 
-    See :class:`HierarchicalTransformerEncoder` for ``video``; ``video_dim`` is the dimension of the
-    encoded frames, and ``sees_video`` is True for each layer of the decoder that attends to them.
+    Args:
+        cfg: Config that :func:`check_transformer` has checked.
+        task: Task, whose dictionaries are used.
+        video: Module for the frames, see :class:`HierarchicalTransformerEncoder`.
+        video_dim: Dimension of the encoded frames.
+        sees_video: For each decoder layer, True if it attends to frames as well as words.
     """
     encoder = HierarchicalTransformerEncoder(task.source_dictionary, cfg, video)
     decoder = HierarchicalTransformerDecoder(task.target_dictionary, cfg, video_dim, sees_video)
-    # As in Liu et al.'s transformer; positions of transcript and summary are not shared.
+    # As in Liu et al.'s transformer, only word embeddings are shared: transcript and summary have
+    # position embeddings of their own.
     decoder.embedding.tokens = encoder.embedding.tokens
     with torch.no_grad():
         encoder.embedding.tokens.weight[task.source_dictionary.pad()].zero_()
@@ -193,11 +203,16 @@ def build_hierarchical_transformer(
 
 
 def check_transformer(config: type, cfg: Any, task: Any) -> None:
-    """Check the options of a config ``cfg`` with the fields of the dataclass ``config``.
+    """Check the options of a transformer before it is built.
+
+    Args:
+        config: Dataclass of the model, whose fields are checked.
+        cfg: Values of the fields.
+        task: Task, whose dictionaries and ``max_frames`` are checked.
 
     Raises:
-        UserError: if an option is out of range, the dictionaries differ, or videos may be longer
-            than the table of positions.
+        UserError: if an option is out of range, the dictionaries of transcripts and summaries
+            differ, or videos may have more frames than the model has positions.
     """
     check_sizes(config, cfg, heads={"attention_heads": "embed_dim"})
     if task.source_dictionary != task.target_dictionary:
@@ -215,7 +230,7 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
         )
 
 
-TINY = {  # for tests and trials
+TINY = {
     "embed_dim": 16,
     "encoder_layers": 1,
     "decoder_layers": 2,

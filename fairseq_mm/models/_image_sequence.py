@@ -17,16 +17,17 @@ NUM_IMAGES = 5
 
 
 class NonLocalBlock(nn.Module):
-    """Non-local block (Wang et al. 2018, https://arxiv.org/abs/1711.07971; Li et al. 2020,
-    section 3.2).
+    """Non-local block: self-attention between the positions of a grid, without softmax.
 
-    Dot products (equation 3) are divided by the number of positions, without softmax and
-    subsampling, and a residual connection follows (equation 4). The block starts as the identity.
+    Wang et al. 2018, https://arxiv.org/abs/1711.07971, as in Li et al. 2020, section 3.2: dot
+    products (equation 3) are divided by the number of positions, nothing is subsampled, and a
+    residual connection follows (equation 4). The block is initialised as the identity.
 
     Args:
-        channels: C of the grid.
-        inner_dim: Dimension of theta, phi and g; half the channels by default.
-        has_batch_norm: True to normalise W_z y over the batch, as the released code does.
+        channels: Number of channels of the grid.
+        inner_dim: Dimension of the projections theta, phi and g; 0 for half of ``channels``.
+        has_batch_norm: True to normalise the term that is added to the grid over the batch, as the
+            released code does.
     """
 
     def __init__(self, channels: int, inner_dim: int = 0, *, has_batch_norm: bool = False) -> None:
@@ -44,14 +45,17 @@ class NonLocalBlock(nn.Module):
         nn.init.zeros_(last.bias)
 
     def similarities(self, grid: Tensor) -> Tensor:
-        """Compute f(x_i, x_j) = theta(x_i) phi(x_j) (equation 3): [B, R, C] -> [B, R, R]."""
+        """Compute the dot products of all pairs of R positions: [B, R, C] -> [B, R, R].
+
+        They are f(x_i, x_j) = theta(x_i) phi(x_j), equation 3 of Li et al. 2020.
+        """
         # float32: the output grows with the third power of the values of the grid, which half
         # precision does not hold.
         theta, phi = float32_linear(self.theta, grid), float32_linear(self.phi, grid)
         return torch.matmul(theta, phi.transpose(-1, -2))
 
     def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
-        """Compute the block for grids [B, R, C] with R positions, in float32.
+        """Compute the block for grids [B, R, C] of R positions with C channels, in float32.
 
         ``valid_mask`` is [B] bool, False if a whole grid is padding.
         """
@@ -65,15 +69,17 @@ class NonLocalBlock(nn.Module):
 
 
 class ImageVectors(nn.Module):
-    """Module that maps the features of each image to a projected, normalised mean.
+    """Module that averages the features of each image, and projects and normalises the mean.
 
     Args:
-        rows_per_image: R, number of positions of an image.
+        feature_dim: Dimension of the features.
+        output_dim: Dimension of the result.
+        rows_per_image: Number of regions of an image, 1 or the positions of a grid.
         non_local: True to apply a non-local block to the grid first.
-        non_local_norm: True for batch normalisation in this block.
+        non_local_norm: True for batch normalisation in the non-local block.
 
     Raises:
-        UserError: if a non-local block would be applied to a single position.
+        UserError: if ``non_local`` is True, but an image has only one region.
     """
 
     def __init__(
@@ -99,13 +105,18 @@ class ImageVectors(nn.Module):
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Split features [B, N R, D] into float32 grids [B, N, R, D], zero for missing images.
+        """Split the features of stories by images.
 
-        Returns the grids, and a mask [B, N], True at missing images; ``padding_mask`` is [B, N R]
-        bool.
+        Args:
+            features: [B, 5 R, D] features of five images with R regions each.
+            padding_mask: [B, 5 R] bool, True at regions of missing images.
+
+        Returns:
+            Grids [B, 5, R, D] float32, zero at missing images, and a mask [B, 5], True at missing
+                images.
 
         Raises:
-            UserError: if there are not five images of R positions each.
+            UserError: if there are not five images of ``rows_per_image`` regions each.
         """
         if features.size(1) != NUM_IMAGES * self.rows_per_image:
             raise UserError(
@@ -120,9 +131,9 @@ class ImageVectors(nn.Module):
         return grids.masked_fill(is_padding.unsqueeze(-1), 0), is_padding.all(dim=2)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute vectors [B, N, E], zero at missing images, and a mask [B, N] of missing images.
+        """Compute image vectors [B, 5, output_dim], and a mask [B, 5], True at missing images.
 
-        See :meth:`grids` for the arguments.
+        The vectors of missing images are zero. See :meth:`grids` for the arguments.
         """
         grids, image_padding_mask = self.grids(features, padding_mask)
         if self.non_local is not None:
@@ -130,20 +141,23 @@ class ImageVectors(nn.Module):
                 grids
             )
         pooled = grids.mean(dim=2)
-        # normalised before it is cast: features may have any scale
+        # cast after normalisation, because features of any scale may leave the range of float16
         vectors = self.norm(float32_linear(self.proj, pooled), ~image_padding_mask)
         vectors = vectors.masked_fill(image_padding_mask.unsqueeze(-1), 0)
         return vectors.to(self.proj.weight.dtype), image_padding_mask
 
 
 class GlocalEncoder(BatchFirstEncoder):
-    """GLAC's encoder (Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section
-    3.1).
+    """GLAC's encoder, which concatenates each image's vector with an LSTM's output.
 
-    Concatenates each image's vector with the output of a bidirectional LSTM over all five images.
+    Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section 3.1. The LSTM is
+    bidirectional and reads the vectors of all five images. A linear layer maps the concatenation to
+    the "glocal" vector of the image, and another one maps that to the result.
 
     Args:
-        output_dim: Dimension of the result, a projection of the glocal vectors.
+        images: Module that computes the vectors of the images.
+        cfg: Config with the encoder's sizes and dropout.
+        output_dim: Dimension of the result.
     """
 
     def __init__(self, images: ImageVectors, cfg: Any, output_dim: int) -> None:
@@ -162,23 +176,25 @@ class GlocalEncoder(BatchFirstEncoder):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D]; ``padding_mask`` [B, 5 R] is True at missing images.
+        """Encode features [B, 5 R, D] of five images with R regions each.
 
-        Returns ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5] bool. The vector of
-        a missing image depends only on the other images.
+        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns ``vectors`` [B, 5,
+        output_dim] and ``image_padding_mask`` [B, 5], True at missing images. The vector of a
+        missing image depends only on the other images.
         """
         local, image_padding_mask = self.pictures(features, padding_mask)
         glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)
-        # a missing image has a vector too, but it must not enter the statistics
+        # A missing image has a vector as well, but it must not enter the batch statistics.
         glocal = self.glocal_norm(self.dropout(self.glocal_proj(glocal)), ~image_padding_mask)
         vectors = torch.relu(self.dropout(self.output_proj(glocal)))
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
 class StoryModel(FairseqEncoderDecoderModel):
-    """Model of stories of five images; carries the provenance of its training data.
+    """Base of the models that write a story from five images.
 
-    The encoder returns ``vectors`` and ``image_padding_mask``.
+    The encoder's output has the entries ``vectors`` and ``image_padding_mask``. The state dict
+    contains the provenance of the training data.
     """
 
     def __init__(self, encoder: BatchFirstEncoder, decoder: FeatureDecoder, task: Any) -> None:
@@ -191,14 +207,14 @@ class StoryModel(FairseqEncoderDecoderModel):
         """Compute logits [B, T, V], and the second result of the decoder's ``extract_features``.
 
         Args:
-            features: [B, 5 R, D].
+            features: [B, 5 R, D] features of five images with R regions each.
             padding_mask: [B, 5 R] bool, True at missing images.
-            prev_output_tokens: [B, T].
+            prev_output_tokens: [B, T] tokens of the story, the start token first.
         """
         return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
 
 
 def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:
-    """Return ``vectors`` and ``image_padding_mask`` of an encoder's output."""
+    """Return the entries ``vectors`` and ``image_padding_mask`` of an encoder's output."""
     assert encoder_out is not None
     return encoder_out["vectors"][0], encoder_out["image_padding_mask"][0]

@@ -1,13 +1,16 @@
-"""Parts of the log-bilinear language models: context of words, condition, tied output layer.
+"""Encoders, decoders and base class of the log-bilinear language models.
 
-Every model of the family predicts a vector r from the previous n-1 words, changes it according to a
-condition, and compares the result with a vector of each word of the vocabulary. The words of the
-context have the same vectors:
+Every model of the family predicts a vector r from the context, the previous n-1 words, and changes
+it according to a condition, such as an image. The logits compare the result with the vector of each
+word of the vocabulary; words of the context have the same vectors:
 
     r     = sum_(i=1)^(n-1) C^(i) w_i          w_i: vector of the i-th word of the context
     lbl, mlbl_b:     logits = R (r + m) + b    w_i: the word's row of R, m: the condition
     mlbl_f, sc_nlm:  logits = (W^fv)' f + b    w_i = (W^fk)' W^fv(:, i), f = (W^fk r) * g,
                                                g: the condition
+
+C^(i) is a matrix for each position of the context, b the bias of each word. R is the table of word
+vectors, which W^fv and W^fk replace in the factored models.
 
 Words before the beginning of a sentence are the start token. A prediction depends only on the last
 n-1 words, so the decoding state has a fixed size.
@@ -51,13 +54,14 @@ class ContentConfig(LogBilinearConfig):
 class ConditionEncoder(BatchFirstEncoder):
     """Base of encoders that compute the condition of each position of a sentence.
 
-    ``condition`` is a list with one tensor [B, P, X] for the positions 0 to P-1 of a sentence;
-    later positions use the last one. The list is empty if there is no condition.
+    Their output is a dict with ``condition``, a list of one tensor [B, P, X]: vectors of dimension
+    X for the positions 0 to P-1. Later positions use the last vector. The list is empty if there is
+    no condition.
     """
 
 
 class ContentProjection(nn.Module):
-    """Linear map ``W u`` of the scaled content vector u, from features [B, N, D] to [B, X]."""
+    """Linear map ``W u`` of the content vector u, the scaled mean of an image's features."""
 
     def __init__(self, feature_dim: int, output_dim: int, cfg: ContentConfig) -> None:
         super().__init__()
@@ -67,9 +71,9 @@ class ContentProjection(nn.Module):
         self.dropout = nn.Dropout(cfg.feature_dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Average features [B, N, D] over N, scale and project them to [B, X].
+        """Average features [B, N, D] over N, and scale and project the mean to [B, output_dim].
 
-        ``padding_mask`` is [B, N] bool, True at padding; each row must have a real feature.
+        ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
         """
         content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
         # generation casts the model, but not the batch
@@ -77,28 +81,34 @@ class ContentProjection(nn.Module):
 
 
 class ContentEncoder(ConditionEncoder):
-    """Encoder whose condition is the projected content vector, equal at all positions."""
+    """Encoder whose condition is a projected content vector, equal at all positions."""
 
     def __init__(self, content: ContentProjection) -> None:
         super().__init__()
         self.content = content
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return ``condition``, one tensor [B, 1, X]; see :meth:`ContentProjection.forward`."""
+        """Return ``condition``, a list of one tensor [B, 1, X], X: dimension of the projection.
+
+        See :meth:`ContentProjection.forward` for the arguments.
+        """
         return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}
 
 
 class LogBilinearDecoder(FeatureDecoder):
     """Base of decoders that predict a word from the n-1 words before.
 
+    V is the size of the vocabulary; see the module for R, W^fv and C^(i).
+
     Args:
-        row_dim: Width of the word table, whose rows the output layer compares with.
+        row_dim: Number of columns of the word table.
 
     Attributes:
-        table: [V, row_dim], R or the transposed W^fv.
-        output_bias: [V] b.
+        table: [V, row_dim] word table of input and output, R or the transposed W^fv.
+        output_bias: [V] bias of the logits.
         context: Matrices C^(i), the matrix of the earliest word first.
-        folded: [(n-1) * V, row_dim], see :meth:`make_generation_fast_`; None before it is called.
+        folded: [(n-1) * V, row_dim] contributions of each word at each position of the context, see
+            :meth:`make_generation_fast_`; None if they are not precomputed.
     """
 
     folded: Optional[Tensor]
@@ -118,21 +128,21 @@ class LogBilinearDecoder(FeatureDecoder):
         self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Compute context vectors [..., K] from rows [..., row_dim] of the word table."""
+        """Compute word vectors [..., K] of the context from rows [..., row_dim] of the table."""
         raise NotImplementedError
 
     def write(self, predicted: Tensor) -> Tensor:
-        """Map predicted vectors [..., K] linearly to [..., row_dim]."""
+        """Map predicted vectors [..., K] linearly to [..., row_dim], the rows' dimension."""
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """Apply conditions [B, T or 1, X] to predictions [B, T, row_dim]."""
+        """Apply conditions [B, T or 1, row_dim] to predictions ``written`` [B, T, row_dim]."""
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Precompute the contribution of each word at each position of the context.
 
-        fairseq calls this before generation.
+        fairseq calls this before generation. With ``retain_dropout``, nothing is precomputed.
         """
         # Dropout would change the vectors of a context from step to step, so that no table could
         # hold them.
@@ -149,7 +159,10 @@ class LogBilinearDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute features [B, T, row_dim], or [B, 1, row_dim] when decoding incrementally."""
+        """Compute features [B, T, row_dim], or [B, 1, row_dim] when decoding incrementally.
+
+        ``row_dim`` is the number of columns of the word table. The second result is None.
+        """
         condition = encoder_out["condition"][0] if encoder_out["condition"] else None
         if incremental_state is None:
             T = prev_output_tokens.size(1)
@@ -175,12 +188,12 @@ class LogBilinearDecoder(FeatureDecoder):
         return self.dropout(features), None
 
     def _with_start(self, tokens: Tensor) -> Tensor:
-        """Pad the context with the start token: returns [B, T + n-2]."""
+        """Prepend n-2 start tokens, so that every word has a full context: returns [B, T + n-2]."""
         # The first token is the start token, which replaces all words before the sentence.
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """Return the last words [B, n-1], and the position [B] of the word that they predict."""
+        """Return the last n-1 words [B, n-1], and the index [B] of the word that they predict."""
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             # A first step may have several tokens: a prefix that the caller forces.
@@ -196,12 +209,15 @@ class LogBilinearDecoder(FeatureDecoder):
         return words, place
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute logits: [..., row_dim] -> [..., V]."""
+        """Compute logits [..., V] over the vocabulary from features [..., row_dim]."""
         return F.linear(features, self.table.weight, self.output_bias)
 
 
 class AdditiveDecoder(LogBilinearDecoder):
-    """Decoder ``logits = R (r + m) + b`` (equations 7 and 8), where m is the condition."""
+    """Decoder that adds the condition m to the predicted vector r: ``logits = R (r + m) + b``.
+
+    R is the word table, b the bias (Kiros et al. 2014, arXiv:1411.2539, equations 7 and 8).
+    """
 
     def __init__(self, dictionary: Any, cfg: LogBilinearConfig) -> None:
         super().__init__(dictionary, cfg.embedding_dim, cfg)
@@ -217,10 +233,13 @@ class AdditiveDecoder(LogBilinearDecoder):
 
 
 class FactoredDecoder(LogBilinearDecoder):
-    """Decoder ``logits = (W^fv)' ((W^fk r) * g) + b`` (equations 9 and 10); g is the condition.
+    """Decoder that multiplies F factors of the predicted vector r by the condition g.
+
+    ``logits = (W^fv)' ((W^fk r) * g) + b``, where the transposed W^fv is the word table and b the
+    bias (Kiros et al. 2014, arXiv:1411.2539, equations 9 and 10).
 
     Attributes:
-        factor_weight: [F, K] W^fk.
+        factor_weight: [F, K] matrix W^fk, which maps r, of dimension K, to the factors.
     """
 
     def __init__(self, dictionary: Any, cfg: Any) -> None:
@@ -241,7 +260,7 @@ class FactoredDecoder(LogBilinearDecoder):
 
 
 class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Base of the log-bilinear models; carries the provenance of its training data."""
+    """Base of the log-bilinear models, with the provenance of the training data as a module."""
 
     def __init__(
         self, encoder: ConditionEncoder, decoder: LogBilinearDecoder, provenance: Provenance
@@ -250,5 +269,5 @@ class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.add_module(MODULE_NAME, provenance)
 
     def forward(self, prev_output_tokens: Tensor, **inputs: Tensor) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] from words [B, T] and the inputs of the encoder."""
+        """Compute logits [B, T, V] from words [B, T]; ``inputs`` are the encoder's arguments."""
         return self.decoder(prev_output_tokens, self.encoder(**inputs))

@@ -33,7 +33,7 @@ def check_sizes(
 
     Args:
         config: Dataclass of the model, whose fields are checked.
-        cfg: Values of the fields; may also contain options of other models.
+        cfg: Values of the fields; may also contain other options.
         may_be_zero: Names of sizes that may be 0.
         heads: Name of a number of heads -> name of the size that it must divide.
 
@@ -67,10 +67,14 @@ _FLAGS = "True, False or a list of them, such as '[True] + [False] * 5'"
 
 
 def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
-    """Parse the value of an option as a list of layers ``(channels, width)``.
+    """Parse the value of an option as a list of layers, pairs ``(channels, kernel width)``.
+
+    Args:
+        text: Value of the option.
+        option: Name of the option, for messages.
 
     Raises:
-        UserError: if the text is not such a list, or the list is empty.
+        UserError: if the text is no list of such pairs, or the list is empty.
     """
     layers = _parse(text, option, _LAYERS)
     if not isinstance(layers, list) or not layers:
@@ -85,10 +89,15 @@ def parse_layers(text: str, option: str) -> list[tuple[int, int]]:
 
 
 def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
-    """Parse the value of an option as one flag per layer: True, False, or a list of flags.
+    """Parse the value of an option as one flag per layer.
+
+    Args:
+        text: Value of the option: True or False for all layers, or a list of flags.
+        option: Name of the option, for messages.
+        num_layers: Number of layers.
 
     Raises:
-        UserError: if the text is neither, or the list has another length.
+        UserError: if the text is neither a flag nor a list of ``num_layers`` flags.
     """
     flags = _parse(str(text), option, _FLAGS)
     if isinstance(flags, bool):
@@ -104,7 +113,7 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
 
 
 def parse_flag(text: str, option: str) -> bool:
-    """Parse the value of an option as True or False; raise a UserError for other texts."""
+    """Parse the value ``text`` of ``option`` as True or False; raise a UserError for others."""
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):
         raise _error(text, option, "True or False")

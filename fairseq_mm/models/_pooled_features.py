@@ -1,4 +1,4 @@
-"""Pooling of the features of an image's regions to one scaled vector."""
+"""Pooling of features of an image's regions to one vector, and scaling of this vector."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ def feature_scaling_option() -> Any:
 
 
 def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
-    """Compute the mean [B, D] of the real features of each row, in float32.
+    """Compute the mean [B, D] of the features of each row without its padding, in float32.
 
     Args:
-        features: [B, N, D], padded along N.
-        padding_mask: [B, N] bool, True at padding; each row must have a real feature.
+        features: [B, N, D] features of N regions, padded along N.
+        padding_mask: [B, N] bool, True at padding; at least one entry of each row is False.
     """
     features = features.float()
     if features.size(1) == 1:
@@ -37,12 +37,13 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def scale_vectors(x: Tensor, scaling: str) -> Tensor:
-    """Scale vectors [..., D] of float32; zero vectors stay zero.
+    """Scale vectors; zero vectors stay zero.
 
     Args:
-        x: [..., D].
-        scaling: ``scale`` for a mean square of one, ``root`` for the same of the centred signed
-            square roots, ``unit`` for unit length, ``none`` for no scaling.
+        x: [..., D] float32 vectors.
+        scaling: ``scale`` to a mean square of one; ``root`` to take signed square roots, subtract
+            their mean and scale them to a mean square of one; ``unit`` to unit length; ``none`` for
+            no scaling.
     """
     if scaling == "none":
         return x

@@ -1,14 +1,14 @@
 """Presets: named architectures that are a model with other defaults (``--arch NAME``).
 
-A preset is a table of field -> value in the model's file. The name means the same however the
+A preset is a table of field -> value in the model's file. Its name means the same however the
 config is built: by ``fairseq-train --arch NAME``, by hydra's ``model=NAME`` and
 ``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence over the preset's
-values, and these over the model's defaults.
+values, and the preset's values over the model's defaults.
 
-fairseq's ``register_model_architecture`` is not enough for this. hydra's path
-(``fairseq.dataclass.initialize.add_defaults``) fills a config from the model's dataclass before it
-calls the architecture's function, so that the function finds nothing left to set. Here each name
-has its own dataclass, with the preset's values as defaults.
+fairseq's ``register_model_architecture`` alone does not achieve this with hydra, because
+``fairseq.dataclass.initialize.add_defaults`` fills a config from the model's dataclass before it
+calls the architecture's function, so that the function finds nothing left to set. Therefore each
+preset has its own dataclass, with the preset's values as defaults.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> No
 
     Args:
         model: Name of a registered model that has a dataclass.
-        presets: Name of the architecture -> field of that dataclass -> default.
+        presets: Name of each architecture -> its defaults, by the field of the model's dataclass.
 
     Raises:
         ValueError: if a name is already registered, or a field is unknown.
@@ -51,7 +51,7 @@ def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
-    """Set the options that are not set on the command line."""
+    """Set the options of ``cfg`` that the command line has not set to the preset's ``values``."""
     for name, value in values.items():
         # Explicit values come first: fairseq calls this after it has parsed the command line.
         setattr(cfg, name, getattr(cfg, name, value))
@@ -60,7 +60,7 @@ def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
 def _preset_config(
     base: type[FairseqDataclass], name: str, values: Mapping[str, Any]
 ) -> type[FairseqDataclass]:
-    """Return a subclass of a dataclass with other defaults, but equal types and help texts."""
+    """Return a subclass of ``base`` with ``values`` as defaults; types and help texts are kept."""
     fields = base.__dataclass_fields__
     unknown = sorted(values.keys() - fields.keys())
     if unknown:

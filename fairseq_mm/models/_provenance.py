@@ -1,7 +1,7 @@
 """Record of a checkpoint's training data, stored among its weights.
 
-The record has the dictionaries, the subwords and the extractor of the features, so that a
-checkpoint needs no ``dict.txt``.
+The record contains the dictionaries, the state of the subword model, and attributes that identify
+the feature extractor, so that a checkpoint can be used without ``dict.txt``.
 """
 
 import hashlib
@@ -28,20 +28,19 @@ def list_words(dictionary: Dictionary) -> list[str]:
 
 
 def fingerprint(words: list[str]) -> str:
-    """Return the first twelve digits of the SHA-256 of words in their order."""
+    """Return the first twelve hexadecimal digits of the SHA-256 of a list of words."""
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
 
 
 def encode_json(content: Any) -> Tensor:
     """Encode a JSON object as an int32 tensor with one number per byte."""
-    # through numpy: a list of millions of numbers would take a second
-    # int32, because fairseq averages checkpoints by adding integers and dividing the sum; bytes
-    # would overflow.
+    # Through numpy, because a list of millions of numbers would take a second. int32, because
+    # fairseq averages checkpoints by adding integers and dividing the sum; bytes would overflow.
     return torch.from_numpy(np.frombuffer(json.dumps(content).encode(), np.uint8).astype(np.int32))
 
 
 def decode_json(state: Tensor) -> Any:
-    """Decode the result of :func:`encode_json`.
+    """Decode the tensor that :func:`encode_json` returned.
 
     Raises:
         UserError: if the tensor contains no JSON.
@@ -59,18 +58,20 @@ def decode_json(state: Tensor) -> Any:
 
 
 class Provenance(nn.Module):
-    """Module that refuses weights which were trained with another dictionary or extractor.
+    """Module that saves a record of the training data in the state dict, and checks it on loading.
+
+    Weights that were trained with another dictionary, subword model or extractor raise a UserError.
 
     Args:
         words: Words of the target dictionary, see :func:`list_words`.
         extractor: Attributes of the feature store that identify the extractor; empty if they are
-            unknown, or there are no images.
-        feature_dim: Dimension of the features; 0 without images.
-        source_words: Words of the source dictionary; None without source text.
-        rows_per_image: Number of regions per image if the model depends on it, 1 or the positions
-            of a grid; None if the model accepts any number.
-        subwords: State of the subwords, as JSON values, with their ``fingerprint`` if it is known;
-            None if unknown.
+            unknown, or the model reads no features.
+        feature_dim: Dimension of the features; 0 if the model reads no features.
+        source_words: Words of the source dictionary; None if the model reads no source text.
+        rows_per_image: Number of regions per image, 1 or the number of positions of a grid; None if
+            the model accepts any number.
+        subwords: State of the subword model, a JSON object that may have its ``fingerprint``; None
+            if unknown.
         max_frames: Number of frames at which longer videos were truncated; None for models that
             read no videos.
     """
@@ -96,7 +97,7 @@ class Provenance(nn.Module):
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
-        """Build the record of a task; ``has_source`` is True if the model reads a source text."""
+        """Build the record of a task's data; ``has_source``: True if the model reads a source."""
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
             list_words(task.target_dictionary),
@@ -124,10 +125,13 @@ class Provenance(nn.Module):
         return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Compare a checkpoint's record with this record, and add its subwords and extractor.
+        """Compare a checkpoint's record with this record, and complete this record from it.
+
+        The checkpoint's subwords, ``max_frames`` and extractor replace those of this record where
+        the checkpoint has them.
 
         Raises:
-            UserError: if the weights come from another dictionary or extractor.
+            UserError: if dictionaries, features, subwords or extractors differ.
         """
         saved = decode_provenance(state)
         is_pair = self.source_words is not None
@@ -193,7 +197,7 @@ def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserEr
 
 
 def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, Any]]) -> bool:
-    """Return whether two subword models split text into the same tokens."""
+    """Return True if two states belong to the same subword model; None means no subwords."""
     return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
 
 
@@ -213,21 +217,23 @@ def _subwords_error(saved: dict[str, Any], current: dict[str, Any]) -> UserError
 
 
 def _is_filler(word: str) -> bool:
-    """Return whether fairseq added a word to fill a dictionary up to a multiple of 8."""
+    """Return True if fairseq added the word to fill a dictionary up to a multiple of 8."""
     return word.startswith("madeupword") and word[len("madeupword") :].isdigit()
 
 
 def decode_provenance(state: Tensor) -> dict[str, Any]:
-    """Decode the entry ``STATE_KEY`` of a checkpoint's weights.
+    """Decode the record of the training data, entry ``STATE_KEY`` of a checkpoint's weights.
 
     Returns:
-        ``words``, ``extractor`` and ``feature_dim``; for models that read a text ``source_words``;
-        for models of visual stories ``rows_per_image``; for models of transcripts and videos
-        ``subwords`` and ``max_frames``. See :class:`Provenance`.
+        A dict with the arguments of :class:`Provenance`: ``words``, ``extractor`` and
+        ``feature_dim``; for models that read a text also ``source_words``; for models of visual
+        stories ``rows_per_image``; for models of transcripts and videos ``subwords`` and
+        ``max_frames``.
 
     Raises:
         UserError: if a value has the wrong type.
-        KeyError: if a required value is missing, as in checkpoints of earlier versions.
+        KeyError: if one of the first three values is missing, as in checkpoints of earlier
+            versions.
     """
     content = decode_json(state)
     if not isinstance(content, dict):

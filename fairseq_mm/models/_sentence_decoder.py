@@ -1,6 +1,4 @@
-"""Transformer decoder of Transtory-decoder and Transtory-full, which sees one sentence at a
-time.
-"""
+"""Transformer decoder of Transtory-decoder and Transtory-full; a word sees only its sentence."""
 
 from typing import Any, Optional
 
@@ -26,7 +24,7 @@ SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
 class CurrentImageAttention(nn.Module):
-    """Multi-head attention to the single vector [B, D] of a sentence's image."""
+    """Multi-head attention of each word to a single vector, that of its sentence's image."""
 
     # A softmax over one value is 1, so queries and keys would have no effect and have no weights.
 
@@ -41,7 +39,7 @@ class CurrentImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Compute the terms of vectors [B, 5, D] that do not depend on words; batch first."""
+        """Project image vectors [B, 5, D] for all words; returns a list of tensors [B, ...]."""
         values = self.value_proj(vectors)
         # The output projection commutes with the selection of a sentence unless weights are
         # dropped, so it then runs on five vectors and not on every word.
@@ -54,7 +52,10 @@ class CurrentImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the output [B, T, D] for words x; there are no weights."""
+        """Compute the output [B, T, D] for words x [B, T, D]; the second result is None.
+
+        See :meth:`SentenceLayer.forward` for the other arguments.
+        """
         read = select_sentence_vectors(prepared[0], sentences)
         if self._drops_weights:
             B, T = sentences.shape
@@ -65,7 +66,7 @@ class CurrentImageAttention(nn.Module):
 
 
 class AllImageAttention(nn.Module):
-    """Multi-head attention to the vectors [B, 5, D] of all images."""
+    """Multi-head attention of each word to the vectors of all five images."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class AllImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Compute keys and values of vectors [B, 5, D], batch first."""
+        """Project image vectors [B, 5, D] to keys and values, tensors [B, heads, 5, D / heads]."""
         return [
             split_heads(self.key_proj(vectors), self.num_heads),
             split_heads(self.value_proj(vectors), self.num_heads),
@@ -90,7 +91,11 @@ class AllImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the output [B, T, D] for words x, and the heads' mean weights [B, T, 5]."""
+        """Compute the output [B, T, D] for words x [B, T, D], and attention weights [B, T, 5].
+
+        The weights are means over the heads. See :meth:`SentenceLayer.forward` for the other
+        arguments.
+        """
         keys, values = prepared
         queries = split_heads(self.query_proj(x), self.num_heads)
         weights = attention_weights(queries, keys, ~image_padding_mask[:, None, None])
@@ -99,10 +104,15 @@ class AllImageAttention(nn.Module):
 
 
 class SentenceLayer(nn.Module):
-    """Self-attention within the sentence, attention to images, feed-forward; post-norm.
+    """Post-norm transformer layer of self-attention, attention to images and feed-forward layer.
 
-    ``images`` is a :class:`CurrentImageAttention` or :class:`AllImageAttention`;
-    ``attention_dropout`` applies to the weights of the self-attention.
+    Args:
+        dim: Dimension of input and output.
+        num_heads: Number of heads of the self-attention.
+        inner_dim: Hidden size of the feed-forward layer.
+        dropout: Dropout probability of the three parts' outputs and in the feed-forward layer.
+        attention_dropout: Dropout probability of the weights of the self-attention.
+        images: Attention to images, :class:`CurrentImageAttention` or :class:`AllImageAttention`.
     """
 
     def __init__(
@@ -131,11 +141,17 @@ class SentenceLayer(nn.Module):
         sentences: Tensor,
         image_padding_mask: Tensor,
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the layer: [B, T, D] -> [B, T, D], and image weights [B, T, 5] or None.
+        """Compute the layer's output [B, T, D], and attention weights [B, T, 5] of the images.
 
-        ``attended`` [B, T, D] is the output of the self-attention for x, ``prepared`` comes from
-        :meth:`AllImageAttention.prepare`, ``sentences`` [B, T] is the index of each word's
-        sentence, and ``image_padding_mask`` [B, 5] is True at missing images.
+        Args:
+            x: [B, T, D] input of the layer.
+            attended: [B, T, D] output of ``self_attention`` for x, which the caller computes.
+            prepared: Result of ``prepare`` of the attention to images.
+            sentences: [B, T] index of each word's sentence, from 0.
+            image_padding_mask: [B, 5] bool, True at missing images.
+
+        Returns:
+            Output, and weights; None instead of weights if words attend to a single image.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
         context, weights = self.pictures(x, prepared, sentences, image_padding_mask)
@@ -147,8 +163,11 @@ class SentenceDecoder(FeatureDecoder):
     """Transformer whose words attend to their own sentence and to images, but to no other sentence.
 
     Args:
-        sees_all_images: True if words attend to all images, False if to their own sentence's image.
-        encodes_sentence: True if the encoding of a word contains its sentence's index.
+        separator: Index of the token that separates sentences.
+        sees_all_images: True if words attend to all images; False if they attend only to the image
+            of their sentence.
+        encodes_sentence: True to add an encoding of the sentence's index to each word, as well as
+            that of the word's position.
     """
 
     def __init__(
@@ -201,8 +220,8 @@ class SentenceDecoder(FeatureDecoder):
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
         """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
-        The dict also has ``image_attention``: [B, T, 5] of the last layer, or None if words see one
-        image.
+        The second result is a dict. Its entry ``image_attention`` has the last layer's attention
+        weights [B, T, 5] over the images; it is None if words attend to a single image.
         """
         vectors, image_padding_mask = encoder_output(encoder_out)
         if incremental_state is not None:
@@ -231,8 +250,12 @@ class SentenceDecoder(FeatureDecoder):
         super().upgrade_state_dict_named(state_dict, name)
 
     def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
-        """Encode sentences [...] and positions in the sentence [...], from 0, to [..., D]
-        float32.
+        """Compute the sinusoidal encodings of words, [..., D] float32.
+
+        Args:
+            sentences: [...] index of each word's sentence, from 0; only used if
+                ``encodes_sentence``.
+            positions: [...] position of each word in its sentence, from 0.
         """
         dim = self.embedding.embedding_dim
         encoding = sinusoids(positions, dim)
@@ -252,7 +275,7 @@ class SentenceDecoder(FeatureDecoder):
     def _step(
         self, tokens: Tensor, vectors: Tensor, image_padding_mask: Tensor, incremental_state: dict
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """Compute :meth:`extract_features` for one new word per row, [B]."""
+        """Compute the results of :meth:`extract_features` for one new word per row, [B]."""
         saved = self.get_incremental_state(incremental_state, STATE)
         before = None if saved is None else (saved["sentence"], saved["position"])
         sentence, position = next_positions(before, tokens, self.separator)

@@ -1,7 +1,8 @@
 """Encoder output that the beams of an item share during decoding.
 
-fairseq's generator copies the encoder's output for every beam, and again when beams are reordered.
-Here the output is stored once per item, and each row stores the index of its item.
+An item is an example of the batch, a row is one of its beams. fairseq's generator copies the
+encoder's output for every beam, and again when beams are reordered. Here the output is stored once
+per item, and each row has the index of its item.
 """
 
 from typing import Any, Optional
@@ -16,13 +17,16 @@ ROWS = "rows"
 
 
 def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) -> EncoderOut:
-    """Reorder the rows of an encoder output, whose tensors stay as they are.
+    """Reorder the rows (beams) of an encoder output without copying its tensors.
 
     Args:
-        encoder_out: Output for ``num_items`` items; its list ``rows`` is empty while rows are
-            items.
-        new_order: [R] indices of the previous rows.
+        encoder_out: Output for the items (examples) of a batch. Its entry ``rows`` is a list of one
+            tensor, the index of each row's item, or empty if row i is item i.
+        new_order: [R] index of the previous row that becomes each of R new rows.
         num_items: Number of items of the tensors.
+
+    Returns:
+        The same output with a new entry ``rows``.
     """
     before = encoder_out[ROWS]
     rows = before[0] if before else torch.arange(num_items, device=new_order.device)
@@ -30,17 +34,17 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 
 
 class SharedMemory:
-    """Text states and projected frames of each item, for the rows of a decoder.
+    """Encoded text and projected frames of each item (example), for the rows (beams) of a decoder.
 
-    The rows of an item are neighbours, ``size`` for each item. For other orders, an item is copied
-    for each of its rows.
+    An item is stored once if every item has the same number of rows, ``size``, one after the other.
+    Otherwise an item is copied for each of its rows, and ``size`` is 1.
 
     Args:
-        text: [S, B, C] states.
+        text: [S, B, C] encoded text of B items.
         text_mask: [B, S] bool, True at padding.
-        projected: Number of a layer -> tensors [B, ...] of :meth:`VideoFusion.project`.
-        video_mask: [B, M] or None.
-        rows: [R] index of each row's item; None if rows are items.
+        projected: Layer number -> tensors [B, ...] of :meth:`VideoFusion.project`.
+        video_mask: [B, M] bool, True at padded frames; None if all frames are attended to.
+        rows: [R] index of each row's item; None if row i is item i.
 
     Attributes:
         size: Number of rows of each item.
@@ -63,16 +67,22 @@ class SharedMemory:
             self._assign(rows)
 
     def reorder(self, new_order: Tensor) -> Optional[Tensor]:
-        """Reorder the rows, given the indices [R] of the previous rows.
+        """Reorder the rows (beams), and copy items (examples) only if necessary.
 
-        Returns the indices of the previous items that remain, in order; None if all remain as they
-        were.
+        Args:
+            new_order: [R] index of the previous row that becomes each of R new rows.
+
+        Returns:
+            Indices of the previous items that are now stored; None if the same items are stored.
         """
         # A row belongs to item row // size, because the rows of an item are neighbours.
         return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))
 
     def fuse(self, fusion: nn.Module, number: str, x: Tensor, trace: Any = None) -> Tensor:
-        """Fuse words [R, T, C] with the frames of their items."""
+        """Fuse words x [R, T, C] with the frames of their items by ``fusion`` of layer ``number``.
+
+        R is the number of rows. Attention weights and gates are appended to ``trace``.
+        """
         # The rows of an item become several queries to one set of frames.
         grouped = x.reshape(-1, self.size * x.size(1), x.size(2))
         fused = fusion(grouped, self.projected[number], self.video_mask, trace)

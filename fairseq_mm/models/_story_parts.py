@@ -1,4 +1,8 @@
-"""Encoder and trunk of a convolutional story model, from its options or its checkpoint."""
+"""Building and loading of the parts of a convolutional story model.
+
+The parts are the encoder and the trunk, which is the decoder without its output layer. A fusion
+model has them twice: those in training, and frozen ones from a pretrained checkpoint.
+"""
 
 import os
 from typing import Any, NamedTuple, Optional
@@ -17,7 +21,8 @@ from fairseq_mm.models._provenance import STATE_KEY, Provenance, decode_json, en
 MODULE_NAME = "frozen_version"
 FROZEN_STATE_KEY = f"{MODULE_NAME}._extra_state"
 
-# Recorded for a frozen part, because they decide its shape and how it computes.
+# Options that a fusion's checkpoint records for the frozen part, because they decide the shapes of
+# its weights and how it computes.
 PART_OPTIONS = (
     *("encoder_embed_dim", "encoder_layers", "max_source_positions"),
     *("decoder_embed_dim", "decoder_layers", "decoder_out_embed_dim", "max_target_positions"),
@@ -28,7 +33,11 @@ PART_OPTIONS = (
 
 
 class StoryParts(NamedTuple):
-    """Encoder and trunk of a story model, and whether padding of the prompt is masked."""
+    """Encoder and trunk of a story model.
+
+    Attributes:
+        masks_padding: True if padding of the prompt gets no attention.
+    """
 
     encoder: ConvEncoder
     trunk: ConvTrunk
@@ -36,7 +45,12 @@ class StoryParts(NamedTuple):
 
 
 def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
-    """Build the encoder and the trunk from an object with the attributes ``PART_OPTIONS``.
+    """Build the encoder and the trunk of a story model.
+
+    Args:
+        options: Object with the attributes that ``PART_OPTIONS`` lists.
+        source_dictionary: Dictionary of the prompts.
+        target_dictionary: Dictionary of the stories.
 
     Raises:
         UserError: if an option has an unusable value.
@@ -61,9 +75,12 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
 
 
 def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> ConvTrunk:
-    """Build the trunk from an object with the decoder's attributes of ``PART_OPTIONS``.
+    """Build the trunk of a story model or language model.
 
-    A language model, without ``has_source``, attends to no source.
+    Args:
+        options: Object with the attributes that ``PART_OPTIONS`` lists for the decoder.
+        dictionary: Dictionary of the texts that the model writes.
+        has_source: False for a language model, which attends to no prompt.
 
     Raises:
         UserError: if an option has an unusable value.
@@ -121,7 +138,7 @@ def _table_rows(rows: Any, option: str) -> int:
 
 
 class FrozenOptions(nn.Module):
-    """Module that stores the ``PART_OPTIONS`` of a frozen part among the weights."""
+    """Module that saves the options of a fusion model's frozen part in the state dict."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
@@ -137,17 +154,25 @@ class FrozenOptions(nn.Module):
 
 
 def part_options(cfg: Any) -> dict[str, Any]:
-    """Return ``PART_OPTIONS`` of a config as plain values."""
+    """Return the options of a config that ``PART_OPTIONS`` lists, as numbers and strings."""
     values = {name: getattr(cfg, name) for name in PART_OPTIONS}
     # OmegaConf nodes and enums become plain text, because the options are stored as JSON.
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
 
 
 def find_pretrained(path: str, data: Optional[str]) -> str:
-    """Return the path of a pretrained checkpoint, as given or in the data folder.
+    """Find a pretrained checkpoint in the working directory or in the data folder.
+
+    Args:
+        path: Absolute path, or path relative to one of the two folders.
+        data: Data folders as in fairseq's option ``data``, of which the first is searched; None or
+            empty for no data folder.
+
+    Returns:
+        Path of the file.
 
     Raises:
-        UserError: if neither exists.
+        UserError: if neither folder has the file.
     """
     folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
     for folder in folders:
@@ -158,25 +183,25 @@ def find_pretrained(path: str, data: Optional[str]) -> str:
 
 
 def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:
-    """Load a trained story model to be frozen.
+    """Load the checkpoint of a trained story model, which is to be the frozen part of a fusion.
 
     Args:
         file: Path of the checkpoint.
         model_class: Class that the model must have.
-        provenance: Record of the dictionaries that it must have been trained with.
+        provenance: Record of the dictionaries that the model must have been trained with.
 
     Returns:
-        ``options``, its ``PART_OPTIONS``, and ``model``, its weights.
+        A dict with ``options``, see :func:`part_options`, and ``model``, the weights by name.
 
     Raises:
-        UserError: if the file is no checkpoint, of another architecture, or was trained with other
-            dictionaries.
+        UserError: if the file is no checkpoint, or the model has another architecture, is a fusion
+            model itself, or was trained with other dictionaries.
     """
     try:
         state = checkpoint_utils.load_checkpoint_to_cpu(file)
         cfg = state["cfg"]["model"]
         arch = cfg._name  # fairseq's older models leave a Namespace here
-    except UserError as error:  # these name the file
+    except UserError as error:  # its message already names the file
         raise UserError(f"--pretrained-checkpoint {error}") from None
     except Exception as error:  # torch and fairseq raise nearly anything on other files
         lines = str(error).strip().splitlines()
@@ -205,14 +230,14 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
 
 
 def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> None:
-    """Load the weights whose names begin with ``prefix`` into a module."""
+    """Load the weights whose names begin with ``prefix`` into a module, without the prefix."""
     own = {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
     # strict, because a missing weight would leave a random layer in a model that is never trained.
     module.load_state_dict(own, strict=True)
 
 
 def freeze(module: nn.Module) -> None:
-    """Switch off gradients, and dropout until somebody calls ``train``."""
+    """Switch off a module's gradients, and its dropout until ``train()`` is called."""
     module.eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)

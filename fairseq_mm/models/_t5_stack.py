@@ -1,8 +1,8 @@
 """Encoder and decoder of T5, for T5 and VG-T5.
 
-The residual stream of a float16 model is float32, because its values leave the range of float16
+In a float16 model the residual stream is float32, because its values leave the range of float16
 (65504) in the published models. Norms and softmax are float32 as well, and ``modules/t5_layers.py``
-keeps products within the range, so that nothing has to be clamped.
+keeps matrix products within the range, so that no value has to be clamped.
 """
 
 from typing import Any, Optional
@@ -44,7 +44,10 @@ def _relative_bias(cfg: Any, *, bidirectional: bool) -> RelativeBias:
 
 
 class T5EncoderLayer(nn.Module):
-    """Self-attention and feed-forward layer, a norm before each (Raffel et al. 2020, 2.1)."""
+    """Pre-norm layer of self-attention and feed-forward network.
+
+    Raffel et al. 2020, section 2.1.
+    """
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
@@ -55,9 +58,10 @@ class T5EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """Compute the layer: [B, S, D] -> [B, S, D].
+        """Compute the layer's output [B, S, D] from its input x [B, S, D].
 
-        ``bias`` broadcasts to [B, H, S, S] and is ``-inf`` at padding.
+        ``bias`` is added to the attention scores. It broadcasts to [B, heads, S, S] and is ``-inf``
+        at padding.
         """
         normed = self.self_attention_norm(x)
         query = self.self_attention.queries(normed)
@@ -67,7 +71,7 @@ class T5EncoderLayer(nn.Module):
 
 
 class T5DecoderLayer(nn.Module):
-    """Self-attention, attention to the source and feed-forward layer, a norm before each."""
+    """Pre-norm layer of self-attention, attention to the source and feed-forward network."""
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
@@ -85,10 +89,12 @@ class T5DecoderLayer(nn.Module):
         """Attend from x [rows, T, D] to the source, and add the result to x.
 
         Args:
-            x: [rows, T, D].
-            source: Keys and values, [items, H, S, A] each. If there are more rows than items,
-                equally many neighbouring rows share an item: the beams of a search.
-            source_bias: [items, 1, 1, S], ``-inf`` at padding; None for no padding.
+            x: [rows, T, D] states of T tokens per row. Rows are the beams of a search, items are
+                the examples of the batch.
+            source: Keys and values, [items, heads, S, dimension of a head] each. If there are more
+                rows than items, equally many neighbouring rows share an item.
+            source_bias: [items, 1, 1, S] term of the attention scores, ``-inf`` at padding; None if
+                there is no padding.
         """
         query = self.source_attention_norm(x)
         items = len(source[0])
@@ -111,11 +117,16 @@ class T5DecoderLayer(nn.Module):
         source_bias: Optional[Tensor],
         cached: Optional[tuple[KeyValueCache, int]] = None,
     ) -> Tensor:
-        """Compute the layer, [rows, T, D] -> [rows, T, D]; see :meth:`attend_source`.
+        """Compute the layer's output [rows, T, D] from its input x [rows, T, D].
 
-        ``bias`` broadcasts to [rows, H, T, T]. During decoding T is 1, ``cached`` has the cache of
-        the earlier tokens and the number of this layer, and ``bias`` broadcasts to [rows, H, 1,
-        length].
+        Args:
+            x: [rows, T, D]; when decoding incrementally T is 1.
+            bias: Term of the self-attention's scores, broadcasts to [rows, heads, T, keys], where
+                keys is T or the number of cached tokens.
+            source: See :meth:`attend_source`.
+            source_bias: See :meth:`attend_source`.
+            cached: When decoding incrementally, the cache of the earlier tokens and the index of
+                this layer in it; otherwise None.
         """
         normed = self.self_attention_norm(x)
         query = self.self_attention.queries(normed)
@@ -134,7 +145,7 @@ def _embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
 
 
 class T5Encoder(FairseqEncoder):
-    """T5 encoder, whose word embedding is shared with the decoder."""
+    """T5 encoder; the caller shares ``embedding``, the word embedding, with the decoder."""
 
     def __init__(self, dictionary: Any, embedding: nn.Embedding, cfg: Any) -> None:
         super().__init__(dictionary)
@@ -148,8 +159,9 @@ class T5Encoder(FairseqEncoder):
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
         """Encode sources [B, S], padded on either side.
 
-        Returns ``encoder_out`` [S, B, D], ``encoder_padding_mask`` [B, S] bool (empty without
-        padding), and ``rows``, see :meth:`reorder_encoder_out`; the other keys are empty.
+        Returns a dict of lists: ``encoder_out`` [S, B, D], ``encoder_padding_mask`` [B, S] bool (an
+        empty list if there is no padding), and ``rows``, which is empty until
+        :meth:`reorder_encoder_out` is called. fairseq's other keys have empty lists.
         """
         return self._encode(src_tokens)
 
@@ -175,15 +187,15 @@ class T5Encoder(FairseqEncoder):
         }
 
     def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
-        """Change the output [B, S, D] of a layer, counted from 1; VG-T5 overrides it."""
+        """Return the output x [B, S, D] of layer ``number``, from 1; VG-T5 adds video to it."""
         return x
 
     def fuse_output(self, x: Tensor, video: Any) -> Tensor:
-        """Change the output [B, S, D] of the stack; VG-T5 overrides it."""
+        """Return the output x [B, S, D] of the last norm; VG-T5 can add video to it."""
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Store in ``rows`` the item of each row of the new order; tensors do not change."""
+        """Store in ``rows`` the example of each row of the new order; tensors are not copied."""
         rows = encoder_out["rows"]
         # fairseq reorders at every step of a search, and the beams of an item can share its
         # tensors.
@@ -194,9 +206,10 @@ class T5Encoder(FairseqEncoder):
 
 
 class T5Decoder(FeatureDecoder):
-    """T5 decoder, whose word embedding is shared with the encoder.
+    """T5 decoder; the caller shares ``embedding``, the word embedding, with the encoder.
 
-    ``output`` is an output layer of its own; None for the embedding, with inputs scaled by D^-0.5.
+    ``output`` is the output layer. If it is None, the embedding's matrix is the output layer, and
+    its inputs, of dimension D, are scaled by D^-0.5.
     """
 
     def __init__(
@@ -221,8 +234,16 @@ class T5Decoder(FeatureDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
-        The first of the tokens [B, T] is T5's start token, which is its padding; real padding is on
-        the right, where outputs are undefined. ``trace`` is for :meth:`fuse`.
+        Args:
+            prev_output_tokens: [B, T] tokens. The first is T5's start token, which is its padding
+                token. Padding is on the right, where outputs are undefined.
+            encoder_out: Output of the encoder.
+            incremental_state: fairseq's state of incremental decoding; None to compute all steps.
+            trace: Record of attention to a video, which :meth:`fuse` receives; None for no record.
+            **unused: Arguments that fairseq passes to other models.
+
+        Returns:
+            Features, and a dict without attention weights.
         """
         assert encoder_out is not None
         if incremental_state is None:
@@ -260,18 +281,18 @@ class T5Decoder(FeatureDecoder):
         return self.dropout(self.final_norm(x)), {"attn": None}
 
     def fuse(self, x: Tensor, number: int, source: dict[str, Any], trace: Any = None) -> Tensor:
-        """Change the output [rows, T, D] of a layer, counted from 1; VG-T5 overrides it."""
+        """Return the output x [rows, T, D] of layer ``number``, from 1; VG-T5 adds video to it."""
         return x
 
     def output_layer(self, features: Tensor, **unused: Any) -> Tensor:
-        """Compute logits: [..., D] -> [..., V]."""
+        """Compute logits [..., V] over the vocabulary from features [..., D]."""
         if self.output_proj is not None:
             return linear(features, self.output_proj.weight)
         # Embeddings of T5 have a standard deviation of 1, so a tied output layer needs the scale.
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Compute the tensors that the layers read from the input; items come first."""
+        """Compute keys, values and bias of each layer's attention to the source, batch first."""
         x = encoder_out["encoder_out"][0].transpose(0, 1)
         projected = [layer.source_attention.keys_and_values(x) for layer in self.layers]
         bias = None
@@ -286,7 +307,7 @@ class T5Decoder(FeatureDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Return the state between steps; its ``source`` has only the remaining items."""
+        """Return the decoding state, whose ``source`` has only the examples still being decoded."""
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             source = self._source(encoder_out)
@@ -295,8 +316,8 @@ class T5Decoder(FeatureDecoder):
         rows = encoder_out["rows"][0] if encoder_out["rows"] else None
         if rows is None or (saved["rows"] is not None and torch.equal(rows, saved["rows"])):
             return saved
-        # Beams are neighbours. If items have unequal numbers of rows, sharing is given
-        # up.
+        # The beams of an item are neighbouring rows. If items have unequal numbers of rows, every
+        # row gets a copy of its item.
         items, counts = torch.unique_consecutive(rows, return_counts=True)
         if not counts.eq(counts[0]).all():
             items = rows

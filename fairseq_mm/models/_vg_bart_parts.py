@@ -1,4 +1,4 @@
-"""Encoder and decoder of VG-BART: fairseq's, with fusions after layers."""
+"""Encoder and decoder of VG-BART: those of fairseq's BART, with video fusions after layers."""
 
 from typing import Any, Optional
 
@@ -21,12 +21,15 @@ DUPLICATES = tuple(
 
 
 class VgBartEncoder(TransformerEncoder):
-    """Encoder of fairseq's BART with fusion layers.
+    """Encoder of fairseq's BART with video fusions after some layers.
 
     Args:
-        video: Module from features to the frames that the fusions read.
-        fusions: Number of a layer -> fusion after this layer.
-        gives_video: True if the decoder has fusions, too.
+        args: Options of fairseq's BART.
+        dictionary: Dictionary of the transcripts.
+        embed_tokens: Word embedding.
+        video: Module that encodes the features of frames for the fusions.
+        fusions: Number of a layer, from 1 -> fusion after this layer.
+        gives_video: True to return the encoded frames, for a decoder with fusions.
     """
 
     def __init__(
@@ -67,17 +70,19 @@ class VgBartEncoder(TransformerEncoder):
             src_lengths: Not used.
             features: [B, M, D] frames, padded at the end.
             padding_mask: [B, M] bool, True at padding.
-            trace: Record of weights and gates of the layers' fusions, in their order.
+            trace: Record to which the fusions append their attention weights and gates, in the
+                order of the layers; None for no record.
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            ``encoder_out`` [S, B, C], ``encoder_padding_mask`` [B, S] bool, and if the decoder has
-                fusions ``video`` [B, M, D] and ``video_padding_mask`` (empty if all frames are
-                attended to); ``rows`` [R], the item of each row, empty while rows are items.
+            A dict of lists: ``encoder_out`` [S, B, C], ``encoder_padding_mask`` [B, S] bool;
+                ``video`` [B, M, D], empty if the decoder has no fusions; ``video_padding_mask``
+                [B, M] bool, empty if all frames are attended to; ``rows``, the example of each row,
+                empty until :meth:`reorder_encoder_out` is called.
 
         Raises:
-            UserError: if a transcript is longer than the table of positions, or there are no
-                features of the right dimension.
+            UserError: if a transcript has more tokens than the model has positions, or features are
+                missing or have a wrong dimension.
         """
         if src_tokens.size(1) > self.max_positions():
             raise UserError(
@@ -118,10 +123,15 @@ class VgBartEncoder(TransformerEncoder):
 
 
 class VgBartDecoder(TransformerDecoder):
-    """Decoder of fairseq's BART with fusion layers; beams share their item's keys and values.
+    """Decoder of fairseq's BART with video fusions after some layers.
+
+    The beams of an example share its keys and values of transcript and video.
 
     Args:
-        fusions: Number of a layer -> fusion after this layer.
+        args: Options of fairseq's BART.
+        dictionary: Dictionary of the summaries.
+        embed_tokens: Word embedding.
+        fusions: Number of a layer, from 1 -> fusion after this layer.
     """
 
     def __init__(
@@ -142,18 +152,21 @@ class VgBartDecoder(TransformerDecoder):
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Compute features [R, T, C], or [R, 1, C] when decoding incrementally.
 
+        R is the number of rows, the beams of all examples.
+
         Args:
             prev_output_tokens: [R, T] words so far, the start token first.
             encoder_out: Output of the encoder.
-            incremental_state: fairseq's state of incremental decoding, or None.
+            incremental_state: fairseq's state of incremental decoding; None to compute all steps.
             full_context_alignment: True to let words see later words.
             alignment_layer: Index, from 0, of the layer whose attention to the transcript is
-                returned; None for the last.
-            alignment_heads: Number of heads to average; None for all.
-            trace: Record of weights and gates of the layers' fusions, in their order.
+                returned; None for the last layer.
+            alignment_heads: Number of heads whose attention is averaged; None for all heads.
+            trace: Record to which the fusions append their attention weights and gates, in the
+                order of the layers; None for no record.
 
         Returns:
-            Features, and a dict with ``attn``: a list of one tensor [R, T, S].
+            Features, and a dict with ``attn``: a list of one tensor, attention weights [R, T, S].
         """
         assert encoder_out is not None
         # The rest of this method copies fairseq's, which has no hook between the layers for the
@@ -200,7 +213,11 @@ class VgBartDecoder(TransformerDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor
     ) -> None:
-        """Reorder the rows; the source is copied only if an item was removed or moved."""
+        """Reorder the rows (beams).
+
+        Keys and values of the transcript have one entry per example, so they are copied only if an
+        example was removed or moved.
+        """
         to_text = [layer.encoder_attn for layer in self.layers]
         for module in self.modules():
             # This replaces the method of fairseq that the generator calls, because the attention to

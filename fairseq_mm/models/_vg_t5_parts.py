@@ -1,4 +1,4 @@
-"""Encoder and decoder of VG-T5: T5's, with fusions after layers."""
+"""Encoder and decoder of VG-T5: those of T5, with video fusions after layers."""
 
 from typing import Any, Optional
 
@@ -20,28 +20,31 @@ def fuse_at_unit_scale(
 ) -> Tensor:
     """Compute ``s fusion(text / s)``, with s the root mean square of each position of the text.
 
-    The text [B, N, D] is the residual stream; the result has its dtype. See
+    ``text`` [B, N, D] is T5's residual stream; the result has its shape and dtype. See
     :meth:`VideoFusion.forward` for the other arguments.
     """
     stream = text.float()
-    # T5's residual stream has no norm and any scale. A layer norm that scaled it to 1 would make
-    # the output of earlier layers small compared with the output of the next layers.
+    # T5's residual stream is not normalised and has any scale. If the fusion's layer norm scaled it
+    # to 1, earlier layers' outputs would be small compared with the outputs of later layers.
     scale = (stream.square().mean(dim=-1, keepdim=True) + _EPSILON).sqrt()
     unit = (stream / scale).to(fusion.norm.weight.dtype)
     change = fusion(unit, projected, padding_mask, trace) - unit
-    # a fusion that changes nothing leaves every digit as it is
+    # The change is added, because s (text / s) could differ from the text in the last digits even
+    # if the fusion changes nothing.
     return text + (change.float() * scale).to(text.dtype)
 
 
 class VgT5Encoder(T5Encoder):
-    """T5 encoder with fusion layers; ``args`` and ``kwargs`` go to :class:`T5Encoder`.
+    """T5 encoder with video fusions after some layers.
 
     Args:
-        video: Module from features to the frames that the fusions read.
-        fusions: Number of a layer -> fusion after this layer.
-        fuses_output: True if the last layer's fusion follows the stack's norm, as in the released
-            code.
-        gives_video: True if the decoder has fusions, too.
+        *args: Arguments of :class:`T5Encoder`.
+        video: Module that encodes the features of frames for the fusions.
+        fusions: Number of a layer, from 1 -> fusion after this layer.
+        fuses_output: True if the last layer's fusion comes after the encoder's final norm, as in
+            the released code; False if it comes before it.
+        gives_video: True to return the encoded frames, for a decoder with fusions.
+        **kwargs: Arguments of :class:`T5Encoder`.
     """
 
     def __init__(
@@ -67,14 +70,23 @@ class VgT5Encoder(T5Encoder):
         padding_mask: Optional[Tensor] = None,
         trace: Optional[FusionTrace] = None,
     ) -> EncoderOut:
-        """Encode transcripts, see :meth:`T5Encoder.forward`, and frames [B, M, D].
+        """Encode transcripts and frames.
 
-        ``padding_mask`` is [B, M] bool, True at padding. If the decoder has fusions, the output
-        also has ``video`` [B, M, D] and ``video_padding_mask``, empty if all frames are attended
-        to.
+        Args:
+            src_tokens: [B, S] transcripts, padded on either side.
+            src_lengths: Not used.
+            features: [B, M, D] frames, padded at the end.
+            padding_mask: [B, M] bool, True at padding; None for no padding.
+            trace: Record to which the fusions append their attention weights and gates, in the
+                order of the layers; None for no record.
+
+        Returns:
+            The dict of :meth:`T5Encoder.forward` with two more lists: ``video`` [B, M, D], empty if
+                the decoder has no fusions, and ``video_padding_mask`` [B, M] bool, empty if all
+                frames are attended to.
 
         Raises:
-            UserError: if there are no features of the right dimension.
+            UserError: if features are missing or have a wrong dimension.
         """
         video, mask = self.video(features, padding_mask, self.embedding.weight.dtype)
         encoder_out = self._encode(src_tokens, (video, mask, trace))
@@ -103,9 +115,12 @@ class VgT5Encoder(T5Encoder):
 
 
 class VgT5Decoder(T5Decoder):
-    """T5 decoder with fusion layers: number of a layer -> fusion after this layer.
+    """T5 decoder with video fusions after some layers.
 
-    Other arguments go to :class:`T5Decoder`.
+    Args:
+        *args: Arguments of :class:`T5Decoder`.
+        fusions: Number of a layer, from 1 -> fusion after this layer.
+        **kwargs: Arguments of :class:`T5Decoder`.
     """
 
     def __init__(self, *args: Any, fusions: nn.ModuleDict, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Attention of transcripts and summaries to frames: weights and gates of a batch."""
+"""Recording of the attention weights and gates with which a model's text reads video frames."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
@@ -15,15 +15,16 @@ TRANSCRIPT, SUMMARY = "transcript", "summary"
 
 
 class TracedLayer(NamedTuple):
-    """Attention of a text to frames, in one batch.
+    """Attention of a layer's text to frames, in one batch.
 
     Attributes:
         name: Name of the layer for people.
         side: Text that attends, ``transcript`` or ``summary``.
-        weights: [B, N, M], the heads' mean; None if only the gate is recorded.
-        gates: [B] means over real positions and channels; None without a gate.
-        video_shares: [B, N] weight of the video against the transcript; None for models without
-            such a weight.
+        weights: [B, N, M] mean over the heads of the weights of N words for M frames; None if only
+            the gate is recorded.
+        gates: [B] forget gate, mean over real words and channels; None if the layer has no gate.
+        video_shares: [B, N] attention weight of the video, where video and transcript together have
+            the weight 1; None for models that do not weigh the two.
     """
 
     name: str
@@ -34,16 +35,18 @@ class TracedLayer(NamedTuple):
 
 
 class VideoAttentionTracer:
-    """Runs a model and records its attention to frames.
+    """Tracer that runs a model and records its attention to frames.
 
     Args:
         model: VG-BART, VG-T5, hierarchical attention or MFFG, in evaluation mode.
 
     Attributes:
+        is_two_source: True for hierarchical attention and MFFG, False for VG-BART and VG-T5.
         gate_layers: Names of the layers with a forget gate, in the order of :meth:`trace`.
-        sums_over_words: True if the fusions' softmax is over the text's positions, as released.
-        attends_padding: True if padded frames of a batch are attended to, as released.
-        has_decoder_fusions: True if the summary's words have gates and weights, too.
+        sums_over_words: True if the weights of a frame sum to 1 over the words (``--compat
+            released``); False if the weights of a word sum to 1 over the frames.
+        attends_padding: True if padded frames are attended to (``--compat released``).
+        has_decoder_fusions: True if the decoder of VG-BART or VG-T5 has fusions.
     """
 
     def __init__(self, model: Any) -> None:
@@ -60,7 +63,7 @@ class VideoAttentionTracer:
         )
         self.has_decoder_fusions = bool(self._fusions[SUMMARY])
         blocks = [part for part in model.modules() if isinstance(part, CrossFusion)]
-        # a block has two gates; this is the gate of the text's share of the video
+        # A cross fusion block has two gates; this one scales what the text receives from the video.
         self._cross_gate = blocks[0].text_fusion.gate_proj if blocks else None
         self.gate_layers = [
             _name(side, number)
@@ -73,12 +76,12 @@ class VideoAttentionTracer:
     def trace(
         self, inputs: Mapping[str, Tensor], valid_mask: Mapping[str, Tensor], *, needs_decoder: bool
     ) -> list[TracedLayer]:
-        """Run the model and return its attention weights.
+        """Run the model on a batch and return its attention to frames, one entry per layer.
 
         Args:
-            inputs: ``net_input`` of a batch.
-            valid_mask: [B, N] bool for each side, False at padding.
-            needs_decoder: True to run the decoder, too; otherwise the summary has no weights.
+            inputs: ``net_input`` of the batch.
+            valid_mask: ``transcript`` and ``summary`` -> [B, N] bool, False at padding of the text.
+            needs_decoder: True to run the decoder as well; False for the transcript's layers only.
         """
         gates: list[Tensor] = []
         handle = None
@@ -130,6 +133,6 @@ def _name(side: str, number: str) -> str:
 
 
 def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
-    """Average gates [B, N, W] over real positions and channels: returns [B]."""
+    """Average gates [B, N, W] over the N positions without padding and the W channels: [B]."""
     by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
     return by_position.sum(dim=1) / valid_mask.sum(dim=1)

@@ -1,4 +1,4 @@
-"""Options, checks and parts of the fusion that VG-BART and VG-T5 share."""
+"""Options, checks and modules of the video fusion that VG-BART and VG-T5 share."""
 
 import re
 from argparse import Namespace
@@ -35,7 +35,10 @@ def mark_added(module: nn.Module) -> None:
 
 @dataclass
 class VideoGuidedConfig(FairseqDataclass):
-    """The best system of the paper's Table 2: multi-head attention, forget gate and VTF."""
+    """Options of the video fusion, with the best system of Yu et al. 2021, Table 2, as default.
+
+    This system has multi-head attention, a forget gate and a transformer over the frames (VTF).
+    """
 
     fusion: FusionKind = option(
         "multi_head",
@@ -82,15 +85,15 @@ class VideoGuidedConfig(FairseqDataclass):
 
 
 def check_video_guided(cfg: Any, *, video_dim: int) -> None:
-    """Check the options of the fusion.
+    """Check the options of the video fusion.
 
     Args:
-        cfg: Config with the fields of :class:`VideoGuidedConfig` and the backbone's numbers of
-            layers, ``encoder_layers`` and ``decoder_layers``.
-        video_dim: Dimension of the features; 0 without features.
+        cfg: Config with the fields of :class:`VideoGuidedConfig` and the numbers of layers of BART
+            or T5, ``encoder_layers`` and ``decoder_layers``.
+        video_dim: Dimension of the features; 0 if the task has no features.
 
     Raises:
-        UserError: if an option has an unusable value; the message names it.
+        UserError: if an option has an unusable value, or the task has no features.
     """
     heads = {"fusion_heads": "fusion_dim"} if str(cfg.fusion) == "multi_head" else {}
     numeric = {
@@ -121,7 +124,7 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
 
 
 def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
-    """Return the numbers of the layers with fusion: of the encoder, then of the decoder."""
+    """Return the numbers of the layers with fusion, by the keys ``encoder`` and ``decoder``."""
     return {
         side: _parse_layer_numbers(
             getattr(cfg, f"fusion_{side}_layers"),
@@ -158,9 +161,11 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """Return the options of ``config``, a subclass of :class:`VideoGuidedConfig`, from ``cfg``.
+    """Return the options of a model, with a default instead of 0 as the number of fusion heads.
 
-    An unset number of heads becomes the default of the model.
+    Args:
+        config: Dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
+        cfg: Values of its fields.
     """
     fields = config.__dataclass_fields__  # type: ignore[attr-defined]
     completed = Namespace(**{name: getattr(cfg, name) for name in fields})
@@ -174,7 +179,16 @@ def complete_video_guided(config: type, cfg: Any) -> Namespace:
 
 
 def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.ModuleDict]:
-    """Build the fusions of ``encoder`` and ``decoder``, each by the number of its layer."""
+    """Build a :class:`VideoFusion` for each layer that the options name.
+
+    Args:
+        cfg: Config with the fields of :class:`VideoGuidedConfig`.
+        text_dim: Dimension of the text's states.
+        video_dim: Dimension of the frames.
+
+    Returns:
+        For ``encoder`` and ``decoder``, a module dict: number of the layer, as a string -> fusion.
+    """
     is_dot_product = str(cfg.fusion) != "multi_head"
     fusions = {}
     for side, numbers in _parse_fusion_layers(cfg).items():
@@ -198,12 +212,13 @@ def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.Mo
 
 
 class VideoReader(nn.Module):
-    """Prepares video features for the fusions: runs the video transformer (VTF), if there is one.
+    """Module that prepares video features for the fusions by a transformer over the frames (VTF).
 
     Args:
-        encoder: The VTF, or None.
-        attends_padding: True if a batch's padding, zeros before the VTF, is attended to, as in the
-            released code; False if it is masked.
+        dim: Dimension of the features.
+        encoder: The VTF; None to leave the features as they are.
+        attends_padding: True if padding is attended to, as in the released code, where it is zero
+            before the VTF; False if it is masked.
     """
 
     def __init__(
@@ -232,13 +247,18 @@ class VideoReader(nn.Module):
     def forward(
         self, features: Optional[Tensor], padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Encode frames [B, M, D], padded at the end, in ``dtype``, the dtype of the text.
+        """Encode frames.
 
-        ``padding_mask`` is [B, M] bool, True at padding; None for no padding. Returns [B, M, D],
-        and the mask for the fusions; None if all frames are attended to.
+        Args:
+            features: [B, M, D] frames, padded at the end; None raises an error.
+            padding_mask: [B, M] bool, True at padding; None for no padding.
+            dtype: Data type of the text's states, to which the features are cast.
+
+        Returns:
+            Encoded frames [B, M, D], and their padding mask; None if padding is attended to.
 
         Raises:
-            UserError: if there are no features, or they have another dimension.
+            UserError: if there are no features, or they have another dimension than ``dim``.
         """
         if features is None:
             raise UserError("a batch has no features of videos, which this --arch reads.")
@@ -260,7 +280,7 @@ class VideoReader(nn.Module):
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
-    """Yield layers with their numbers, from 1, without the layers that layer dropout skips."""
+    """Yield (number, layer), counted from 1, without the layers that layer dropout skips."""
     # LayerDropModuleList yields only the layers that it keeps in a training step, so layers are
     # found by identity.
     numbers = {id(layer): i for i, layer in enumerate(layers._modules.values(), start=1)}

@@ -31,9 +31,10 @@ class TwoSourceEncoder(BatchFirstEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode tokens [B, S] and frames [B, M, D] to text [B, S, C] and video [B, M, C'].
+        """Encode tokens [B, S] and frames [B, M, D] to states of dimensions C and C'.
 
-        The masks are [B, S] and [B, M] bool, True at padding.
+        The masks are [B, S] and [B, M] bool, True at padding. Returns text [B, S, C] and video [B,
+        M, C'].
         """
         raise NotImplementedError
 
@@ -55,8 +56,8 @@ class TwoSourceEncoder(BatchFirstEncoder):
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            ``text`` [B, S, C], ``text_padding`` [B, S], ``video`` [B, M, C'], ``video_padding`` [B,
-                M], and ``item`` [B], the index of each row's example.
+            ``text`` [B, S, C] and ``video`` [B, M, C'], their padding masks ``text_padding`` [B, S]
+                and ``video_padding`` [B, M], and ``item`` [B], the index of each row's example.
         """
         text_padding = src_tokens.eq(self.padding_idx)
         features = features.to(self.precision.dtype)
@@ -84,7 +85,7 @@ def _keeps_items(items: Tensor, new_order: Tensor) -> bool:
 
 
 def get_sources(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
-    """Return text and video of an encoder's output, and their padding masks."""
+    """Return the list [text, video] of an encoder's output, and the list of their padding masks."""
     names = ("text", "video")
     return (
         [encoder_out[name][0] for name in names],
@@ -93,25 +94,26 @@ def get_sources(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
 
 
 class TwoSourceDecoder(FeatureDecoder):
-    """Base of decoders of transcript and video.
+    """Base of decoders that attend to an encoded transcript and an encoded video.
 
     Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``. The
-    incremental state is a dict: ``item``, as in the encoder's output; ``projected``, nested tensors
-    that depend only on the example; and ``past``, nested tensors that depend on the words.
+    incremental state is a dict: ``item``, as in the encoder's output; ``projected``, the result of
+    ``project``, which depends only on the example; and ``past``, nested lists of tensors that
+    depend on the words.
     """
 
     def project(self, sources: list[Tensor]) -> Any:
-        """Project encoded text and video [B, N, C] for attention.
+        """Project ``sources``, encoded text [B, S, C] and video [B, M, C'], for attention.
 
         Returns nested lists and tuples of tensors whose first dimension is B.
         """
         raise NotImplementedError
 
     def project_source(self, encoder_out: EncoderOut, *, has_beams: bool) -> Any:
-        """Return :meth:`project` of the encoder's output.
+        """Project the encoder's output for attention, see :meth:`project`.
 
         ``has_beams`` is True if several rows may belong to one example, which is then projected
-        once.
+        only once.
         """
         sources, _ = get_sources(encoder_out)
         if not has_beams:
@@ -124,7 +126,7 @@ class TwoSourceDecoder(FeatureDecoder):
         return select_rows(self.project(select_rows(sources, chosen)), rows)
 
     def saved_state(self, incremental_state: Optional[dict]) -> Optional[dict[str, Any]]:
-        """Return the state of the last decoding step; None at the first step."""
+        """Return the state of the last decoding step; None at the first step and in training."""
         if incremental_state is None:
             return None
         saved: Any = self.get_incremental_state(incremental_state, STATE)
@@ -154,12 +156,13 @@ class TwoSourceDecoder(FeatureDecoder):
 def attention_extra(
     word_weights: Optional[Tensor], frame_weights: Optional[Tensor], modalities: Optional[Tensor]
 ) -> dict[str, Any]:
-    """Return the second output of a decoder, with attention weights or None.
+    """Build the second result of a decoder, a dict of attention weights at T decoding steps.
 
     Args:
-        word_weights: [B, T, S].
-        frame_weights: [B, T, M].
-        modalities: [B, T, 2] weights of text and video.
+        word_weights: [B, T, S] weights of S words, entry ``attn`` (in a list); None if unknown.
+        frame_weights: [B, T, M] weights of M frames, entry ``frame_attention``; None if unknown.
+        modalities: [B, T, 2] weights of text and video, entry ``modality_attention``; None if
+            unknown.
     """
     return {
         # fairseq takes attn for attention to source tokens and aligns words by it.
@@ -170,7 +173,10 @@ def attention_extra(
 
 
 class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Model that summarises transcripts and videos; carries the provenance of its training data."""
+    """Base of the models that summarise transcripts and videos.
+
+    The state dict contains the provenance of the training data.
+    """
 
     reads_video = True
 
@@ -187,12 +193,12 @@ class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V] of summaries [B, T], and :func:`attention_extra`.
+        """Compute logits [B, T, V] of summaries [B, T], and a dict, see :func:`attention_extra`.
 
         See :meth:`TwoSourceEncoder.forward` for the inputs of the encoder.
 
         Raises:
-            UserError: if there is no video.
+            UserError: if ``features`` or ``padding_mask`` is None.
         """
         if features is None or padding_mask is None:
             raise UserError(

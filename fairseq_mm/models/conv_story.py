@@ -1,42 +1,44 @@
-"""Stories of prompts: convolutional sequence-to-sequence with gated multi-scale self-attention
-(``--arch conv_story_gated``, task ``hierarchical_story``).
+"""Convolutional models that write stories from prompts (``--arch conv_story_gated``, task
+``hierarchical_story``).
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.2 to 3.4, Tables 2 and 3.
 
-Table 2's ladder; each model adds one part to the model before it:
+The models of Table 2, of which each adds one part to the model before it:
 
     conv_story              convolutions and attention to the prompt
     conv_story_self_att     self-attention of one head
     conv_story_multihead    four heads
     conv_story_multiscale   each head sees every 1st, 2nd, 3rd, 4th position
-    conv_story_gated        queries, keys and values by networks with gated linear units
-    conv_story_wp           as conv_story_gated, with the released code's dropout of 0.1
+    conv_story_gated        networks with gated linear units compute queries, keys and values
+    conv_story_wp           equal to conv_story_gated, but with the released code's dropout of 0.1
 
 ``conv_story_fusion`` trains on top of a trained model, given by ``--pretrained-checkpoint PATH``
 (sections 3.4, 5.2 and 9.4). The trained model is frozen, and learned gates join its hidden states
 with the hidden states of the model in training. The resulting checkpoint contains both models.
-``--pretrained True --pretrained-checkpoint PATH`` does the same for every other name.
+``--pretrained True --pretrained-checkpoint PATH`` does the same for the other architectures.
 
 The options are named as in fairseq's ``fconv_self_att``, and the models also work under fairseq's
 ``translation`` task.
 
 Differs from the paper:
-- Not compared with the lists in 9.4: the second model of a fusion has five encoder layers of 128,
-  128, 512, 512 and 512 channels and five decoder layers of 512, 512, 512, 768 and 768, with kernels
-  of 3 and 4.
-- The layers are the released code's: three in the encoder, seven in the decoder. The paper's 9.2
-  has "8 layers" and parameter counts that do not follow from its widths.
-- Positions have embeddings, and the output layer is not tied, as in the released code.
+- The layers of a fusion's model in training were not compared with the lists in section 9.4. They
+  are five encoder layers of 128, 128, 512, 512 and 512 channels with kernels of 3, and five decoder
+  layers of 512, 512, 512, 768 and 768 channels with kernels of 4.
+- The layers of the other models are the released code's: three in the encoder, seven in the
+  decoder. Section 9.2 has "8 layers" and parameter counts that do not follow from its widths.
+- Positions have embeddings, and the output layer is not tied to the word embeddings, as in the
+  released code.
+
 Differs from the released code (fairseq's ``fconv_self_att_wp``):
 - Padding of the prompt gets no attention. The released code attends to it (``--compat released``),
   so that a story's probability depends on the prompts that share its batch.
-- Decoding caches the past; the released code computes every prefix anew.
-- ``--encoder-attention`` (off in the released code) and ``--project-input False`` (broken there)
-  are refused.
+- Decoding caches the states of earlier words; the released code computes every prefix anew.
+- ``--encoder-attention`` (off in the released code) and ``--project-input False`` (which fails in
+  the released code) are refused.
 - In fusion, the frozen model has no dropout in training. ``--frozen-dropout`` (or ``--compat
-  released``) keeps its dropout, which helps if the frozen model has overfitted. Its output layer is
-  dropped, and its options and weights are part of the checkpoint.
+  released``) keeps its dropout, which helps if the frozen model has overfitted. The output layer of
+  the frozen model is dropped; its options and other weights are part of the checkpoint.
 - ``fairseq-mm convert`` converts checkpoints of the released code, with or without fusion.
 """
 
@@ -76,7 +78,10 @@ Compat: Any = ChoiceEnum(("none", "released"))
 
 @dataclass
 class ConvStoryConfig(FairseqDataclass):
-    """Sizes of the released code, dropout of section 9.2. Lists are written as in Python."""
+    """Options with the sizes of the released code and the dropout of Fan et al. 2018, section 9.2.
+
+    Lists of layers are written as in Python.
+    """
 
     dropout: float = option(0.3, "Dropout probability of embeddings and of layers' inputs.")
     encoder_embed_dim: int = option(256, "Dimension of the prompt's token embeddings.")
@@ -115,10 +120,13 @@ class ConvStoryConfig(FairseqDataclass):
 
 @register_model("conv_story", dataclass=ConvStoryConfig)
 class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Convolutional story model, with or without a frozen model to fuse with.
+    """Convolutional story model, which may be fused with a frozen story model.
 
     Args:
-        frozen_options: Options of the frozen part; None without fusion.
+        cfg: Options, with the fields of :class:`ConvStoryConfig`.
+        source_dictionary: Dictionary of the prompts.
+        target_dictionary: Dictionary of the stories.
+        frozen_options: Options of the frozen model by name; None for a model without fusion.
     """
 
     def __init__(
@@ -146,7 +154,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             )
             self.add_module(FROZEN_MODULE, FrozenOptions(frozen_options))
         self.cfg = cfg
-        # a checkpoint that is loaded by its own configuration may be older than the option
+        # A checkpoint is loaded by its own config, which may be older than the option.
         wants_dropout = getattr(cfg, "frozen_dropout", False)
         self.has_frozen_dropout = wants_dropout or str(cfg.compat) == "released"
         self._set_frozen()
@@ -161,7 +169,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         _check_fixed_options(cfg)
         is_fusion = parse_flag(cfg.pretrained, "--pretrained")
         path = cfg.pretrained_checkpoint or ""
-        # One without the other is a mistake: a path would be ignored without a word.
+        # One option without the other is a mistake: the path would be ignored without a message.
         if bool(path) != is_fusion:
             raise UserError(
                 "--pretrained True needs --pretrained-checkpoint PATH, the trained model."
@@ -206,8 +214,11 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     ) -> tuple[Tensor, None]:
         """Compute logits [B, T, V] from prompts [B, S] and stories [B, T].
 
+        The second result is None.
+
         Raises:
-            UserError: if the pretrained checkpoint was not loaded, or a text is too long.
+            UserError: if the pretrained checkpoint was not loaded, or a text has more tokens than
+                the model has positions.
         """
         self._check_frozen()
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
@@ -218,10 +229,14 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self
 
     def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
-        """Load encoder and trunk of a trained model, given by its weights, as the frozen part.
+        """Load a trained model's encoder and trunk (decoder without output layer) as frozen part.
+
+        Args:
+            weights: Weights of the trained model by name.
+            file: Path of its checkpoint, for messages.
 
         Raises:
-            UserError: if the weights do not fit; the message names the file.
+            UserError: if the weights do not fit the frozen part.
         """
         try:
             copy_weights(self.encoder.frozen, weights, "encoder.")
@@ -232,7 +247,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             ) from None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Build the frozen part that a checkpoint describes, unless it exists already.
+        """Rebuild the frozen part if the checkpoint's frozen part has other options.
 
         Raises:
             UserError: if the weights belong to fairseq's own model.
@@ -256,7 +271,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.pretrained_error = None
 
     def _replace_frozen(self, options: dict[str, Any]) -> None:
-        """Build a frozen part with other options, and gates of its size."""
+        """Replace the frozen part by one with other options, and fit the fusion to its size."""
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():
@@ -272,7 +287,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self._set_frozen()
 
     def max_positions(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story, end tokens included.
+        """Return the maximum lengths of prompt and story in tokens, end tokens included.
 
         Raises:
             UserError: if the pretrained checkpoint was not loaded.
@@ -295,7 +310,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _check_fixed_options(cfg: Any) -> None:
-    """Raise a UserError if an option of fairseq's model that this model lacks is used."""
+    """Raise a UserError if an option is set that only fairseq's own model supports."""
     num_layers = len(parse_layers(cfg.encoder_layers, "--encoder-layers"))
     attends = parse_flags(cfg.encoder_attention, "--encoder-attention", num_layers)
     if any(attends) or cfg.encoder_attention_nheads != 1:
@@ -320,7 +335,7 @@ def _attention(heads: int, *, multi_scale: bool, gated: bool) -> dict[str, Any]:
 
 
 GATED = _attention(4, multi_scale=True, gated=True)
-WP = {**GATED, "dropout": 0.1}  # as fairseq's fconv_self_att_wp
+WP = {**GATED, "dropout": 0.1}  # the dropout of fairseq's fconv_self_att_wp
 register_presets(
     "conv_story",
     {
@@ -335,7 +350,7 @@ register_presets(
             "decoder_layers": "[(512, 4)] * 3 + [(768, 4)] * 2",
             "pretrained": "True",
         },
-        "conv_story_tiny": {  # for tests and trials
+        "conv_story_tiny": {
             **WP,
             "encoder_embed_dim": 16,
             "decoder_embed_dim": 16,

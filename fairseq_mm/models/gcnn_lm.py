@@ -1,5 +1,7 @@
-"""Gated convolutional language models of prompts and of stories (``--arch gcnn_lm_self_att``,
-fairseq's task ``language_modeling`` with ``--sample-break-mode eos``: a text a sample).
+"""Gated convolutional language models of prompts and of stories (``--arch gcnn_lm_self_att``).
+
+They are trained with fairseq's task ``language_modeling`` and ``--sample-break-mode eos``, so that
+each text is a sample.
 
 Dauphin, Fan, Auli, Grangier. Language Modeling with Gated Convolutional Networks. ICML 2017.
 https://arxiv.org/abs/1612.08083; with the self-attention of Fan, Lewis, Dauphin 2018,
@@ -8,10 +10,12 @@ https://arxiv.org/abs/1805.04833, sections 3.1, 5.1, 5.4 and 9.1.
     gcnn_lm            convolutions only
     gcnn_lm_self_att   with gated multi-scale self-attention: the model that writes prompts
 
-Differs from the paper: both are the story model's decoder (``conv_story.py``) without attention to
-a prompt, hence with embeddings of positions and an output layer of its own for all words, where
-Dauphin et al. have an adaptive softmax. Not compared with the lists in 9.1: the nine layers have
-512, 768 and 1024 channels in four, two and three layers, and kernels of 4, 4, 1, 4, 4, 4, 1, 3, 3.
+Differs from the papers:
+- Both models are the story model's decoder (``conv_story.py``) without attention to a prompt. They
+  therefore have position embeddings, and one untied output layer for all words, where Dauphin et
+  al. have an adaptive softmax.
+- The layers were not compared with the lists in Fan et al.'s section 9.1. They are four layers of
+  512 channels, two of 768 and three of 1024, with kernels of 4, 4, 1, 4, 4, 4, 1, 3 and 3.
 """
 
 from argparse import Namespace
@@ -42,7 +46,7 @@ TRUNK_OPTIONS = (
 
 @dataclass
 class GcnnLmConfig(FairseqDataclass):
-    """Section 9.1."""
+    """Options with the sizes of Fan et al. 2018, section 9.1."""
 
     dropout: float = option(0.1, "Dropout probability of embeddings and of layers' inputs.")
     decoder_embed_dim: int = option(300, "Dimension of token embeddings.")
@@ -62,7 +66,7 @@ class GcnnLmConfig(FairseqDataclass):
 
 @register_model("gcnn_lm", dataclass=GcnnLmConfig)
 class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
-    """Convolutional language model."""
+    """Gated convolutional language model."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "GcnnLmModel":
@@ -82,7 +86,7 @@ class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
         return model
 
     def forward(self, src_tokens: Tensor, **unused: Any) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] of words [B, T], the start token first."""
+        """Compute logits [B, T, V] of tokens [B, T], the start token first; also returns None."""
         return self.decoder(src_tokens)
 
     @property
@@ -96,7 +100,7 @@ register_presets(
     "gcnn_lm",
     {
         "gcnn_lm_self_att": SELF_ATTENTION,
-        "gcnn_lm_tiny": {  # for tests and trials
+        "gcnn_lm_tiny": {
             **SELF_ATTENTION,
             "decoder_embed_dim": 16,
             "decoder_out_embed_dim": 12,

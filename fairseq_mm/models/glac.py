@@ -15,29 +15,34 @@ and for each word of sentence i, where the LSTM's state is carried from sentence
 ("cascading"):
 
     state = two-layer LSTM([s_i; embedding of the word before], state)
-    P(word) = softmax(output layer of its output)
+    P(word) = softmax(W output of the LSTM + b)
 
-A whole story is therefore one run of the LSTM; s_i changes at each separator.
+A whole story is therefore one run of the LSTM; s_i changes at each separator between sentences.
 
-``glac_non_local``          applies a non-local block (equations 1 to 4) to the 7 x 7 grid first.
-``glac_decoder_attention``  has eight slices of 1024 as s_i. Each word attends to the slices
-                            (equations 5 to 8) with the LSTM's last output as query, zero at the
-                            beginning of a sentence. ``--finetune-from-model`` starts from a GLAC.
+Variants of Li et al. 2020:
 
-In the paper, the eight slices are initialised as independent matrices. At first words see their
-mean, whose variation between images is 1 / sqrt(8) of GLAC's s_i, and attention learns to ignore
-the image. Here the slices are initialised as copies of one matrix, so that any mixture of slices
-varies as much as GLAC's s_i. Noise that sums to zero over the copies is added, because equal slices
-would get equal gradients and stay equal. ``--slice-init independent`` is the paper's form.
+``glac_non_local``          applies a non-local block (equations 1 to 4) to the 7 x 7 grid of an
+                            image's features first.
+``glac_decoder_attention``  has eight vectors of 1024, the slices, as s_i. Each word attends to the
+                            slices (equations 5 to 8) with the LSTM's last output as query, zero at
+                            the beginning of a sentence. ``--finetune-from-model`` starts from a
+                            trained GLAC.
+
+In Li et al. 2020, the matrices W that compute the eight slices are initialised independently. At
+first words see the mean of the slices, whose variation between images is 1 / sqrt(8) of that of
+GLAC's s_i, and attention learns to ignore the image. Here the eight matrices are initialised as
+copies of one matrix, so that any mixture of slices varies as much as GLAC's s_i. Noise that sums to
+zero over the copies is added, because equal slices would get equal gradients and stay equal.
+``--slice-init independent`` initialises as in the paper.
 
 Differs from the papers:
-- A separator is fed as the start token of sentences 2 to 5; the first has fairseq's.
-- A missing image enters neither the statistics of batch normalisation nor the images' LSTM, and its
-  s_i depends only on the other images. In the released code it is a black image.
-- The paper's non-local block has no batch normalisation; ``--non-local-norm`` adds the released
-  code's. Both start as the identity.
-- Features come from a store, made with the network's running statistics and without random crops.
-  In the released code the network's own batch normalisation stays in training mode.
+- The start token of sentences 2 to 5 is the separator; that of the first sentence is fairseq's.
+- A missing image enters neither the statistics of batch normalisation nor the LSTM over the images,
+  and its s_i depends only on the other images. In the released code it is a black image.
+- Li et al.'s non-local block has no batch normalisation; ``--non-local-norm`` adds that of the
+  released code. With and without it, the block is initialised as the identity.
+- Features come from a store, made with the image network's running statistics and without random
+  crops. In the released code the image network's batch normalisation stays in training mode.
 """
 
 import math
@@ -74,7 +79,7 @@ LEAST_TEMPERATURE = 1e-3
 
 @dataclass
 class GlacConfig(FairseqDataclass):
-    """Sizes of the released code, which section 4.2 took over."""
+    """Options with the sizes of GLAC's released code, which Li et al. 2020, section 4.2, adopt."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_hidden_dim: int = option(
@@ -115,8 +120,11 @@ class GlacConfig(FairseqDataclass):
 class GlacDecoder(FeatureDecoder):
     """Decoder that predicts words from the image of their sentence and all words before.
 
-    S is the number of slices of an image's vector, H their dimension and the state's. With several
-    slices, each word attends to them.
+    An image's vector consists of S slices of dimension H, the hidden size of the LSTM. If S is more
+    than 1, each word attends to the slices.
+
+    Args:
+        separator: Index of the token that separates sentences.
     """
 
     state_key = "glac"
@@ -152,7 +160,8 @@ class GlacDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
         """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
 
-        With several slices, the second result is a dict with ``slice_attention`` [B, T, S].
+        If image vectors have several slices, the second result is a dict with ``slice_attention``,
+        weights [B, T, S] of S slices for each word; otherwise it is None.
         """
         vectors, _ = encoder_output(encoder_out)  # [B, 5, S H]
         saved = None
@@ -186,10 +195,10 @@ class GlacDecoder(FeatureDecoder):
     def _run(
         self, inputs: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run the LSTM on [B, T, H + E]; returns outputs [B, T, H] and the new state."""
+        """Run the LSTM on image and word [B, T, H + E]; return outputs [B, T, H] and new state."""
         B, T, _ = inputs.shape
         if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
-            # layers in the second dimension, so that fairseq can reorder rows in the first
+            # Layers are in the second dimension, so that fairseq can reorder rows in the first.
             hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
             outputs = self._step_cells(inputs[:, 0], hs, cs).unsqueeze(1)
             return outputs, (torch.stack(hs, dim=1), torch.stack(cs, dim=1))
@@ -205,13 +214,16 @@ class GlacDecoder(FeatureDecoder):
         positions: Tensor,
         state: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Compute equations 6 to 8 word by word; each query is the output of the word before.
+        """Compute Li et al. 2020, equations 6 to 8, word by word.
 
-        Vectors are [B, 5, S H], embedded words [B, T, E], sentences and positions [B, T], h and c
-        of the state [B, layers, H]. Returns outputs [B, T, H], weights [B, T, S] and the new state.
+        The query of a word is the LSTM's output at the word before. Shapes: ``vectors``
+        [B, 5, S H], ``embedded`` words [B, T, E], index of the sentence and position in it [B, T],
+        h and c of the state [B, layers, H]. Returns outputs [B, T, H], weights [B, T, S] of S
+        slices, and the new state.
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
-        # unbind() has one gradient for all words; indexing a word would have one of full size each
+        # unbind() has one gradient for all words; indexing would have a gradient of the size of all
+        # words for each word.
         slices_at = select_sentence_vectors(slices, sentences).unbind(1)  # T times [B, S, H]
         is_start = positions.eq(0).unsqueeze(-1).unbind(1)
         hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
@@ -234,7 +246,7 @@ class GlacDecoder(FeatureDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """Run one step, [B, H + E] -> [B, H]; updates the states of the layers in the lists."""
+        """Run one LSTM step, x [B, H + E] -> [B, H]; update the lists of h and c of the layers."""
         for i in range(self.lstm.num_layers):
             if i > 0:
                 # Between layers only, as nn.LSTM does.
@@ -249,13 +261,16 @@ class GlacDecoder(FeatureDecoder):
 def copies_with_noise(
     matrix: Tensor, copies: int, noise: float, generator: Optional[torch.Generator] = None
 ) -> Tensor:
-    """Copy a matrix [N, D] S times, [S N, D], with noise whose sum over the copies is zero.
+    """Stack copies of a matrix, with noise whose sum over the copies is zero.
 
     Args:
         matrix: [N, D].
-        copies: S, 2 or more.
-        noise: Standard deviation of the noise, relative to the matrix's.
-        generator: Random generator of the noise, on the CPU; by default PyTorch's.
+        copies: Number of copies, 2 or more.
+        noise: Standard deviation of the noise, divided by that of the matrix.
+        generator: Random generator of the noise, on the CPU; None for PyTorch's default generator.
+
+    Returns:
+        [copies N, D], the first copy first.
     """
     samples = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
     # Subtracting the mean shrinks the variance by (S - 1) / S, which the factor restores.
@@ -265,10 +280,11 @@ def copies_with_noise(
 
 @register_model("glac", dataclass=GlacConfig)
 class GlacModel(StoryModel):
-    """GLAC and its attention variants, for stories of five images.
+    """GLAC and its attention variants, which write a story from five images.
 
     Attributes:
-        slice_noise: Noise of the copies that initialise the slices; 0 for no noise.
+        slice_noise: Standard deviation of the noise of the copied matrices that initialise the
+            slices of image vectors, divided by that of the matrix; 0 for no noise.
     """
 
     slice_noise = 0.0
@@ -307,7 +323,11 @@ class GlacModel(StoryModel):
         return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Initialise the slices from a model without slices, with the noise of ``--slice-init``."""
+        """Initialise the slices of image vectors from a checkpoint of a model without slices.
+
+        Its matrix is copied for each slice, with the noise ``slice_noise``. Other checkpoints are
+        loaded unchanged.
+        """
         super().upgrade_state_dict_named(state_dict, name)
         slices = self.decoder.slices
         weight = state_dict.get("encoder.output_proj.weight")
@@ -317,7 +337,7 @@ class GlacModel(StoryModel):
         # With equal slices any mixture is the vector of the trained model; noise lets the slices
         # become different.
         state_dict["encoder.output_proj.bias"] = torch.cat([bias] * slices)
-        # the same noise in each of several processes
+        # A fixed seed, so that all processes of a distributed training add the same noise.
         generator = torch.Generator().manual_seed(_NOISE_SEED)
         state_dict["encoder.output_proj.weight"] = copies_with_noise(
             weight, slices, self.slice_noise, generator
@@ -327,7 +347,7 @@ class GlacModel(StoryModel):
 register_presets(
     "glac",
     {
-        "glac_tiny": {  # for tests
+        "glac_tiny": {
             "picture_dim": 6,
             "encoder_hidden_dim": 4,
             "glocal_dim": 9,

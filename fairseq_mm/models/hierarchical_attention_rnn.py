@@ -5,16 +5,18 @@ Palaskar, Libovicky, Gella, Metze. Multimodal Abstractive Summarization for How2
 https://arxiv.org/abs/1906.07901
 Libovicky, Helcl. Attention Strategies for Multi-Source Sequence-to-Sequence Learning. ACL 2017,
 section 3.2. https://arxiv.org/abs/1704.06567
-The row "HA (RNN)" of Yu et al. 2021, Table 1.
+This is the model of the row "HA (RNN)" of Yu et al. 2021, Table 1.
 
 A bidirectional GRU reads the transcript (2 layers, 2 x 256). Each word of the summary is a step of
-a conditional GRU (256). The state h1 of its first half attends to the transcript's states and to
-the frames, each by additive attention, and then to the two results:
+a conditional GRU (256), which consists of two GRUs. The state h1 of the first GRU attends to the
+sources m, the transcript's states and the frames, each by additive attention, and then to the two
+results:
 
     z_m = V_m sum_i a_mi x_mi           a_m = softmax_i(w_m tanh(K_m x_mi + Q_m h1))
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h1 + c + U_m z_m))
 
-The second half reads z, see ``_hierarchical_rnn.py``.
+x_mi is element i of source m; capital letters are matrices. The second GRU reads z, see
+``_hierarchical_rnn.py``.
 
 Differs from the papers / left open:
 - No network encodes the frames, as in the released multimodal code, which only projects them for
@@ -22,7 +24,7 @@ Differs from the papers / left open:
   encode the frames with a GRU.)
 - Sizes, dropout and the tying of the summary's input and output embeddings are taken from the
   recurrent model that Liu et al. 2020 publish and compare with.
-- There is no sentinel, and the start token is fairseq's.
+- The attention has no sentinel (Libovicky and Helcl 2017), and the start token is fairseq's.
 - Initial values are PyTorch's, except N(0, 0.1) for the embeddings of summary words.
 - Padding of either source is masked in the attention and not read by the GRU.
 """
@@ -39,7 +41,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
-    """Sizes of Liu et al.'s released configuration."""
+    """Options with the sizes of the configuration that Liu et al. 2020 (MFFG) released."""
 
 
 @register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)

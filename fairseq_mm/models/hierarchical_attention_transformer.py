@@ -5,10 +5,12 @@ Libovicky, Helcl. Attention Strategies for Multi-Source Sequence-to-Sequence Lea
 section 3.2. https://arxiv.org/abs/1704.06567
 Palaskar, Libovicky, Gella, Metze. Multimodal Abstractive Summarization for How2 Videos. ACL 2019.
 https://arxiv.org/abs/1906.07901
-The row "HA (TF)" of Yu et al. 2021, Table 1, whose figures come from Liu et al. 2020.
+This is the model of the row "HA (TF)" of Yu et al. 2021, Table 1, whose figures come from Liu et
+al. 2020.
 
-Two encoders read the words and the projected frames, both with learned positions. In every decoder
-layer the state h attends to each of the two by multi-head attention, and then to the results:
+One encoder reads the words, another one the projected frames, both with learned positions. In every
+decoder layer the state h attends to each of these sources m by multi-head attention, and then to
+the two results z_m:
 
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
 
@@ -19,7 +21,8 @@ Differs from the papers / left open:
 - The second level is the additive attention of the recurrent model, as in Liu et al.'s transformer,
   not the multi-head attention of Libovicky, Helcl and Marecek 2018.
 - The encoders of video and text are equally deep (``--video-encoder-layers``).
-- Initial values: embeddings and positions N(0, 0.1), attention Xavier's, others PyTorch's.
+- Initial values are N(0, 0.1) for embeddings and positions, Xavier's for attention, and PyTorch's
+  for all other weights.
 """
 
 from dataclasses import dataclass
@@ -41,7 +44,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
-    """Sizes of Liu et al.'s released configuration of their own model."""
+    """Options with the sizes that Liu et al. 2020 released for their own model (MFFG)."""
 
     video_encoder_layers: int = option(4, "Number of encoder layers over the frames.")
 

@@ -4,7 +4,8 @@ Mnih, Hinton. Three new graphical models for statistical language modelling. ICM
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 2.3. https://arxiv.org/abs/1411.2539
 
-With r_w the row of a word in R:
+With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
+context, the n-1 words before, and b_i the bias of word i:
 
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i)                  (eq. 7)
     P(w_n=i) = softmax_i(r . r_i + b_i)                       (eq. 8)
@@ -13,7 +14,7 @@ The model reads no image; it is the baseline of the multimodal models.
 
 Differs from the paper / left open:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper names no n.
-- Words before the beginning are fairseq's start token, which is also the end token.
+- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 - Dropout and initial values are ours; the recipe trains with Adam, the paper with plain SGD.
 """
 
@@ -36,11 +37,11 @@ from fairseq_mm.models._provenance import Provenance
 
 @dataclass
 class LblConfig(LogBilinearConfig):
-    """Sizes of section 2.5 (K = 300)."""
+    """Options with the sizes of Kiros et al. 2014, section 2.5: word vectors of K = 300."""
 
 
 class LblEncoder(ConditionEncoder):
-    """Encoder without a condition."""
+    """Encoder that returns no condition, because the model reads no image."""
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Return an empty list of conditions."""
@@ -58,5 +59,5 @@ class LblModel(LogBilinearModel):
         return cls(LblEncoder(), decoder, Provenance.of_task(task))
 
 
-TINY = {"embedding_dim": 8, "context_length": 3}  # for tests
+TINY = {"embedding_dim": 8, "context_length": 3}
 register_presets("lbl", {"lbl_tiny": TINY})

@@ -3,7 +3,7 @@
 Mao, Xu, Yang, Wang, Huang, Yuille. Deep Captioning with Multimodal Recurrent Neural Networks
 (m-RNN). ICLR 2015. https://arxiv.org/abs/1412.6632
 
-For each step t of a sentence, with I the image's feature vector:
+For each step t of a sentence, with I the image's feature vector, U and V matrices:
 
     e(t) = embedding layer I of word t                             128
     w(t) = embedding layer II of e(t)                              256
@@ -12,38 +12,42 @@ For each step t of a sentence, with I the image's feature vector:
     g(x) = 1.7159 tanh(2/3 x)                           (eq. 4)
     P(word t+1) = softmax(output layer of m(t))
 
-``m_rnn_base`` is the paper's RNN baseline: the same without V_I I. The other six are the variants
-of Table 8 and Figure 3:
+``m_rnn_base`` is the paper's RNN baseline: the same without the image's term V_I I. Six other
+architectures are the variants of Table 8 and Figure 3:
 
     m_rnn_no_emb_input           m(t) without V_w w(t)
     m_rnn_one_layer_emb          one embedding layer of 256 instead of the two
     m_rnn_emb_one_input          m(t) takes V_w e(t) instead of V_w w(t)
     m_rnn_vis_in_rnn             the image enters embedding layer II, hence the recurrence, and
                                  not m(t)
-    m_rnn_vis_in_rnn_both        the image enters both
-    m_rnn_vis_in_rnn_both_shared both, through shared weights
+    m_rnn_vis_in_rnn_both        the image enters embedding layer II and m(t)
+    m_rnn_vis_in_rnn_both_shared the image enters both through shared weights
 
 ``--recurrent-activation`` replaces the ReLU by a function of footnote 3: ``sigmoid``, or
 ``scaled_tanh``, which is g. ``--recurrent-input concatenation`` is the recurrence of the simple
-RNN, which multiplies the concatenation of word and state by one matrix and applies the sigmoid:
+RNN, in which one matrix U is multiplied with the concatenation of word and state:
 
     r(t) = f(U [w(t); r(t-1)])                          (eq. 1)
 
-The cost is ``--criterion cross_entropy``, in nats. The penalty lambda |theta|^2 of equation 6,
-whose cost is in bits, is ``--optimizer adam_l2 --weight-decay W`` with W = 2 ln 2 lambda.
+where f is the function of ``--recurrent-activation``, in the paper the sigmoid.
+
+The loss is ``--criterion cross_entropy``, in nats. Equation 6 has a loss in bits and a penalty
+lambda |theta|^2 of the weights theta. The same penalty is ``--optimizer adam_l2 --weight-decay W``
+with W = 2 ln 2 lambda.
 
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
 - Layer II, the multimodal layer and the output layer have biases; the paper mentions no biases.
 - Dropout, initial values and the features' scaling are ours (the paper gives none): see the
   options.
-- V_I^(1) has 256 rows, V_I^(2) 512; shared means that V_I^(1) is the first 256 rows of V_I^(2).
+- The image's matrix to embedding layer II, V_I^(1), has 256 rows; that to the multimodal layer,
+  V_I^(2), has 512. Shared weights mean that V_I^(1) is the first 256 rows of V_I^(2).
 - The recipe has no penalty (the paper gives no lambda).
 - The image's features are fixed, as in the paper's experiments; several regions (a grid) are
   averaged.
 
-Differs from the released TF-mRNN code, which is another network (a GRU of 2048, no word input to
-the multimodal layer, tied output): everything above.
+The released TF-mRNN code is another network: it has a GRU of 2048, no word input to the multimodal
+layer, and a tied output layer.
 """
 
 from dataclasses import dataclass
@@ -78,7 +82,10 @@ RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
 
 @dataclass
 class MRnnConfig(FairseqDataclass):
-    """Sizes of section 3.2 and Figure 2 (b). Regularisation tuned on Flickr8k's dev part."""
+    """Options with the sizes of Mao et al. 2015, section 3.2 and Figure 2 (b).
+
+    Regularisation was tuned on the development split of Flickr8k.
+    """
 
     embedding_dim: int = option(128, "Dimension of embedding layer I.")
     hidden_dim: int = option(256, "Dimension of embedding layer II and of the recurrent layer.")
@@ -113,10 +120,11 @@ class MRnnConfig(FairseqDataclass):
 
 
 class MRnnEncoder(BatchFirstEncoder):
-    """Encoder that averages the rows of an image's features and scales the mean.
+    """Encoder that averages the features of an image's regions and scales the mean.
 
-    ``dropout`` applies to the scaled vector; for ``scaling`` see
-    :func:`fairseq_mm.models._pooled_features.scale_vectors`.
+    Args:
+        dropout: Dropout probability of the scaled vector.
+        scaling: See :func:`fairseq_mm.models._pooled_features.scale_vectors`.
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:
@@ -127,9 +135,9 @@ class MRnnEncoder(BatchFirstEncoder):
         self.register_buffer("precision", torch.zeros(()), persistent=False)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return ``image``, one tensor [B, D], from features [B, N, D].
+        """Compute ``image``, a list of one tensor [B, D], from features [B, N, D] of N regions.
 
-        ``padding_mask`` is [B, N] bool, True at padding; each row must have a real feature.
+        ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
         """
         image = scale_vectors(masked_mean(features, padding_mask), self.scaling)  # [B, D]
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
@@ -138,10 +146,12 @@ class MRnnEncoder(BatchFirstEncoder):
 class MRnnDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image and the words before.
 
-    D, H and M are the dimensions of the features, the recurrent and the multimodal layer.
+    Symbols are those of the module's docstring; D, H and M are the dimensions of the features, the
+    recurrent and the multimodal layer, V is the size of the vocabulary.
 
     Attributes:
-        word_table: [V, H + M], see :meth:`make_generation_fast_`; None before it is called.
+        word_table: [V, H + M] terms that depend only on the word, see
+            :meth:`make_generation_fast_`; None if they are not precomputed.
     """
 
     word_table: Optional[Tensor]
@@ -203,7 +213,8 @@ class MRnnDecoder(FeatureDecoder):
         """Project images [B, D] to the terms that are added at every decoding step.
 
         Returns:
-            V_I^(2) I [B, M] and V_I^(1) I [B, H], or None for layers that the image does not enter.
+            Term of the multimodal layer [B, M], and term of embedding layer II [B, H]; None for a
+                layer that the image does not enter.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -213,10 +224,15 @@ class MRnnDecoder(FeatureDecoder):
     def language_terms(
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute V_w w(t) + V_r r(t) + bias [B, T, M], and r(t) [B, T, H], of words [B, T].
+        """Compute the text's terms of the multimodal layer, and the states of the recurrent layer.
 
-        ``to_word`` [B, H] is the image's term of embedding layer II, or None; ``initial`` [B, H] is
-        the state before the first word.
+        Args:
+            tokens: [B, T] words.
+            to_word: [B, H] term that the image adds to embedding layer II; None for no term.
+            initial: [B, H] state before the first word.
+
+        Returns:
+            V_w w(t) + V_r r(t) + bias [B, T, M], see the module, and states r(t) [B, T, H].
         """
         first = self.embedding_dropout(self.embedding(tokens))
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
@@ -231,14 +247,15 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """Compute the term of w(t) [..., H] in the recurrence."""
+        """Compute what the embedded word w(t) [..., H] adds to the recurrent layer, [..., H]."""
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute a table [V, H + M] of all terms that depend only on the current word.
+        """Precompute a table [V, H + M] of the terms that depend only on the current word.
 
-        These are the input of the recurrent layer, and V_w w(t) with the multimodal layer's bias.
-        fairseq calls this before generation and allows no training afterwards.
+        They are the input of the recurrent layer [H], and the word's term of the multimodal layer
+        with the bias [M]. If the image enters embedding layer II, or with ``retain_dropout``, there
+        is no table. fairseq calls this before generation and allows no training afterwards.
         """
         # In these variants w(t) depends on the image as well, and with dropout on chance: no table
         # can hold it.
@@ -256,7 +273,7 @@ class MRnnDecoder(FeatureDecoder):
     def _folded_step(
         self, word_table: Tensor, tokens: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute :meth:`language_terms` of one step by :attr:`word_table`."""
+        """Compute the results of :meth:`language_terms` for one step from the precomputed table."""
         to_recurrent, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
         )
@@ -271,9 +288,11 @@ class MRnnDecoder(FeatureDecoder):
         encoder_out: dict[str, list[Tensor]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, None]:
-        """Compute m(t), [B, T, M], or [B, 1, M] when decoding incrementally.
+        """Compute features [B, T, M], or [B, 1, M] when decoding incrementally.
 
-        The image is read only at the first step of an incremental state.
+        Features are m(t), the output of the multimodal layer of dimension M.
+        The second result is None. With an incremental state, the image is read only at the first
+        step.
         """
         image = encoder_out["image"][0]
         saved = None
@@ -302,7 +321,7 @@ class MRnnDecoder(FeatureDecoder):
 
 @register_model("m_rnn", dataclass=MRnnConfig)
 class MRnnModel(FairseqEncoderDecoderModel):
-    """Captions of images by m-RNN."""
+    """Model that writes captions of images (m-RNN)."""
 
     @classmethod
     def build_model(cls, cfg: MRnnConfig, task: Any) -> "MRnnModel":
@@ -315,12 +334,12 @@ class MRnnModel(FairseqEncoderDecoderModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V].
+        """Compute logits [B, T, V] over the vocabulary; the second result is None.
 
         Args:
-            features: [B, N, D].
+            features: [B, N, D] features of an image's N regions.
             padding_mask: [B, N] bool, True at padding.
-            prev_output_tokens: [B, T].
+            prev_output_tokens: [B, T] words of the caption, the start token first.
         """
         return self.decoder(prev_output_tokens, self.encoder(features, padding_mask))
 
@@ -328,7 +347,7 @@ class MRnnModel(FairseqEncoderDecoderModel):
 register_presets(
     "m_rnn",
     {
-        "m_rnn_tiny": {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 20},  # for tests
+        "m_rnn_tiny": {"embedding_dim": 8, "hidden_dim": 12, "multimodal_dim": 20},
         "m_rnn_base": {"image_input": "none"},
         "m_rnn_no_emb_input": {"word_input": "none"},
         "m_rnn_one_layer_emb": {"one_layer_embedding": True},

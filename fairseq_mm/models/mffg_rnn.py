@@ -3,21 +3,24 @@
 
 Liu, Sun, Yu, Zhang, Xu. Multistage Fusion with Forget Gate for Multimodal Summarization in
 Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
-The row "MFFG (RNN)" of Yu et al. 2021, Table 1.
+This is the model of the row "MFFG (RNN)" of Yu et al. 2021, Table 1.
 
 A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). Its states a and the frames v
-(2048) are fused through a forget gate, first a with v, then v with the new a:
+(2048) are fused through a forget gate g, first v into a:
 
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
 
+and then the new a into v in the same way.
+
 The decoder is the same as in ``hierarchical_attention_rnn``: a conditional GRU of 256 with additive
-attention to both and to the two results. Its initial state is computed from the mean of the new a.
+attention to a and to v, and then to the two results. Its initial state is computed from the mean of
+the new a.
 
 Differs from the papers / left open:
 - Fusion is computed once a batch, in the encoder; the released code computes it in the decoder.
-- Padded words and frames get no attention in the fusion; in the released code they do.
-- Frames have no positions and no network over them, as in the released code.
+- Padded words and frames get no attention in the fusion; in the released code they get attention.
+- Frames have no positions, and no network encodes them, as in the released code.
 - The task truncates transcripts (at 600 words in the recipe). Dropout of 0.3 is applied to the
   transcript's embeddings and states and to the last layer, not between the layers of the GRU.
 - The start token is fairseq's. Initial values are PyTorch's, except N(0, 0.1) for the embeddings of
@@ -36,7 +39,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class MffgRnnConfig(HierarchicalRnnConfig):
-    """Sizes of the released configuration."""
+    """Options with the sizes of the configuration that Liu et al. 2020 released."""
 
 
 @register_model("mffg_rnn", dataclass=MffgRnnConfig)

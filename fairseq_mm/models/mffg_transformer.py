@@ -3,31 +3,36 @@
 
 Liu, Sun, Yu, Zhang, Xu. Multistage Fusion with Forget Gate for Multimodal Summarization in
 Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
-The row "MFFG (TF)" of Yu et al. 2021, Table 1.
+This is the model of the row "MFFG (TF)" of Yu et al. 2021, Table 1.
 
 A transformer reads the transcript (4 layers of 512). Its states a and the frames v (2048, with
-learned positions) are fused through a forget gate, first a with v, then v with the new a:
+learned positions) are fused through a forget gate g, first v into a:
 
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
 
-The first layer of the decoder attends to a and to v and then, additively, to the two results:
+and then the new a into v in the same way.
+
+In the first layer of the decoder, the state h attends to a and to v and then, additively, to the
+two results z_m:
 
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h + c + U_m z_m))
 
-the other three attend only to a.
+The other three layers attend only to a.
 
 Differs from the papers / left open:
-- Fusion is computed once a batch; the released decoder computes it at every step, from the result
-  of the step before.
-- Padded words and frames get no attention, in fusion and decoder; in the released code they do.
+- Fusion is computed once a batch; the released decoder computes it at every step, from the fusion's
+  result at the step before.
+- Padded words and frames get no attention in fusion and decoder; in the released code they get
+  attention.
 - After the fusion, each side has its own layer norm. The released code has no norm for the video,
   and uses the decoder's last norm for the text.
-- The two contexts are combined without a norm; the released code applies one more norm to both,
-  and the norm of the first layer's feed-forward part a second time to its output.
-- Frames are projected to keys and values at once; the released code projects them to 512 first.
-- Transcript and summary share word embeddings, but not positions, and not with the output layer.
-  Initial values: embeddings and positions N(0, 0.1), attention Xavier's, others PyTorch's.
+- The two results z_m are combined without a norm. The released code applies one more norm to both,
+  and applies the norm of the first layer's feed-forward part a second time, to this part's output.
+- One matrix projects frames to keys or values; the released code projects them to 512 first.
+- Transcript and summary share the word embeddings, but not the positions. The output layer has its
+  own matrix. Initial values are N(0, 0.1) for embeddings and positions, Xavier's for attention, and
+  PyTorch's for all other weights.
 """
 
 from dataclasses import dataclass
@@ -48,7 +53,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class MffgTransformerConfig(HierarchicalTransformerConfig):
-    """Sizes of the released configuration."""
+    """Options with the sizes of the configuration that Liu et al. 2020 released."""
 
 
 @register_model("mffg_transformer", dataclass=MffgTransformerConfig)

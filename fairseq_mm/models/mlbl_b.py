@@ -2,10 +2,11 @@
 ``multimodal_captioning``).
 
 Kiros, Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014, section 4.1: "modality-
-biased". The additive variant of Kiros et al. 2014, section 2.4 (https://arxiv.org/abs/1411.2539),
-and a baseline of m-RNN's paper.
+biased". It is the additive variant of Kiros et al. 2014, section 2.4
+(https://arxiv.org/abs/1411.2539), and a baseline in the paper of m-RNN.
 
-With r_w the row of a word in R, and u the content vector:
+With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
+context, the n-1 words before, b_i the bias of word i, and u the content vector:
 
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i) + C^(m) u
     P(w_n=i) = softmax_i(r . r_i + b_i)
@@ -14,11 +15,12 @@ u is the feature vector that the task provides: features or an embedding of an i
 embedding of the sentence itself. Several regions are averaged.
 
 Differs from the paper / left open:
-- The released code has a hidden layer between the image and C^(m), the paper has not.
-- u is scaled to a mean square of one, see the option. Dropout and initial values are ours; C^(m)
-  is initialised with zeros, so that the model begins as lbl.
-- n-1 is 5, K 300 as in the rest of the family.
-- Words before the beginning are fairseq's start token, which is also the end token.
+- The released code has a hidden layer between the image and C^(m); the paper and this model have
+  none.
+- u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values are
+  ours; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
+- n-1 is 5, and word vectors have 300 dimensions, as in the other log-bilinear models.
+- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 """
 
 from dataclasses import dataclass
@@ -41,7 +43,7 @@ from fairseq_mm.models._provenance import Provenance
 
 @dataclass
 class MlblBConfig(ContentConfig):
-    """Sizes of Kiros et al. 2014, section 2.5 (K = 300)."""
+    """Options with the sizes of Kiros et al. 2014, section 2.5: word vectors of K = 300."""
 
 
 @register_model("mlbl_b", dataclass=MlblBConfig)
@@ -58,5 +60,5 @@ class MlblBModel(LogBilinearModel):
         return cls(encoder, decoder, Provenance.of_task(task))
 
 
-TINY = {"embedding_dim": 8, "context_length": 3}  # for tests
+TINY = {"embedding_dim": 8, "context_length": 3}
 register_presets("mlbl_b", {"mlbl_b_tiny": TINY})

@@ -2,10 +2,12 @@
 ``multimodal_captioning``).
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
-Models. 2014, section 2.4. https://arxiv.org/abs/1411.2539. First in: Kiros, Salakhutdinov, Zemel.
-Multimodal Neural Language Models. ICML 2014.
+Models. 2014, section 2.4. https://arxiv.org/abs/1411.2539. The model was first published in: Kiros,
+Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014.
 
-The words' vectors depend on the content vector u:
+The word vectors T^u of dimension K depend on the content vector u of dimension G. They have F
+factors: W^fv is F x vocabulary, W^fd F x G, and W^fk F x K. C^(i) is a matrix for each position of
+the context, the n-1 words before, and b_i is the bias of word i:
 
     T^u      = (W^fv)' diag(W^fd u) W^fk                      (eq. 9)
     E        = (W^fk)' W^fv
@@ -18,14 +20,14 @@ embedding of the sentence itself. Several regions are averaged.
 
 Differs from the paper / left open:
 - G is the dimension of the features, which may differ from K.
-- u is scaled to a mean square of one, see the option: an embedding of unit length would make the
-  factors small.
+- u is scaled to a mean square of one, see ``--feature-scaling``: an embedding of unit length would
+  make the factors small.
 - n-1 is 5; dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
-- Words before the beginning are fairseq's start token, which is also the end token.
+- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 
 Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
-image and W^fd, also adds the output of this layer to r, and has K = 100 and F = 50. Its words are
-initialised by a singular value decomposition of trained vectors.
+image and W^fd, also adds the output of this layer to r, and has K = 100 and F = 50. It initialises
+word vectors by a singular value decomposition of trained vectors.
 """
 
 from dataclasses import dataclass
@@ -47,7 +49,10 @@ from fairseq_mm.models._provenance import Provenance
 
 @dataclass
 class MlblFConfig(ContentConfig):
-    """Sizes of section 2.5 (K = 300, F = 100)."""
+    """Options with the sizes of Kiros et al. 2014, section 2.5.
+
+    Word vectors have the dimension K = 300, and there are F = 100 factors.
+    """
 
     num_factors: int = option(100, "Number F of factors.")
 
@@ -64,5 +69,5 @@ class MlblFModel(LogBilinearModel):
         return cls(encoder, decoder, Provenance.of_task(task))
 
 
-TINY = {"embedding_dim": 8, "context_length": 3, "num_factors": 6}  # for tests
+TINY = {"embedding_dim": 8, "context_length": 3, "num_factors": 6}
 register_presets("mlbl_f", {"mlbl_f_tiny": TINY})

@@ -1,8 +1,9 @@
 """Pointer-generator (``--arch pointer_generator``, task ``video_summarization``).
 
 See, Liu, Manning. Get To The Point: Summarization with Pointer-Generator Networks. ACL 2017.
-https://arxiv.org/abs/1704.04368. A baseline of Yu et al. 2021 (https://arxiv.org/abs/2109.02401)
-that reads only the transcript. With x the embedding of the word before, h the source's states:
+https://arxiv.org/abs/1704.04368. It is a baseline of Yu et al. 2021
+(https://arxiv.org/abs/2109.02401) that reads only the transcript. With x_t the embedding of the
+word before step t, h the states of the source's words w_i, s the decoder's state, and a attention:
 
     h       = bidirectional LSTM of the source
     s_t     = LSTM(s_(t-1), x_t)
@@ -12,14 +13,15 @@ that reads only the transcript. With x the embedding of the word before, h the s
     p_gen   = sigmoid(w_h h*_t + w_s s_t + w_x x_t + b)       (eq. 8)
     P(w)    = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_ti    (eq. 9)
 
-``--coverage`` adds the term w_c c_t to the attention (eq. 11); its loss (eq. 12, 13) is the
-criterion ``coverage_cross_entropy``'s.
+``--coverage`` adds the term w_c c_t to the attention (eq. 11), where the coverage c_t is the sum of
+the attention weights before step t; the criterion ``coverage_cross_entropy`` has the loss of the
+coverage (eq. 12, 13).
 
 Words outside the dictionary are the symbols ``<unk-0>``, ``<unk-1>``, ... of a joined dictionary
-(``fairseq-mm prepare videos --indexed-oov``). As in the paper, they have no probability in the
-vocabulary and can only be copied. All share the embedding of ``<unk>``, because a symbol denotes
-another word in each transcript. If there are no such symbols, the model copies words of the
-dictionary.
+(``fairseq-mm prepare videos --indexed-oov``). As in the paper, these symbols have no probability
+P_vocab and can only be copied. They share the embedding of ``<unk>``, because a symbol denotes
+another word in each transcript. If the dictionary has no such symbols, the model copies only words
+of the dictionary.
 
 Differs from the paper / left open:
 - s_0 is computed from the last states of both directions by a linear layer with ReLU, as in the
@@ -50,7 +52,7 @@ from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
 @dataclass
 class PointerGeneratorConfig(FairseqDataclass):
-    """Sizes of section 5."""
+    """Options with the sizes of See et al. 2017, section 5."""
 
     embedding_dim: int = option(128, "Dimension of token embeddings of source and summary.")
     hidden_dim: int = option(
@@ -64,7 +66,7 @@ class PointerGeneratorConfig(FairseqDataclass):
 
 
 class WordEmbedding(nn.Module):
-    """Word embedding [B, T] -> [B, T, E]; indexed OOV tokens share the embedding of ``<unk>``."""
+    """Word embedding, in which ``<unk-0>``, ``<unk-1>``, ... share the vector of ``<unk>``."""
 
     def __init__(self, dictionary: Any, embedding_dim: int) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ def find_indexed_oov(dictionary: Any) -> list[int]:
 
 
 class PointerGeneratorEncoder(BatchFirstEncoder):
-    """Bidirectional LSTM over the source, with H units in each direction."""
+    """Bidirectional LSTM over the source, with ``hidden_dim`` (H) units in each direction."""
 
     def __init__(
         self, dictionary: Any, embedding: WordEmbedding, hidden_dim: int, dropout: float
@@ -109,9 +111,9 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         """Encode sources [B, S], padded on either side, with at least one word per row.
 
         Returns:
-            Lists of one tensor: ``states`` [B, S, 2H], ``is_padding`` [B, S], ``first_state`` and
-                ``first_cell`` [B, H] of the decoder, ``tokens`` [B, S] and their ``places`` [B, S],
-                see ``first_positions``.
+            Lists of one tensor: ``states`` [B, S, 2H] of the words, ``is_padding`` [B, S] bool, the
+                decoder's initial ``first_state`` and ``first_cell`` [B, H], the source ``tokens``
+                [B, S], and ``places`` [B, S], the position at which each token occurs first.
         """
         is_padding = src_tokens.eq(self.dictionary.pad())
         embedded = self.dropout(self.embedding(src_tokens))
@@ -120,8 +122,8 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         return {
             "states": [self.dropout(states)],
             "is_padding": [is_padding],
-            # Linear layer and ReLU, as in the released code; the paper does not say how s_0 is
-            # made.
+            # Linear layer and ReLU, as in the released code; the paper does not say how the
+            # decoder's initial state is computed.
             "first_state": [self.state_proj(state).relu()],
             "first_cell": [self.cell_proj(cell).relu()],
             "tokens": [src_tokens],
@@ -129,14 +131,14 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         }
 
     def max_positions(self) -> int:
-        """Unlimited: there are no positions."""
+        """Return a number so large that no source is too long: there are no positions."""
         return 1_000_000
 
 
 class PointerGeneratorDecoder(FeatureDecoder):
     """Decoder that generates words from the vocabulary or copies words of the source.
 
-    The word embedding is shared with the encoder.
+    ``embedding`` is the word embedding, which the encoder uses as well.
     """
 
     state_key = "pointer_generator"
@@ -166,10 +168,12 @@ class PointerGeneratorDecoder(FeatureDecoder):
         incremental_state: Optional[dict] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute features ``V [s; h*] + b``, [B, T, H], or [B, 1, H] at a decoding step.
+        """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
 
-        The second result has ``attn``, a list of one tensor [B, T, S] of weights; ``write_score``
-        [B, T], whose sigmoid is p_gen; and with coverage ``coverage_loss`` [B, T] (equation 12).
+        Features are ``V [s; h*] + b`` in equation 4 of See et al. 2017. The second result is a dict
+        with ``attn``, a list of one tensor, weights [B, T, S] of S source words; ``write_score``
+        [B, T], whose sigmoid is p_gen (equation 8); and with coverage ``coverage_loss`` [B, T]
+        (equation 12).
         """
         source, is_padding = encoder_out["states"][0], encoder_out["is_padding"][0]
         state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]
@@ -188,7 +192,8 @@ class PointerGeneratorDecoder(FeatureDecoder):
         features = self.hidden_proj(self.dropout(torch.cat([states, context], dim=2)))
         extra: dict[str, Any] = {"attn": [weights], "write_score": write_score}
         if coverages is not None:
-            # Equation 12 compares with the coverage before the step, hence without the last.
+            # Equation 12 compares the weights of a step with the coverage before it, so the
+            # coverage after the last step is not used.
             extra["coverage_loss"] = torch.minimum(weights, coverages[:, :-1]).sum(dim=2)
         if incremental_state is not None:
             saved = {"state": state[0], "cell": cell[0], "keys": keys}
@@ -227,7 +232,7 @@ class PointerGeneratorDecoder(FeatureDecoder):
 
 @register_model("pointer_generator", dataclass=PointerGeneratorConfig)
 class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Model of summaries that copies words of the transcript."""
+    """Model that summarises transcripts and can copy their words (pointer-generator)."""
 
     @classmethod
     def build_model(cls, cfg: PointerGeneratorConfig, task: Any) -> "PointerGeneratorModel":
@@ -250,7 +255,7 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         model = cls(encoder, decoder)
         words = list_words(dictionary)
         subwords = getattr(task, "subwords_state", None)
-        # the folder may have features of videos, of which this model knows nothing
+        # Without features, even if the data folder has them: this model does not read them.
         model.add_module(MODULE_NAME, Provenance(words, {}, 0, words, subwords=subwords))
         return model
 
@@ -259,8 +264,8 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         weight = self.decoder.attention.coverage_weight
         if weight is not None:
             prefix = f"{name}." if name else ""
-            # Section 5: coverage is added at the end of the training. w_c starts with zeros, so the
-            # model goes on unchanged.
+            # Section 5: coverage is added at the end of the training. w_c starts with zeros, so
+            # that the model's output does not change at first.
             state_dict.setdefault(f"{prefix}decoder.attention.coverage_weight", weight.detach())
 
     def forward(
@@ -273,5 +278,5 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
 
-TINY = {"embedding_dim": 8, "hidden_dim": 6, "attention_dim": 10}  # for tests
+TINY = {"embedding_dim": 8, "hidden_dim": 6, "attention_dim": 10}
 register_presets("pointer_generator", {"pointer_generator_tiny": TINY})

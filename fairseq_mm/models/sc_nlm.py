@@ -4,8 +4,10 @@
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 2.5. https://arxiv.org/abs/1411.2539
 
-The multiplicative model (``mlbl_f``) whose attribute vector changes from word to word. With u the
-content vector, and t_i the vector of the structure's i-th tag, such as word i's part of speech:
+It is the multiplicative model (``mlbl_f``) with an attribute vector u_n, of dimension G, that
+changes from word to word. u is the content vector, and t_i the vector of the i-th tag of the
+sentence's structure, such as the part of speech of word i. T^(i) is a matrix for each of k + 1
+tags, the tag of the word and of the k next words; the other symbols are those of ``mlbl_f.py``:
 
     u_n      = ReLU(sum_(i=n)^(n+k) T^(i) t_i + T^(u) u + b)  (eq. 11)
     E        = (W^fk)' W^fv
@@ -18,12 +20,12 @@ in the paper, or an embedding of its image. Tags are ``src_tokens``: one per wor
 (``</s>`` in the dictionary of tags) for the end of the sentence and all later positions.
 
 Differs from the paper / left open:
-- k is 3: tags of the word itself and of the next three words. n-1 is 5.
+- k is 3: the model reads the tags of the word itself and of the next three words. n-1 is 5.
 - The paper's T^(i) are G x G and its t_i have K numbers, which fits because G = K. Here T^(i) are
   G x K, and T^(u) has as many columns as the features have channels.
-- u is scaled to a mean square of one, see the option.
+- u is scaled to a mean square of one, see ``--feature-scaling``.
 - Dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
-- Words before the beginning are fairseq's start token, which is also the end token.
+- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 
 No code was published.
 """
@@ -52,7 +54,10 @@ from fairseq_mm.modules.linear import ContextWindow
 
 @dataclass
 class ScNlmConfig(ContentConfig):
-    """Sizes of section 2.5 (G = K = 300, F = 100)."""
+    """Options with the sizes of Kiros et al. 2014, section 2.5.
+
+    Attribute vectors (G) and word vectors (K) have 300 dimensions, and there are F = 100 factors.
+    """
 
     num_factors: int = option(100, "Number F of factors.")
     attribute_dim: int = option(300, "Dimension G of the attribute vector.")
@@ -62,13 +67,19 @@ class ScNlmConfig(ContentConfig):
 
 
 class ScNlmEncoder(ConditionEncoder):
-    """Encoder that computes ``W^fd u_n`` for each position n of a sentence.
+    """Encoder that computes the condition of each word from tags and the content vector.
+
+    The condition of word n is ``W^fd u_n``: F factors of u_n, the attribute vector of dimension G,
+    which sums terms of the content vector and of the tags of word n and the k next words.
 
     Args:
-        content: T^(u), projection of the content vector to G.
+        tags: Dictionary of the tags.
+        content: Projection of the content vector to G dimensions.
+        cfg: Config with the sizes.
 
     Attributes:
-        folded: [(k + 1) * tags, G], see :meth:`make_generation_fast_`; None before it is called.
+        folded: [(k + 1) * number of tags, G] term of each tag at each position of a window of k + 1
+            tags, see :meth:`make_generation_fast_`; None before that method is called.
     """
 
     folded: Optional[Tensor]
@@ -90,7 +101,7 @@ class ScNlmEncoder(ConditionEncoder):
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the term of each tag at each position of a window, for generation."""
+        """Precompute the term of each tag at each position of a window of tags, for generation."""
         with torch.no_grad():
             folded = self.structure.project_table(self.tag_embedding.weight)
             self.folded = folded.flatten(0, 1).contiguous()
@@ -102,16 +113,17 @@ class ScNlmEncoder(ConditionEncoder):
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,
     ) -> dict[str, list[Tensor]]:
-        """Compute the conditions of all positions.
+        """Compute the conditions of all words of sentences with up to S tags.
 
         Args:
-            features: [B, N, D], averaged over N.
-            padding_mask: [B, N] bool, True at padding; each row must have a real feature.
+            features: [B, N, D] features of N regions, which are averaged to the content vector.
+            padding_mask: [B, N] bool, True at padding, and False at least once in each row.
             src_tokens: [B, S] tags, padded on either side.
             src_lengths: Not used.
 
         Returns:
-            ``condition``: one tensor [B, S + 1, F]; the last window contains only STOP.
+            ``condition``, a list of one tensor [B, S + 1, F] of F factors; the last entry, for the
+                end of the sentence, is computed from STOP tags only.
         """
         tags = self._align_left(src_tokens)
         windows = self._sum_windows(tags)  # [B, S + 1, G]
@@ -122,7 +134,7 @@ class ScNlmEncoder(ConditionEncoder):
         return {"condition": [self.factor_proj(attributes)]}
 
     def _sum_windows(self, tags: Tensor) -> Tensor:
-        """Sum T^(i) t_i over each window of tags: [B, S + 1 + k] -> [B, S + 1, G]."""
+        """Sum the terms T^(i) t_i of each window of k + 1 tags: [B, S + 1 + k] -> [B, S + 1, G]."""
         if self.folded is None:
             return self.structure(self.tag_embedding(tags))
         length = self.structure_length + 1
@@ -132,7 +144,7 @@ class ScNlmEncoder(ConditionEncoder):
         return sums.view(*windows.shape[:2], -1)
 
     def _align_left(self, tags: Tensor) -> Tensor:
-        """Move the tags of each row to the left and fill up with STOP: returns [B, S + 1 + k]."""
+        """Move tags [B, S] to the left and fill up with STOP, for S + 1 windows: [B, S + 1 + k]."""
         S = tags.size(1)
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
@@ -173,7 +185,7 @@ class ScNlmModel(LogBilinearModel):
         return cls(encoder, decoder, provenance)
 
 
-TINY = {  # for tests
+TINY = {
     "embedding_dim": 8,
     "context_length": 3,
     "num_factors": 6,

@@ -1,19 +1,22 @@
 """T5, a text-to-text transformer (``--arch t5_small``, ``t5_base``, ``t5_large``).
 
 Raffel et al. Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer.
-JMLR 2020, section 2.1. The text-only baseline of Yu et al. 2021, and what VG-T5 is built on.
+JMLR 2020, section 2.1. It is the text-only baseline of Yu et al. 2021, and the backbone of VG-T5.
 
-- A norm before each sub-layer (division by the root mean square, no bias) and after each stack.
-- Attention is not scaled; a bias learned for each head and bucket of distances is added to its
-  scores, in all layers the same (32 buckets, distances up to 128, in the decoder of earlier tokens
-  only). There are no other positions. No linear layer has a bias.
-- Encoder, decoder and output share one embedding, and inputs to the output are scaled by D^-0.5.
-- The decoder starts with the padding token (``start_index``): no position is taken for padding, and
-  none has to be, where padding stands on the right and each token sees only earlier ones.
-- ``--feed-forward gated_gelu --untied-output``: version 1.1 and FLAN-T5, with a gate in the
-  feed-forward layers and an output layer of its own.
+- A norm, which divides by the root mean square and has no bias, precedes each sub-layer and follows
+  the last layer of encoder and decoder.
+- Attention scores are not scaled. A learned bias for each head and each bucket of distances is
+  added to them, the same bias in all layers (32 buckets, distances up to 128). In the decoder, the
+  distances are those to earlier tokens. There are no other positions. No linear layer has a bias.
+- Encoder, decoder and output layer share one embedding of dimension D, and the inputs of the output
+  layer are scaled by D^-0.5.
+- The decoder's start token is the padding token (``start_index``), so the decoder masks no padding.
+  It need not: padding is on the right, and each token sees only earlier tokens.
+- ``--feed-forward gated_gelu --untied-output`` is T5 version 1.1 and FLAN-T5, in which feed-forward
+  layers have a gate, and the output layer has its own matrix.
 
-``fairseq-mm convert`` makes checkpoints, dictionaries and sentencepiece models of Hugging Face's.
+``fairseq-mm convert`` converts Hugging Face's T5 to a checkpoint, a dictionary and a sentencepiece
+model.
 
 Differs from Yu et al. 2021: they write of six layers in T5-base's encoder and decoder (section
 4.2); T5-base has twelve each, T5-small six.
@@ -39,7 +42,7 @@ FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
 
 @dataclass
 class T5Config(FairseqDataclass):
-    """Sizes of T5-base (Raffel et al. 2020, section 3.1.1)."""
+    """Options with the sizes of T5-base (Raffel et al. 2020, section 3.1.1)."""
 
     model_dim: int = option(768, "Dimension of embeddings and layers.")
     attention_heads: int = option(12, "Number of heads of every attention.")
@@ -64,10 +67,16 @@ class T5Config(FairseqDataclass):
 
 
 def check_t5_options(config: type, cfg: Any, task: Any) -> None:
-    """Check the options of a T5, values ``cfg`` of the dataclass ``config``.
+    """Check the options of a T5 before it is built.
+
+    Args:
+        config: Dataclass of the model, whose fields are checked.
+        cfg: Values of the fields.
+        task: Task, whose dictionaries are checked.
 
     Raises:
-        UserError: if an option has an unusable value; the message names it.
+        UserError: if an option has an unusable value, or source and target have different
+            dictionaries.
     """
     check_sizes(config, cfg)
     # Half of the buckets serve each direction, and half of each hold one distance each.
@@ -90,7 +99,14 @@ def check_t5_options(config: type, cfg: Any, task: Any) -> None:
 def build_t5_parts(
     cfg: Any, task: Any, encoder: Callable[..., Any], decoder: Callable[..., Any]
 ) -> tuple[Any, Any]:
-    """Build encoder and decoder, by functions with the arguments of the T5 classes."""
+    """Build an encoder and a decoder with a common word embedding.
+
+    Args:
+        cfg: Config with the fields of :class:`T5Config`.
+        task: Task, whose dictionaries are used.
+        encoder: Class, or function with its arguments, that builds a :class:`T5Encoder`.
+        decoder: Class, or function with its arguments, that builds a :class:`T5Decoder`.
+    """
     dictionary = task.target_dictionary
     # no padding_idx: the padding token is the start token, whose embedding must learn
     embedding = nn.Embedding(len(dictionary), cfg.model_dim)
@@ -126,14 +142,17 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def forward(
         self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, dict[str, Any]]:
-        """See :meth:`T5Encoder.forward` and :meth:`T5Decoder.forward`."""
+        """Compute logits [B, T, V] from sources [B, S] and targets [B, T], padded on the right.
+
+        The second result is a dict without attention weights. See :meth:`T5Encoder.forward`.
+        """
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Check the backbone of a checkpoint.
+        """Check that a checkpoint's weights belong to a T5 with the sizes of this model.
 
         Raises:
-            UserError: if the weights belong to another backbone.
+            UserError: if they belong to another model, or to a T5 of other sizes.
         """
         check_t5_weights(self, state_dict)
         super().upgrade_state_dict_named(state_dict, name)
@@ -167,6 +186,6 @@ register_presets(
         "t5_small": SMALL,  # 60 million parameters
         "t5_base": BASE,  # 220 million
         "t5_large": LARGE,  # 770 million
-        "t5_tiny": TINY,  # for tests
+        "t5_tiny": TINY,
     },
 )

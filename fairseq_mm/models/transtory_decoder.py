@@ -2,15 +2,16 @@
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.4 and 4.3.
 
-The glocal vector g_i of image i (see ``glac.py``) becomes m_i = ReLU(dropout(W g_i + b)) of 256,
-and a transformer decoder of one layer, 4 heads and sinusoidal positions writes sentence i with
-m_i as its memory. Sentences attend to no other sentence: coherence comes only from g_i.
+The glocal vector g_i of image i (see ``glac.py``) becomes m_i = ReLU(dropout(W g_i + b)) of 256
+dimensions. A transformer decoder of one layer, 4 heads and sinusoidal positions writes sentence i
+and attends to m_i as its memory. Words attend to no other sentence, so that coherence comes only
+from g_i, which depends on all images.
 
 Differs from the paper:
 - Attention to a memory of one vector returns that vector's value for every query, so the decoder's
-  attention to m_i has no weights for queries and keys. In training, the attention weight, which is
-  1, is still dropped out.
-- A separator is fed as the start token of sentences 2 to 5.
+  attention to m_i has no matrices for queries and keys. In training, dropout is still applied to
+  the attention weight, which is 1.
+- The start token of sentences 2 to 5 is the separator.
 - The m_i of a missing image depends only on the other images.
 """
 
@@ -28,7 +29,7 @@ from fairseq_mm.models._sentence_decoder import SentenceDecoder
 
 @dataclass
 class TranstoryDecoderConfig(FairseqDataclass):
-    """Sizes of section 4.3 and of the released code."""
+    """Options with the sizes of Li et al. 2020, section 4.3, and of the released code."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_hidden_dim: int = option(
@@ -52,7 +53,7 @@ class TranstoryDecoderConfig(FairseqDataclass):
 
 @register_model("transtory_decoder", dataclass=TranstoryDecoderConfig)
 class TranstoryDecoderModel(StoryModel):
-    """Stories of five images by GLAC's encoder and a transformer decoder."""
+    """Model that writes a story from five images: GLAC's encoder and a transformer decoder."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryDecoderConfig, task: Any) -> "TranstoryDecoderModel":
@@ -72,7 +73,7 @@ class TranstoryDecoderModel(StoryModel):
 register_presets(
     "transtory_decoder",
     {
-        "transtory_decoder_tiny": {  # for tests
+        "transtory_decoder_tiny": {
             "picture_dim": 6,
             "encoder_hidden_dim": 4,
             "glocal_dim": 9,

@@ -1,4 +1,4 @@
-"""Transtory-full: transformers on both sides (``--arch transtory_full``).
+"""Transtory-full: transformers as encoder and decoder (``--arch transtory_full``).
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, sections 3.4, 4.3 and 5.2.
 
@@ -8,19 +8,20 @@ With x_i the features of image i:
     u_1 ... u_5 = transformer encoder(sqrt(1024) v_i + position i)   one layer, 4 heads
     m_i = W u_i + b                                                  256
 
-and a transformer decoder of one layer, 4 heads and sinusoidal positions writes each sentence with
+A transformer decoder of one layer, 4 heads and sinusoidal positions writes each sentence with
 m_1 ... m_5 as its memory: every word attends to all five images (Figure 5).
 
 Differs from the paper:
-- With the same memory for all sentences, and sentences that see no other, nothing in the paper's
-  text tells the decoder which of the five it is at. Here the sentence's index is added to its
-  words as a sinusoid, in reverse order of frequencies, so that every pair of sentence and position
-  has an encoding of its own. Checkpoints of before that order keep theirs.
-- A separator is fed as the start token of sentences 2 to 5.
-- Missing images are masked in both attentions.
+- All sentences have the same memory, and words attend to no other sentence, so nothing in the
+  paper's text tells the decoder which of the five sentences it writes. Here a sinusoidal encoding
+  of the sentence's index is added to its words. Its frequencies are in reverse order, so that every
+  pair of sentence and position has an encoding of its own. Checkpoints that were trained before
+  the order was reversed keep the old order.
+- The start token of sentences 2 to 5 is the separator.
+- Missing images are masked in the attention of encoder and decoder.
 
-``--compat released``: three encoder layers, and the decoder's memory is the one vector m_i of the
-sentence's image, as at the head of the released code.
+With ``--compat released``, the encoder has three layers, and the decoder's memory is only the
+vector m_i of the sentence's image, as in the latest version of the released code.
 """
 
 import math
@@ -46,7 +47,7 @@ PAPER_LAYERS, RELEASED_LAYERS = 1, 3
 
 @dataclass
 class TranstoryFullConfig(FairseqDataclass):
-    """Sizes of section 4.3 and of the released code."""
+    """Options with the sizes of Li et al. 2020, section 4.3, and of the released code."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_layers: int = option(
@@ -73,7 +74,7 @@ class TranstoryFullConfig(FairseqDataclass):
 
 
 class TranstoryFullEncoder(BatchFirstEncoder):
-    """Transformer over the five images."""
+    """Transformer encoder over the five images of a story."""
 
     def __init__(self, images: ImageVectors, cfg: TranstoryFullConfig) -> None:
         super().__init__()
@@ -81,7 +82,7 @@ class TranstoryFullEncoder(BatchFirstEncoder):
         attention_dropout = cfg.attention_dropout
         if attention_dropout is None:
             attention_dropout = cfg.dropout
-        # 0 is the default of the variant: one layer in section 4.3, three in the released code
+        # 0 stands for the number of the paper (section 4.3) or of the released code.
         default_layers = RELEASED_LAYERS if str(cfg.compat) == "released" else PAPER_LAYERS
         self.layers: Any = nn.ModuleList(
             TransformerEncoderLayer(
@@ -96,9 +97,10 @@ class TranstoryFullEncoder(BatchFirstEncoder):
         self.output_proj = nn.Linear(cfg.picture_dim, cfg.embedding_dim)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D]; ``padding_mask`` [B, 5 R] is True at missing images.
+        """Encode features [B, 5 R, D] of five images with R regions each.
 
-        Returns ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5] bool.
+        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns ``vectors`` [B, 5,
+        embedding_dim] and ``image_padding_mask`` [B, 5], True at missing images.
         """
         x, image_padding_mask = self.pictures(features, padding_mask)
         places = torch.arange(x.size(1), device=x.device)
@@ -111,7 +113,7 @@ class TranstoryFullEncoder(BatchFirstEncoder):
 
 @register_model("transtory_full", dataclass=TranstoryFullConfig)
 class TranstoryFullModel(StoryModel):
-    """Stories of five images by a transformer."""
+    """Model that writes a story from five images: transformer encoder and decoder."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryFullConfig, task: Any) -> "TranstoryFullModel":
@@ -141,7 +143,7 @@ class TranstoryFullModel(StoryModel):
 register_presets(
     "transtory_full",
     {
-        "transtory_full_tiny": {  # for tests
+        "transtory_full_tiny": {
             "picture_dim": 12,
             "encoder_ffn_dim": 9,
             "embedding_dim": 8,

@@ -3,32 +3,34 @@
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, section 3.5.
 Dai, Yang, Yang, Carbonell, Le, Salakhutdinov. Transformer-XL. ACL 2019.
 
-Each sentence is a segment. For each layer, with m the memory that sentence t - 1 was read with,
-h its states (inputs of the layer), f_t the projected, batch-normalised features of image t:
+Each sentence is a segment. Each layer has a memory, states of earlier words in l_M slots. With m
+the memory with which sentence t - 1 was read, h the states of sentence t - 1 (inputs of the layer),
+l_m and l_h their lengths, and f_t the projected, batch-normalised features of image t:
 
     m' = [m; h][max(0, l_m + l_h - l_M) : l_m + l_h]      (eq. 9 to 11)
-    memory of sentence t = W_fuse [m'; f_t] + b_fuse      (eq. 12), slot by slot, one W for all
+    memory of sentence t = W_fuse [m'; f_t] + b_fuse      (eq. 12), for each slot of m'
 
-and a transformer with relative positions reads the sentence with that memory. The first sentence's
-m' is zero: it has l_M slots of W_fuse [0; f_1] + b. Segments are padded to a fixed length
-(section 3.5.3), and padding is masked in attention and memory.
+A transformer with relative positions reads sentence t and attends to its memory. The first
+sentence's m' is zero, so its memory has l_M slots W_fuse [0; f_1] + b_fuse. Segments are padded to
+a fixed length (section 3.5.3), and padding is masked in attention and memory.
 
-Here sentences are not padded, and the distances of the slots are kept, because masked positions
-need not be computed. A decoding step reads a memory of fixed size and the current sentence's keys
-and values. At a separator, only the rows that generated it renew their memory.
+In this implementation sentences are not padded, because masked positions need not be computed; the
+distances to the slots are as with padding. A decoding step attends to a memory of fixed size and to
+the current sentence. At a separator, only the rows that generated it renew their memory.
 
 Differs from the paper:
-- A separator is fed as the start token of sentences 2 to 5.
+- The start token of sentences 2 to 5 is the separator.
 - A missing image adds nothing to the memory: its f_t is zero.
-- A sentence longer than the padding length is not truncated, and takes its own length in the
-  memory.
+- A sentence longer than the padding length is not truncated, and takes as many slots of the memory
+  as it has tokens.
 
-``--compat released``: padding is a token with an embedding of its own, read and remembered as
-words are, because nothing masks it;
-segments of 49 against a memory of 50; all words see equally many states (Transformer-XL's
-``same_length``). Decoding feeds the whole beginning of a sentence at each word, and remembers it
-each time, so that the image is pushed out of the memory after some ten words: what training
-never sees.
+With ``--compat released``:
+- Padding is a token with an embedding of its own. Nothing masks it, so it is read and remembered as
+  words are.
+- Segments have 49 tokens, the memory 50 slots, and all words see the same number of states
+  (``same_length`` of Transformer-XL).
+- Decoding feeds the whole beginning of a sentence at each word, and remembers it each time, so that
+  some ten words push the image out of the memory. This never happens in training.
 """
 
 from dataclasses import dataclass
@@ -58,7 +60,7 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 
 @dataclass
 class TranstoryXLConfig(FairseqDataclass):
-    """Sizes of the released code, with section 4.3's two layers."""
+    """Options with the sizes of the released code and the two layers of Li et al., section 4.3."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     embedding_dim: int = option(256, "Dimension of token embeddings.")
@@ -82,24 +84,25 @@ class TranstoryXLConfig(FairseqDataclass):
 
 
 class TranstoryXLEncoder(BatchFirstEncoder):
-    """Encoder that computes the vector of each image by itself."""
+    """Encoder that computes the vector of each image independently of the other images."""
 
     def __init__(self, images: ImageVectors) -> None:
         super().__init__()
         self.pictures = images
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Encode features [B, 5 R, D]; ``padding_mask`` [B, 5 R] is True at missing images.
+        """Encode features [B, 5 R, D] of five images with R regions each.
 
-        Returns ``vectors`` [B, 5, F], zero for missing images, and ``image_padding_mask`` [B, 5]
-        bool.
+        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns ``vectors`` [B, 5, F] of
+        dimension F (``picture_dim``), zero for missing images, and ``image_padding_mask`` [B, 5],
+        True at missing images.
         """
         vectors, image_padding_mask = self.pictures(features, padding_mask)
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
 
 
 class TranstoryXLLayer(nn.Module):
-    """Relative attention and feed-forward layer, post-norm."""
+    """Post-norm transformer layer of attention with relative positions and feed-forward network."""
 
     def __init__(self, cfg: TranstoryXLConfig) -> None:
         super().__init__()
@@ -116,13 +119,17 @@ class TranstoryXLLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Compute the layer from its input [..., D] and the context of its heads [..., H A]."""
+        """Compute the layer's output from its input x and its attention's result.
+
+        x is [..., D]; ``attended`` [..., heads * dimension of a head] are the contexts of all
+        heads, before the output projection.
+        """
         x = self.attention_norm(x + self.dropout(self.attention.out_proj(attended)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class TranstoryXLDecoder(FeatureDecoder):
-    """Decoder that reads the sentence, and a memory of former sentences fused with the image."""
+    """Decoder that attends to the sentence, and to a memory of earlier sentences and the image."""
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
         super().__init__(dictionary)
@@ -155,12 +162,12 @@ class TranstoryXLDecoder(FeatureDecoder):
                 self.embedding.weight[padding_idx].zero_()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Embed words, [...] -> [..., D], scaled by the root of D."""
+        """Embed words [...] to [..., D], where D is ``model_dim``, and scale them by D^0.5."""
         width = self.embedding_proj.out_features
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
-        """Build the memory of the first sentence, from images [B, F]."""
+        """Build the memory of the first sentence from the vectors of the first images, [B, F]."""
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
         fused = self.picture_fusion(image) + self.memory_fusion.bias
@@ -169,7 +176,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, valid_mask)
 
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
-        """Fuse the memory with the next image [B, F] (equation 12)."""
+        """Fuse the memory with vectors [B, F] of the next images (Li et al. 2020, equation 12)."""
         from_image = self.picture_fusion(image).unsqueeze(1)
         contents = [self.memory_fusion(states) + from_image for states in memory.contents]
         return memory._replace(contents=contents)
@@ -185,9 +192,10 @@ class TranstoryXLDecoder(FeatureDecoder):
         return renewed
 
     def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
-        """Return a mask [B, L, K] of the keys that each query sees.
+        """Return a mask [B, L, K] of the K keys that each of L queries sees.
 
-        ``positions`` are [B or 1, L], ``distances`` [B or 1, L, K], ``valid_mask`` is [B, K].
+        ``distances`` [B or 1, L, K] are those from queries back to keys, and ``valid_mask`` [B, K]
+        is False at padding. ``positions`` are not used.
         """
         attention_mask = (distances >= 0) & valid_mask.unsqueeze(1)
         if self.is_released:
@@ -202,18 +210,18 @@ class TranstoryXLDecoder(FeatureDecoder):
 
         Args:
             x: [B, L, D] embedded words.
-            lengths: [B] number of real words. Nothing here waits for a GPU if it is on the CPU, as
-                the ages and mask of the memory then are.
+            lengths: [B] number of words without padding, on the device of the memory's ages and
+                mask. On the CPU, they let this method run without waiting for a GPU.
             memory: Memory fused with the sentence's image.
 
         Returns:
-            Output [B, L, D], and the input [B, L, D] of each layer, zero at padding.
+            Output [B, L, D], and a list of the inputs [B, L, D] of the layers, zero at padding.
         """
         B, L, D = x.shape
         shape = B, L
         places = torch.arange(L, device=lengths.device)
         valid_mask = places < lengths.unsqueeze(1)
-        # position-wise layers compute only real words
+        # Padding is removed for the layers that compute each position by itself.
         real = _moved(valid_mask.flatten().nonzero().squeeze(1), x)
         x = x.reshape(B * L, D)[real]
         distances = torch.cat(
@@ -222,7 +230,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         attention_mask = self._visibility(
             places.unsqueeze(0), distances, torch.cat([memory.valid_mask, valid_mask], dim=1)
         )
-        # padding queries may attend anywhere, so that no row of a softmax is empty
+        # Queries of padding may attend to everything, so that no row of a softmax is empty.
         attention_mask = attention_mask | ~valid_mask.unsqueeze(2)
         count = int(distances.max()) + 1
         attention_mask, distances = _moved(attention_mask, x), _moved(distances, x)
@@ -254,13 +262,16 @@ class TranstoryXLDecoder(FeatureDecoder):
         encoder_out: Optional[dict[str, list[Tensor]]],
         incremental_state: Optional[dict] = None,
     ) -> tuple[Tensor, None]:
-        """Compute features [B, T, D], or [B, 1, D] when decoding incrementally."""
+        """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
+
+        The second result is None.
+        """
         images, _ = encoder_output(encoder_out)
         if incremental_state is not None:
             if self.is_released:
                 return self._released_step(prev_output_tokens, images, incremental_state), None
             return self._step(prev_output_tokens[:, -1], images, incremental_state), None
-        # sentences are laid out on the CPU, so that a GPU is waited for once
+        # The layout of the sentences is computed on the CPU, so that the GPU is waited for once.
         tokens = prev_output_tokens.cpu()
         sentences, positions = sentence_positions(tokens, self.separator)
         is_word = tokens.ne(self.dictionary.pad())
@@ -295,10 +306,11 @@ class TranstoryXLDecoder(FeatureDecoder):
         return output, None
 
     def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """Compute [B, 1, D] for one new word [B] per row.
+        """Compute features [B, 1, D] of one new word per row; ``tokens`` are [B].
 
-        The cache has three parts per layer: keys, values and inputs of memory and sentence, one
-        after the other. ``valid_mask`` is False at padding slots of the memory.
+        The cache has three parts per layer: keys, values and inputs. Each begins with the slots of
+        the memory, followed by the words of the sentence. ``valid_mask`` is False at padding slots
+        of the memory.
         """
         M = self.memory_length
         saved = self.get_incremental_state(incremental_state, STATE)
@@ -359,7 +371,7 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _write_memory(
         self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
     ) -> None:
-        """Write the memory of the rows [r] to the cache."""
+        """Write the memory of the rows whose indices are ``rows`` [r] to the cache and mask."""
         slots = self.memory_length - memory.ages
         valid_mask[rows] = False
         valid_mask[rows.unsqueeze(1), slots] = memory.valid_mask
@@ -379,7 +391,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         images: Tensor,
         sentence: Tensor,
     ) -> None:
-        """Apply equations 9 to 12 to the rows [r] whose sentence ended at position ``last``."""
+        """Renew the memory of rows [r] whose sentence ended at ``last`` [r] (equations 9 to 12)."""
         M = self.memory_length
         states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
         ages = torch.arange(M, 0, -1, device=rows.device)
@@ -389,9 +401,9 @@ class TranstoryXLDecoder(FeatureDecoder):
         self._write_memory(cache, valid_mask, rows, self.fuse(renewed, following))
 
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """Compute [B, 1, D] for the last of the words [B, T], as the released code does.
+        """Compute features [B, 1, D] of the last of the words [B, T], as the released code does.
 
-        The whole beginning of each row's sentence is read, and remembered, at each of its words.
+        At each word, the whole beginning of the row's sentence is read and added to the memory.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
@@ -441,19 +453,19 @@ class TranstoryXLDecoder(FeatureDecoder):
 
 
 def _moved(indices: Tensor, like: Tensor) -> Tensor:
-    """Move indices to the device of ``like``, without waiting for it."""
+    """Copy indices to the device of ``like``, without waiting for the device."""
     return indices.to(like.device, non_blocking=True)
 
 
 def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Put rows [n, D] at their places of a tensor [*shape, D] of zeros."""
+    """Put vectors x [n, D] at the flat indices ``places`` [n] of a tensor [*shape, D] of zeros."""
     flat = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
     return flat.view(*shape, -1)
 
 
 @register_model("transtory_xl", dataclass=TranstoryXLConfig)
 class TranstoryXLModel(StoryModel):
-    """Stories of five images by Transtory-XL."""
+    """Model that writes a story from five images (Transtory-XL)."""
 
     @classmethod
     def build_model(cls, cfg: TranstoryXLConfig, task: Any) -> "TranstoryXLModel":
@@ -472,7 +484,7 @@ class TranstoryXLModel(StoryModel):
 register_presets(
     "transtory_xl",
     {
-        "transtory_xl_tiny": {  # for tests
+        "transtory_xl_tiny": {
             "picture_dim": 6,
             "embedding_dim": 5,
             "model_dim": 8,

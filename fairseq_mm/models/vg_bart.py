@@ -1,4 +1,4 @@
-"""VG-BART: BART whose layers look at a video (``--arch vg_bart_base``).
+"""VG-BART: BART whose layers attend to a video (``--arch vg_bart_base``).
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
@@ -6,42 +6,47 @@ Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
 Some layers of fairseq's BART get a third sub-layer after the feed-forward layer: words attend to
 frames, and the result is added, see ``modules/video_fusion.py``. The frames are first encoded by
 their own transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of
-Tables 2 and 4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. Every
-row of Tables 1 to 5 is reached by options:
+Tables 2 and 4: multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The
+systems of Tables 1 to 5, of section 5.2 and of Figure 3 have these options:
 
     Table 1, dot-product    --fusion dot_product --forget-gate off --video-encoder-layers 0
     Table 1, multi-head     --forget-gate off --video-encoder-layers 0
-    Table 2, w/ FG, w/ VTF  --video-encoder-layers 0; --forget-gate off
-    section 5.2, variant    --fusion dot_product_projected ...
+    Table 2, w/ FG          --video-encoder-layers 0
+    Table 2, w/ VTF         --forget-gate off
+    section 5.2, variant    --fusion dot_product_projected
     Figure 3                --arch vg_bart_dot_product_fg
-    the best released one   --arch vg_bart_dot_product_fg_vtf
+    best released           --arch vg_bart_dot_product_fg_vtf
     Table 3, noise          --noise-features (an option of the task)
     Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
     Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
 
-BART's published checkpoints load with --finetune-from-model; missing parameters are added. Added
-parameters have the attribute ``param_group = "added"``, for a parameter group with its own learning
-rate.
+BART's published checkpoints are loaded with ``--finetune-from-model``; the parameters that they
+lack keep their initial values. These parameters have the attribute ``param_group = "added"``, for a
+parameter group with its own learning rate.
 
 Differs from the paper:
-- The number of multi-head attention's heads is not given: 4 of 64 channels, as wide as BART's own.
-- Appendix A projects queries, keys and values again for each head, and the heads' output. A product
-  of two matrices with nothing between them is one matrix here. The output projection of several
-  heads has its own matrix if the forget gate separates it from equation 11.
+- The paper does not give the number of heads of multi-head attention. Here it has 4 heads of 64
+  channels, as wide as BART's own heads.
+- Appendix A projects queries, keys and values a second time for each head, and also the heads'
+  output. Two matrices in succession are one matrix here. The output projection of several heads has
+  its own matrix if the forget gate separates it from equation 11.
 - Figure 3 shows forget gate scores of "the VG-BART with dot-product attention", so this model has a
-  forget gate. Its layers are not given: 5 and 6, as in the best system of Table 4.
+  forget gate here. The paper does not give its layers with fusion; here they are 5 and 6, as in the
+  best system of Table 4.
 
-Differs from the released code:
-- Dot products' softmax is over the frames, not over the text's positions; padded frames are masked;
-  the forget gate has no dropout of its own; multi-head attention has one head there. ``--compat
-  released`` has these four as released: videos are padded to the longest of their batch and the
-  padding is attended, and the softmax is over the positions of the batch, padding included. The
-  output then depends on the other examples of a batch.
+Differs from the released code; ``--compat released`` computes the first four as released:
+- The softmax of dot products is over the frames. The released softmax is over the text's positions,
+  padding included.
+- Padded frames are masked. In the released code, videos are padded to the longest of their batch,
+  and the padding is attended to, so that the output depends on the other examples of the batch.
+- The forget gate has no dropout of its own.
+- Multi-head attention has 4 heads; in the released code it has one.
 - The script and the log of the best released checkpoint name another system than the paper: dot
   product in the last encoder layer only, forget gate and VTF.
-- All added parameters are trained; their group is made by name. The released code makes parameter
-  groups by shape and value, and the biases of VTF and fusion are in no group.
-- Any layers can have fusion, each with its own weights; in the released code one encoder layer has.
+- All added parameters are trained; their group is made by the attribute. The released code makes
+  parameter groups by shape and value, and the biases of VTF and fusion are in no group.
+- Any layers can have fusion, each with its own weights; in the released code only one encoder layer
+  has fusion.
 """
 
 from argparse import Namespace
@@ -72,7 +77,7 @@ from fairseq_mm.models._video_guided import (
 
 @dataclass
 class VgBartConfig(VideoGuidedConfig):
-    """Sizes of BART base; names are fairseq's BART's."""
+    """Options with the sizes of BART base, named as in fairseq's BART."""
 
     encoder_embed_dim: int = option(
         768, "Dimension of embeddings and layers, those of the decoder too."
@@ -103,7 +108,7 @@ def _backbone_options(cfg: Any) -> dict[str, Any]:
 
 
 def bart_options(cfg: Any) -> Namespace:
-    """Convert ``cfg`` to the options of fairseq's BART; missing options get BART's defaults."""
+    """Convert a VG-BART's config to options of fairseq's BART; others get fairseq's defaults."""
     options = Namespace(task="", **_backbone_options(cfg))
     # fairseq's BART gets its defaults from functions that fill a Namespace: BART's first, then the
     # Transformer's for the rest.
@@ -114,7 +119,7 @@ def bart_options(cfg: Any) -> Namespace:
 
 @register_model("vg_bart", dataclass=VgBartConfig)
 class VgBartModel(LoadStateDictMixin, BARTModel):
-    """Model that summarises transcripts and videos."""
+    """Model that summarises transcripts and videos (VG-BART)."""
 
     reads_video = True
     # options come from the dataclass, not from BARTModel
@@ -129,7 +134,8 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         """Build the model of a config.
 
         Raises:
-            UserError: if an option has an unusable value, or the dictionaries differ.
+            UserError: if an option has an unusable value, or transcripts and summaries have
+                different dictionaries.
         """
         # For messages: complete_video_guided() returns a plain Namespace without the name.
         arch = getattr(cfg, "_name", None) or "vg_bart"
@@ -175,23 +181,25 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
-        """Compute logits [B, T, V] of summaries [B, T], and a dict with ``attn``.
+        """Compute logits [B, T, V] of summaries [B, T], and a dict of attention weights.
 
-        See :meth:`VgBartEncoder.forward` for the inputs of the encoder.
+        See :meth:`VgBartEncoder.forward` for the inputs of the encoder, and
+        :meth:`VgBartDecoder.extract_features` for the dict.
         """
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out)
 
     def set_beam_size(self, beam: int) -> None:
-        """Do nothing: the decoder finds the rows of an item without the beam size."""
-        # fairseq's BART takes every later batch for beams, so that training after a validation by
-        # generated text would read other examples' transcripts
+        """Do nothing: the decoder finds the rows (beams) of an example without the beam size."""
+        # After this call, fairseq's BART would take the rows of every later batch for beams, so
+        # that training after a validation with generated text would read the transcripts of other
+        # examples.
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept text-only BARTs, and weights of all builds of fairseq.
+        """Convert the weights of a text-only BART, or of stock fairseq, to those of this model.
 
         Raises:
-            UserError: if the checkpoint has another backbone.
+            UserError: if the sizes or the vocabulary of the checkpoint's BART differ.
         """
         fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)
@@ -200,7 +208,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
 register_presets(
     "vg_bart",
     {
-        "vg_bart_base": {},  # the paper's
+        "vg_bart_base": {},  # the paper's system is the default
         "vg_bart_large": {
             "encoder_embed_dim": 1024,
             "encoder_ffn_embed_dim": 4096,
@@ -211,10 +219,10 @@ register_presets(
             "decoder_attention_heads": 16,
             "fusion_encoder_layers": "11,12",
         },
-        # of base size: the model of Figure 3, and the best of the released checkpoints
+        # the model of Figure 3, and the best of the released checkpoints, both of base size
         "vg_bart_dot_product_fg": {"fusion": "dot_product", "video_encoder_layers": 0},
         "vg_bart_dot_product_fg_vtf": {"fusion": "dot_product", "fusion_encoder_layers": "6"},
-        # for tests and trials; one head for features of any number of channels
+        # video_encoder_heads is 1, so that features may have any number of channels
         "vg_bart_tiny": {
             "encoder_embed_dim": 8,
             "encoder_ffn_embed_dim": 12,

@@ -1,4 +1,4 @@
-"""VG-T5: T5 whose layers look at a video (``--arch vg_t5_base``).
+"""VG-T5: T5 whose layers attend to a video (``--arch vg_t5_base``).
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
@@ -6,28 +6,30 @@ Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
 Some layers of T5 get a third sub-layer after the feed-forward layer: words attend to frames, and
 the result is added, see ``modules/video_fusion.py``. The frames are first encoded by their own
 transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and 4:
-multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options are
-VG-BART's, and so are the rows of Tables 1 to 5 (see ``vg_bart.py``).
+multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options of video
+fusion, and those for the rows of Tables 1 to 5, are the same as for VG-BART (see ``vg_bart.py``).
 
-Checkpoints of ``--arch t5`` load with --finetune-from-model; missing parameters are added. Added
-parameters have the attribute ``param_group = "added"``, for a parameter group with its own learning
-rate.
+Checkpoints of ``--arch t5`` are loaded with ``--finetune-from-model``; the parameters that they
+lack keep their initial values. These parameters have the attribute ``param_group = "added"``, for a
+parameter group with its own learning rate.
 
 Differs from the paper:
-- The paper has equation 3's layer norm after each sub-layer. T5 has its norms before the
+- The paper has the layer norm of equation 3 after each sub-layer. T5 has its norms before the
   sub-layers, and a residual stream of any scale between them. Here the fusion's ``LayerNorm(T +
-  out)`` is computed from the stream at unit scale, and its result is multiplied by the scale of
-  each position.
-- T5-base has twelve layers in encoder and decoder, not six. So the last two are 11 and 12.
-- As VG-BART: four heads, and one matrix for two.
+  out)``, with T the stream and out the term that fusion adds, is computed from the stream at unit
+  scale, and its result is multiplied by the scale of each position.
+- The paper writes of six layers, but T5-base has twelve in encoder and decoder, so that the last
+  two encoder layers are 11 and 12.
+- As in VG-BART, there are four heads, and two matrices in succession are one.
 
 Differs from the released code:
-- There the one fusion stands after the encoder's last norm, and its layer norm is what the decoder
-  reads; a VTF is built and never called. ``--compat released`` puts the fusion of the last encoder
-  layer there, and has no VTF whatever --video-encoder-layers. As for VG-BART it attends to padded
-  frames of a batch, has one head, drops out forget gates, and takes dot products' softmax over the
-  text's positions.
-- No prefix such as ``summarize:`` stands before a transcript, there as here.
+- In the released code, a single fusion follows the encoder's last norm, and the decoder reads its
+  output; a VTF is built but never called. ``--compat released`` moves the fusion of the last
+  encoder layer behind the last norm, and has no VTF, whatever ``--video-encoder-layers`` says. As
+  for VG-BART, it attends to padded frames of a batch, has one head and dropout of the forget gate,
+  and a softmax of dot products over the text's positions.
+
+As in the released code, transcripts have no prefix such as ``summarize:``.
 """
 
 from dataclasses import dataclass
@@ -64,7 +66,7 @@ from fairseq_mm.models.t5 import (
 
 @dataclass
 class VgT5Config(VideoGuidedConfig, T5Config):
-    """T5-base with the best system of the paper's Table 2."""
+    """Options with the sizes of T5-base and the best system of Yu et al. 2021, Table 2."""
 
     fusion_encoder_layers: Optional[str] = option(
         None,
@@ -74,7 +76,7 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
 @register_model("vg_t5", dataclass=VgT5Config)
 class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Model that summarises transcripts and videos."""
+    """Model that summarises transcripts and videos (VG-T5)."""
 
     reads_video = True
 
@@ -89,7 +91,8 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         """Build the model of a config.
 
         Raises:
-            UserError: if an option has an unusable value, or the dictionaries differ.
+            UserError: if an option has an unusable value, or transcripts and summaries have
+                different dictionaries.
         """
         check_t5_options(T5Config, cfg, task)
         video_dim = getattr(task, "feature_dim", 0)
@@ -118,15 +121,18 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         features: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits, see :meth:`VgT5Encoder.forward` and :meth:`T5Decoder.forward`."""
+        """Compute logits [B, T, V] of summaries [B, T], and a dict without attention weights.
+
+        See :meth:`VgT5Encoder.forward` for the inputs of the encoder.
+        """
         encoder_out = self.encoder(src_tokens, src_lengths, features, padding_mask)
         return self.decoder(prev_output_tokens, encoder_out)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Accept text-only T5s, too.
+        """Add the parameters that a text-only T5 lacks to its weights.
 
         Raises:
-            UserError: if the checkpoint has another backbone.
+            UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
         """
         check_t5_weights(self, state_dict)
         add_missing_t5_weights(self, state_dict)
@@ -134,7 +140,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Fill options whose default is the value of another option."""
+    """Return the options with values instead of the defaults that depend on other options."""
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)
@@ -148,10 +154,10 @@ def _completed(cfg: Any) -> Any:
 register_presets(
     "vg_t5",
     {
-        "vg_t5_small": SMALL,  # six layers, as many as the paper writes of
-        "vg_t5_base": BASE,  # the paper's
+        "vg_t5_small": SMALL,  # has six layers, the number that the paper gives for T5-base
+        "vg_t5_base": BASE,  # the paper's size
         "vg_t5_large": LARGE,
-        # for tests and trials; one head for features of any number of channels
+        # video_encoder_heads is 1, so that features may have any number of channels
         "vg_t5_tiny": {
             **TINY,
             "fusion_dim": 6,

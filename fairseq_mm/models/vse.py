@@ -1,5 +1,5 @@
-"""VSE: images and sentences in one space (``--arch vse_lstm``, ``vse_gru``, ``vse_bow``; task
-``multimodal_captioning``, criterion ``pairwise_ranking``).
+"""VSE: embeddings of images and sentences in one space (``--arch vse_lstm``, ``vse_gru``,
+``vse_bow``; task ``multimodal_captioning``, criterion ``pairwise_ranking``).
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014. https://arxiv.org/abs/1411.2539. Section 2.2: with q an image's feature vector and
@@ -7,10 +7,10 @@ w_1 ... w_N a sentence,
 
     x = W_I q,   v = m_N of an LSTM over the word vectors of w_1 ... w_N,   s(x, v) = x . v
 
-where x and v are scaled to unit length.
+where m_N is the LSTM's last output, and x and v are scaled to unit length.
 
-``vse_lstm`` is the paper's LSTM (equations 1 to 5) of 300; ``vse_gru`` is the encoder of the
-released code, a GRU of 1024 that reads ``</s>`` as well; ``vse_bow`` is the linear encoder of
+``vse_lstm`` is the paper's LSTM (equations 1 to 5) of 300 units; ``vse_gru`` is the encoder of the
+released code, a GRU of 1024 units that reads ``</s>`` as well; ``vse_bow`` is the linear encoder of
 section 3.2, the sum of the word vectors.
 
 Differs from the paper:
@@ -19,9 +19,9 @@ Differs from the paper:
 - Word vectors are learnt, or read with ``--word-vectors``; the paper uses word2vec.
 - Several regions (a grid) are averaged.
 
-Differs from the released code: in training, Kiros's code does not scale images to unit length
-(``--image-norm evaluation``), and VSE++ reads a special token before the first word as well
-(``--sentence-signs both``).
+Differs from the released codes: in training, Kiros's code does not scale image embeddings to unit
+length (``--image-norm evaluation``), and the code of VSE++ reads a special token before the first
+word as well (``--sentence-signs both``).
 """
 
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ _INITIAL_WORDS = 0.1
 
 @dataclass
 class VseConfig(FairseqDataclass):
-    """Sizes of the paper."""
+    """Options with the sizes of Kiros et al. 2014."""
 
     sentence_encoder: SentenceEncoderName = option(
         "lstm", "Sentence encoder: LSTM with peepholes, GRU, or the sum of word vectors."
@@ -86,7 +86,7 @@ class VseConfig(FairseqDataclass):
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder from words to one vector, not yet of unit length."""
+    """Encoder that maps the words of a sentence to one vector, without scaling its length."""
 
     def __init__(self, dictionary: Any, cfg: VseConfig) -> None:
         super().__init__()
@@ -112,10 +112,10 @@ class SentenceEncoder(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the special tokens that the encoder reads to words [B, T], right-padded.
+        """Add the special tokens that the encoder reads to right-padded words [B, T].
 
-        Returns words and special tokens [B, R], right-padded, and the number [B] of tokens of each
-        sentence. A ``</s>`` at the end of a line makes no difference.
+        A ``</s>`` at the end of the words makes no difference. Returns R words and special tokens
+        per row [B, R], right-padded, and the number of them without padding [B].
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
@@ -133,13 +133,13 @@ class SentenceEncoder(nn.Module):
         return read, lengths
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Encode words [B, T], right-padded, with or without ``</s>`` at the end.
+        """Encode right-padded words [B, T], with or without ``</s>`` at the end of a sentence.
 
-        Returns [B, K], zeros for a sentence without tokens.
+        Returns vectors [B, embed_dim], which are zero for a sentence without tokens.
         """
         read, lengths = self.with_signs(tokens)
         if read.size(1) == 0:
-            # recurrent layers refuse an empty sequence
+            # One column of padding, because recurrent layers refuse an empty sequence.
             read = F.pad(read, (0, 1), value=self.pad)
         words = self.word_dropout(self.embedding(read))  # [B, R, word_dim]
         if self.kind == "bow":
@@ -187,7 +187,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         """Build the model of a config.
 
         Raises:
-            UserError: if an option is out of range, or the word vectors do not fit.
+            UserError: if an option is out of range, or the file of word vectors cannot be used.
         """
         check_sizes(VseConfig, cfg)
         encoder = SentenceEncoder(task.target_dictionary, cfg)
@@ -201,9 +201,10 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return model
 
     def embed_images(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Embed images from features [B, N, D]; ``padding_mask`` [B, N] is True at padding.
+        """Embed images from features [B, N, D] of N regions.
 
-        Returns [B, K] float32, of unit length unless ``image_norm`` says otherwise.
+        ``padding_mask`` is [B, N] bool, True at padding. Returns embeddings [B, embed_dim] float32,
+        of unit length if the option ``image_norm`` is ``always``, or ``evaluation`` in evaluation.
         """
         pooled = scale_vectors(masked_mean(features, padding_mask), self.feature_scaling)
         # Generation and retrieval may cast the model, but not the batch.
@@ -214,9 +215,10 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         return embedded
 
     def embed_sentences(self, tokens: Tensor) -> Tensor:
-        """Embed words [B, T], right-padded, with or without ``</s>``: a batch's ``target``.
+        """Embed sentences, right-padded words [B, T] with or without ``</s>`` at the end.
 
-        Returns [B, K] float32 of unit length; zeros for a sentence without tokens.
+        Returns embeddings [B, embed_dim] float32 of unit length; zeros for a sentence without
+        tokens.
         """
         # float32, because lengths of half-precision vectors are 1 only to the third digit.
         return F.normalize(self.sentence_encoder(tokens).float(), dim=-1)
@@ -224,12 +226,13 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, tokens: Optional[Tensor] = None, **unused: Any
     ) -> tuple[Tensor, Tensor]:
-        """Embed the images and sentences of a batch, [B, K] each.
+        """Embed the images and sentences of a batch; both embeddings are [B, embed_dim].
 
         See :meth:`embed_images` and :meth:`embed_sentences` for the arguments.
 
         Raises:
-            UserError: if ``tokens`` is missing: the criterion is for models that generate text.
+            UserError: if ``tokens`` is None, which means that the criterion is one for models that
+                generate text.
         """
         if tokens is None:
             raise UserError(
@@ -240,22 +243,22 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:
-    """Copy pretrained vectors into an embedding; other words keep their random vectors.
+    """Copy pretrained vectors into an embedding of V words; others keep scaled random vectors.
 
     Args:
         embedding: Embedding with uniformly sampled vectors.
-        vectors: [V, D] float32.
-        is_found: [V] bool, True for words with a vector; at least one is True.
+        vectors: [V, D] float32 pretrained vectors, in the order of the dictionary.
+        is_found: [V] bool, True for words with a pretrained vector; at least one is True.
     """
     has_vector = torch.from_numpy(is_found)
     if embedding.padding_idx is not None:
         has_vector[embedding.padding_idx] = False
     pretrained = torch.from_numpy(vectors)[has_vector]
-    # the root mean square of a uniform distribution is its bound over the root of 3
+    # The root mean square of a uniform distribution is its bound divided by the root of 3.
     bound = float(pretrained.pow(2).mean().sqrt()) * 3**0.5
     with torch.no_grad():
-        # Random vectors get the typical length of the pretrained vectors, so that the two kinds are
-        # alike.
+        # Random vectors are scaled to the typical length of the pretrained vectors, so that words
+        # of both kinds are alike.
         embedding.weight *= bound / _INITIAL_WORDS
         embedding.weight[has_vector] = pretrained
 
@@ -263,9 +266,9 @@ def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np
 register_presets(
     "vse",
     {
-        "vse_tiny": {"word_dim": 6, "embed_dim": 8},  # for tests
+        "vse_tiny": {"word_dim": 6, "embed_dim": 8},
         "vse_lstm": {"sentence_encoder": "lstm"},
-        # sizes of the released codes
+        # the size of the released codes
         "vse_gru": {"sentence_encoder": "gru", "embed_dim": 1024, "sentence_signs": "end"},
         "vse_bow": {"sentence_encoder": "bow"},
     },
