@@ -226,7 +226,7 @@ def _unwrap(model: nn.Module) -> BaseFairseqModel:
 
 @contextlib.contextmanager
 def _replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
-    """Replace ``owner.name`` by ``function`` within the context, only for this object."""
+    """Replace attribute ``name`` of this one object by ``function`` within the context."""
     attributes = vars(owner)
     missing = object()
     before = attributes.get(name, missing)
@@ -248,9 +248,7 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a forward pass; return its output, with features as logits, and the output layer's
-    weights.
-    """
+    """Run a forward pass; return its output, with features as logits, and the output layer."""
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
         raise _refuse(module, "it has no decoder with an output_layer")

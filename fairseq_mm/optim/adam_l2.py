@@ -87,7 +87,7 @@ class FairseqAdamL2(FairseqAdam):
 
 
 def check_rate(option: str, value: float) -> None:
-    """Raise a UserError if a learning rate is negative or not finite."""
+    """Raise a UserError that names ``option`` if a learning rate is negative or not finite."""
     if not 0 <= value < math.inf:
         raise UserError(f"{option} must be a number of 0 or more, but is {value}.")
 

@@ -495,7 +495,7 @@ class VideoSummarizationTask(MultimodalTask):
 
 
 def _read_video_ids(path: str) -> list[str]:
-    """Read the video id of each line."""
+    """Read the video id of each line of a split, from its ``<split>.visual_ids``."""
     visual_ids = read_visual_ids(path)
     for number, line in enumerate(visual_ids, start=1):
         if "\t" in line:

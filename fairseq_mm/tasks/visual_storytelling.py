@@ -274,7 +274,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of regions per image, which must be equal for all images."""
+    """Return the number of regions per image, which all images with features must share."""
     counts: dict[int, str] = {}  # number of regions -> first image with it
     for key in features.ids:
         if key not in missing:
