@@ -1,1 +1,1 @@
-"""Conversion of checkpoints of other programs to this package's format, and back."""
+"""Conversion of checkpoints of other programs to checkpoints of this package, and back."""

@@ -4,8 +4,9 @@ The output folder has the files of fairseq's published models (``model.pt``, ``d
 files of the tokenizer. ``bart_back.py`` converts in the other direction.
 
 Names of tensors differ only by a prefix: fairseq's ``encoder.layers.0.fc1.weight`` is Hugging
-Face's ``model.encoder.layers.0.fc1.weight``. All parts share the embeddings, which fairseq stores
-three times and Hugging Face once. Both packages start positions at row 2.
+Face's ``model.encoder.layers.0.fc1.weight``. Encoder, decoder and output layer share the
+embeddings, which fairseq stores three times and Hugging Face once. In both packages, row 2 of a
+position table is for the first word.
 """
 
 import json
@@ -77,15 +78,15 @@ _FIXED = {
 def convert_bart(
     folder: str, output: str, *, encoder_json: Optional[str] = None, overwrite: bool = False
 ) -> ConvertedPretrained:
-    """Convert Hugging Face's BART to fairseq's.
+    """Convert Hugging Face's BART to fairseq's, and return a summary of the conversion.
 
     Args:
         folder: Folder of Hugging Face's BART: ``config.json``, ``model.safetensors`` or
             ``pytorch_model.bin``, ``vocab.json`` and ``merges.txt`` or ``tokenizer.json``.
         output: Folder to write: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
             ``subwords.json``.
-        encoder_json: GPT-2's file, for a vocabulary whose numbers cannot be computed from its
-            merges.
+        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE piece; None
+            to compute the numbers from the merges.
         overwrite: True to replace files of an existing folder.
 
     Raises:
@@ -160,7 +161,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any
 def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str, notes: list[str]
 ) -> dict[str, Tensor]:
-    """Return the weights by fairseq's names."""
+    """Check the weights and return them by fairseq's names; add omissions to ``notes``."""
     # the base class BartModel saves its weights without the prefix
     weights = {name.removeprefix(_PREFIX): x.float() for name, x in weights.items()}
     bias = weights.pop(_BIAS, None)
@@ -185,7 +186,7 @@ def _rename(
 def _expected_shapes(
     options: Mapping[str, Any], num_rows: int, positions: tuple[int, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return fairseq's names with their shapes; the embeddings have their first name."""
+    """Return fairseq's name -> shape of each tensor; of the shared embeddings only one name."""
     C = options["encoder_embed_dim"]
     shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}
 
@@ -212,10 +213,15 @@ def _expected_shapes(
 
 
 def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: str) -> Tensor:
-    """Remove the embeddings, which have one name or several, from ``weights`` and return them.
+    """Remove all copies of the shared embeddings from ``weights``, and return one of them.
+
+    Args:
+        weights: Weights by name.
+        names: Names that the embeddings may have, at least one of which must be in ``weights``.
+        path: Path of the model, for messages.
 
     Raises:
-        UserError: if they are missing, or differ.
+        UserError: if there is no copy, or the copies differ.
     """
     copies = {name: weights.pop(name) for name in names if name in weights}
     if not copies:
@@ -236,13 +242,15 @@ def check_tensors(
     """Check names and shapes of the tensors.
 
     Args:
-        weights: Weights by fairseq's names; the embeddings have their first name only.
+        weights: Weights by fairseq's names; the shared embeddings only as
+            ``encoder.embed_tokens.weight``.
         options: Options of fairseq's model.
-        positions: Rows of the encoder's and of the decoder's position table.
-        path: Path for messages.
+        positions: Number of rows of the encoder's and of the decoder's position table.
+        path: Path of the model, for messages.
 
     Raises:
-        UserError: if a tensor is missing, has no place, or has another shape than the options say.
+        UserError: if a tensor is missing, is no tensor of BART, or has another shape than the
+            options require.
     """
     shapes = _expected_shapes(options, len(weights[EMBEDDINGS[0]]), positions)
     for title, names in (

@@ -1,7 +1,7 @@
 """Conversion of a checkpoint of fairseq's BART to a folder that Hugging Face's package loads.
 
-Reads checkpoints of any version of fairseq: published ones, checkpoints that
-:mod:`fairseq_mm.conversion.bart` has written, and checkpoints that were trained from them.
+The checkpoint can be of any version of fairseq: a published one, one that
+:mod:`fairseq_mm.conversion.bart` has written, or one that was trained from either.
 """
 
 import os
@@ -71,7 +71,7 @@ def convert_bart_to_huggingface(
     overwrite: bool = False,
     state: Optional[Mapping[str, Any]] = None,
 ) -> ConvertedPretrained:
-    """Convert fairseq's BART to Hugging Face's.
+    """Convert fairseq's BART to Hugging Face's, and return a summary of the conversion.
 
     Args:
         checkpoint: Checkpoint of fairseq's BART, or a folder with ``model.pt``.
@@ -80,7 +80,7 @@ def convert_bart_to_huggingface(
         data: Folder with ``dict.txt`` (or ``dict.desc.txt``), ``encoder.json`` and ``vocab.bpe``;
             None for the checkpoint's folder.
         overwrite: True to replace files of an existing folder.
-        state: Content of the checkpoint, if it has been read already.
+        state: Content of the checkpoint; None to read it from the file.
 
     Raises:
         UserError: if Hugging Face's BART cannot compute the model, a file is missing or damaged, or
@@ -133,7 +133,7 @@ def convert_bart_to_huggingface(
 
 
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """Return the architecture, and all options of the model."""
+    """Return ``--arch`` and all options of the model, which Hugging Face's BART must support."""
     arch, saved = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
@@ -156,7 +156,7 @@ def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _select_weights(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights that Hugging Face's BART has, and notes on the others."""
+    """Return the weights that Hugging Face's BART has, and notes on omitted ones."""
     notes = []
     if any(name.startswith(_HEADS) for name in state["model"]):
         notes.append("Heads that classify texts are left out.")

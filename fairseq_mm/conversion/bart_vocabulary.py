@@ -1,10 +1,10 @@
 """Conversion between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
 
-Row i of the embeddings is the same word in both: four special symbols, the pieces, and ``<mask>``
-last. Hugging Face's ``vocab.json`` names a piece by its letters. fairseq's ``dict.txt`` names it by
-its number in GPT-2's ``encoder.json`` and lacks ``<mask>``, which fairseq's denoising task adds.
-GPT-2 numbers the 256 bytes first, then the results of ``merges.txt`` in order, then
-``<|endoftext|>``, so the numbers can be computed without GPT-2's file.
+Row i of the embeddings is the same word in both: four special symbols, the BPE pieces, and
+``<mask>`` last. Hugging Face's ``vocab.json`` names a piece by its letters. fairseq's ``dict.txt``
+names a piece by its number in GPT-2's ``encoder.json`` and lacks ``<mask>``, which fairseq's
+denoising task adds. GPT-2 numbers the 256 bytes first, then the pieces that ``merges.txt`` makes,
+in order, then ``<|endoftext|>``, so the numbers can be computed without ``encoder.json``.
 """
 
 import json
@@ -30,9 +30,11 @@ class BartVocabulary(NamedTuple):
     """Vocabulary of a BART.
 
     Attributes:
-        symbols: Symbols of fairseq's dictionary by row, the special ones first, with ``<mask>``.
-        encoder: Piece -> its number in fairseq's text and dictionary.
-        merges: Pairs of pieces in the order of GPT-2's BPE.
+        symbols: Symbols of fairseq's dictionary by row of the embeddings, with the special symbols
+            and ``<mask>``.
+        encoder: BPE piece -> GPT-2's number, which stands for the piece in fairseq's text and
+            dictionary.
+        merges: Pairs of pieces that the BPE merges, in its order.
     """
 
     symbols: list[str]
@@ -52,7 +54,7 @@ class BartVocabulary(NamedTuple):
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
     def pieces(self) -> dict[str, int]:
-        """Return the content of ``vocab.json``: piece -> row.
+        """Return the content of ``vocab.json``: BPE piece -> row of the embeddings.
 
         Raises:
             UserError: if the dictionary lacks pieces that the BPE produces.
@@ -78,8 +80,9 @@ def read_huggingface_vocabulary(
 
     Args:
         folder: Folder with ``vocab.json`` and ``merges.txt``, or only ``tokenizer.json``.
-        rows: Rows of the embeddings.
-        encoder_json: GPT-2's file; if None, the numbers are computed from the merges.
+        rows: Number of rows of the embeddings.
+        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE piece; None
+            to compute the numbers from the merges.
 
     Raises:
         UserError: if the files are missing or damaged, or are no byte-level BPE in BART's order.
@@ -108,7 +111,7 @@ def read_huggingface_vocabulary(
 
 
 def read_encoder(path: str) -> dict[str, int]:
-    """Read GPT-2's ``encoder.json``.
+    """Read GPT-2's ``encoder.json``, and return BPE piece -> number.
 
     Raises:
         UserError: if the file is not ``{"piece": number, ...}``.
@@ -124,10 +127,10 @@ def read_encoder(path: str) -> dict[str, int]:
 
 
 def read_merges(path: str) -> list[tuple[str, str]]:
-    """Read the merges of a BPE.
+    """Read the pairs of pieces that a BPE merges from ``merges.txt`` or ``vocab.bpe``.
 
     Raises:
-        UserError: if a line is not two pieces.
+        UserError: if the file cannot be read, or a line is not two pieces.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:
@@ -140,7 +143,7 @@ def read_merges(path: str) -> list[tuple[str, str]]:
 
 
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
-    """Read pieces and merges, and return them with the path for messages."""
+    """Return the pieces with their rows, the merges, and the path of the file for messages."""
     vocabulary, merges, whole = (
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
     )
@@ -178,7 +181,7 @@ def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """Return GPT-2's numbers of bytes and merges, then the numbers of other pieces of text."""
+    """Number the bytes and merged pieces as GPT-2 does, then all other pieces made of bytes."""
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
     for piece in (*alphabet, *("".join(pair) for pair in merges)):
@@ -195,7 +198,7 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
 
 
 def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
-    """Return the symbols of fairseq's dictionary by row."""
+    """Return the symbols of fairseq's dictionary, one for each row of the embeddings."""
     symbols = list(SPECIAL)
     used = set(by_row.values())
     fillers = (f"madeupword{i:04}" for i in range(10 * rows))
@@ -211,7 +214,7 @@ def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list
 
 
 def write_vocab_json(pieces: dict[str, int], path: str) -> None:
-    """Write ``vocab.json`` in Hugging Face's format."""
+    """Write ``vocab.json`` in Hugging Face's format; ``pieces``: BPE piece -> row."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         json.dump(pieces, file, ensure_ascii=False)
         file.write("\n")

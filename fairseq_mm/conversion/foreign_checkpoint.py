@@ -1,9 +1,9 @@
 """Safe reading of files of other programs: checkpoints and pickles.
 
-A pickle can call any function. The unpickler used here accepts tensors, containers, numbers, arrays
-and options, as Python 2 or 3 and any numpy write them. It replaces fairseq's meters by empty
-objects, and refuses everything else. Checkpoints of all versions of fairseq can therefore be read
-with every version of PyTorch.
+A pickle can call any function. The unpickler of this module accepts only tensors, containers,
+numbers, arrays and options (such as a Namespace), as Python 2 or 3 and any version of numpy write
+them. It replaces fairseq's meters by empty objects, and refuses everything else. Checkpoints of all
+versions of fairseq can therefore be read with every version of PyTorch.
 """
 
 import os
@@ -31,8 +31,10 @@ def checkpoint_path(checkpoint: str) -> str:
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a checkpoint as dictionaries; empty before fairseq 0.10, which had only
-    ``args``.
+    """Return the config of a checkpoint as dictionaries.
+
+    ``state`` is the content of the checkpoint. The result is empty if fairseq was older than 0.10,
+    whose checkpoints have only ``args``.
     """
     cfg = state.get("cfg")
     if isinstance(cfg, DictConfig):
@@ -48,7 +50,7 @@ def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[s
         path: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if it has no model, or no options.
+        UserError: if the checkpoint has no model, or no options.
     """
     options: dict[str, Any] = {}
     for part in (checkpoint_config(state).get("model"), state.get("args")):
@@ -63,14 +65,14 @@ def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[s
 
 
 def read_foreign_checkpoint(path: str) -> dict[str, Any]:
-    """Read a dictionary that ``torch.save`` has written, onto the CPU.
+    """Read a dictionary that ``torch.save`` has written, with its tensors on the CPU.
 
     Args:
         path: Path of the file.
 
     Raises:
-        UserError: if it is no such file, needs more than tensors, containers and options, or an
-            option that fairseq evaluates is no literal.
+        UserError: if the file has no such dictionary, has other objects than tensors, containers,
+            numbers and options, or has an option that fairseq evaluates but is no literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
@@ -92,13 +94,14 @@ def read_plain_pickle(
 
     Args:
         path: Path of the pickle.
-        stand_ins: (module, name) of a class -> function that makes the replacement of its objects.
+        stand_ins: (module, name) of a class -> function that makes an object in place of the
+            class's objects.
 
     Returns:
         Content of the pickle. Byte strings of Python 2 become text, see :func:`repaired_text`.
 
     Raises:
-        UserError: if the file is missing or damaged, or needs anything but plain values.
+        UserError: if the file is missing or damaged, or has objects of other types.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file.")

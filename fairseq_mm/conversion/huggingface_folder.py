@@ -1,4 +1,4 @@
-"""A model's folder as Hugging Face's ``save_pretrained`` writes it: configuration and weights."""
+"""Reading and writing of folders in the format of Hugging Face's ``save_pretrained``."""
 
 import json
 import os
@@ -22,12 +22,12 @@ class ConvertedPretrained:
 
     Attributes:
         folder: Folder that was written.
-        arch: fairseq's ``--arch``.
-        options: Options of the model that differ from the defaults of ``arch``; empty on the way to
-            Hugging Face.
+        arch: fairseq's ``--arch`` for the model.
+        options: Options of fairseq's model that differ from the defaults of ``arch``; empty after a
+            conversion to Hugging Face's format.
         parameters: Number of weights.
-        words: Number of words in the dictionary, with special symbols and ``<mask>``.
-        notes: Assumptions and omissions, one sentence each.
+        words: Number of words in the dictionary, with special symbols.
+        notes: Assumptions and omissions of the conversion, one sentence each.
     """
 
     folder: str
@@ -39,10 +39,10 @@ class ConvertedPretrained:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Read ``config.json``, which must have ``model_type``.
+    """Read ``config.json`` in a folder; it must have the field ``model_type``.
 
     Raises:
-        UserError: if the file is missing, or describes no model.
+        UserError: if the file or the field is missing.
     """
     path = os.path.join(folder, "config.json")
     config = read_json(path)
@@ -52,9 +52,9 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def read_weights(folder: str) -> dict[str, Tensor]:
-    """Read the tensors of ``model.safetensors`` or ``pytorch_model.bin``.
+    """Read the tensors of ``model.safetensors`` or ``pytorch_model.bin`` in a folder, by name.
 
-    The weights may be in one file or in several files with an index; dtypes do not change.
+    The weights may be in one file or in several files with an index; their dtypes are kept.
 
     Raises:
         UserError: if there are no weights, or a file is damaged.
@@ -73,7 +73,7 @@ def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
     """Write weights in the format of safetensors.
 
     Raises:
-        UserError: if the package is missing.
+        UserError: if the package safetensors is not installed.
     """
     library = import_extra("safetensors.torch", extra="convert", purpose=_PURPOSE)
     # save_file refuses tensors that are not contiguous, such as rolled or transposed ones
@@ -83,7 +83,7 @@ def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
 
 
 def write_json_files(contents: dict[str, Any], folder: str) -> None:
-    """Write one JSON file per name in the layout of Hugging Face's package."""
+    """Write JSON files, indented as by Hugging Face's package; ``contents``: name -> content."""
     for name, content in contents.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Checkpoints in the format of fairseq-train, made of converted weights."""
+"""Builds checkpoints in the format of fairseq-train from converted weights."""
 
 import warnings
 from argparse import Namespace
@@ -13,12 +13,13 @@ from torch import Tensor
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Build the content of a checkpoint, for generation, ``--restore-file`` and
-    ``--finetune-from-model``.
+    """Build the content of a checkpoint from arguments of fairseq-train.
+
+    The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
 
     Args:
-        arguments: Arguments of a fairseq-train that would have trained the model: data folder,
-            ``--task``, ``--arch`` and the options that differ from their defaults.
+        arguments: Arguments of fairseq-train with which the model could have been trained: data
+            folder, ``--task``, ``--arch`` and the options that differ from their defaults.
         weights: Weights by fairseq's names.
     """
     parser = options.get_training_parser()
@@ -39,8 +40,9 @@ def checkpoint_of_config(
     Args:
         cfg: Config of fairseq-train as dictionaries.
         weights: Weights by fairseq's names.
-        optimizer: Class of the optimizer that trained the weights, for the record.
-        num_updates: Number of updates of the training.
+        optimizer: Name of the optimizer's class in fairseq, for the checkpoint's
+            ``optimizer_history``.
+        num_updates: Number of updates of the training, for the checkpoint's ``optimizer_history``.
     """
     return {
         "args": None,  # the place of the options before fairseq 0.10, which fairseq still looks up
@@ -62,7 +64,10 @@ def checkpoint_of_config(
 
 
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete options by the defaults of a legacy architecture, whose model has no dataclass."""
+    """Return the options ``given``, with the defaults of ``arch`` for all missing options.
+
+    ``arch`` is an architecture of a model without a dataclass; an unknown one has no defaults.
+    """
     namespace = Namespace(**given)
     # older versions of fairseq had fewer options; an unknown architecture has no defaults
     if arch in ARCH_CONFIG_REGISTRY:
@@ -71,16 +76,14 @@ def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_defaults(config: type) -> dict[str, Any]:
-    """Return the defaults of a model's dataclass."""
+    """Return the defaults of a model's dataclass ``config``, by option."""
     fields: Mapping[str, Any] = vars(config)["__dataclass_fields__"]
     # fields of FairseqDataclass itself, such as _name, begin with an underscore
     return {name: x.default for name, x in fields.items() if not name.startswith("_")}
 
 
 def format_flags(options: Mapping[str, Any]) -> list[str]:
-    """Format options as arguments of a command line; the value True is a flag without an
-    argument.
-    """
+    """Format options as arguments of a command line; the value True gives a flag without value."""
     flags = []
     for name, value in options.items():
         flags.append(f"--{name.replace('_', '-')}")

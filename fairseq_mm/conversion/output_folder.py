@@ -9,15 +9,15 @@ from fairseq_mm.errors import UserError
 
 
 def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
-    """Check an output folder before minutes of work.
+    """Check that an output folder may be written, before a conversion that may take minutes.
 
     Args:
         path: Path of the output folder.
         overwrite: True if its files may be replaced.
-        reads: Folder or file that the conversion reads.
+        reads: Folder or file that the conversion reads, which it must not overwrite.
 
     Raises:
-        UserError: if the folder cannot be written.
+        UserError: if the output folder may not or cannot be written.
     """
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
@@ -34,10 +34,10 @@ def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
 
 @contextlib.contextmanager
 def output_folder(path: str) -> Iterator[str]:
-    """Provide a folder to write to, which is moved into place at the end and removed after an
-    error.
+    """Yield a temporary folder whose files are moved to the folder ``path`` at the end.
 
-    If ``path`` exists, files of the same name are replaced and others stay.
+    After an error they are removed. If ``path`` exists, files of the same name are replaced and
+    others stay.
 
     Raises:
         UserError: if the folder cannot be written.

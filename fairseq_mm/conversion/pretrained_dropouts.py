@@ -14,13 +14,15 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 
 def pretrained_dropouts(path: str) -> dict[str, float]:
-    """Read the dropouts of a pretrained model.
+    """Read the dropout probabilities of a pretrained model.
 
     Args:
-        path: Checkpoint of fairseq's BART, of T5, or of a model that was trained from either.
+        path: Path of a checkpoint of fairseq's BART, of T5, or of a model that was trained from
+            either.
 
     Returns:
-        The values of ``DROPOUTS`` that the model has.
+        Option -> probability, for those of ``dropout``, ``attention_dropout`` and
+        ``activation_dropout`` that the checkpoint has.
 
     Raises:
         UserError: if the file is no checkpoint of such a model, or a dropout is no probability.

@@ -1,9 +1,9 @@
-"""Writes a folder with a checkpoint from a released model of VSE, VSE++, GLAC Net or Transtory-XL.
+"""Writes a checkpoint of a released model of VSE, VSE++, GLAC Net or Transtory-XL to a folder.
 
 ``released_vse.py``, ``released_vsepp.py`` and ``released_visual_stories.py`` read these models. The
-folder has ``checkpoint_best.pt`` and ``dict.txt``. If the model contains its image network, the
-folder also has ``cnn.pt``, a state dict for ``fairseq-mm extract --weights``; the checkpoint then
-accepts only features of this network.
+written folder has ``checkpoint_best.pt`` and ``dict.txt``. If the released model contains its image
+network, the folder also has ``cnn.pt``, a state dict for ``fairseq-mm extract --weights``; the
+checkpoint then accepts only features of this network.
 """
 
 import os
@@ -24,13 +24,13 @@ CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
 
 @dataclass
 class ConvertedModel:
-    """Result of a conversion.
+    """Result of the conversion of a released model.
 
     Attributes:
         folder: Folder that was written.
         released: Released model that was read.
-        parameters: Number of the new model's weights.
-        feature_dim: Number of feature channels that the model reads.
+        parameters: Number of weights in the new checkpoint.
+        feature_dim: Dimension of the image features that the model reads.
     """
 
     folder: str
@@ -42,15 +42,16 @@ class ConvertedModel:
 def convert_released(
     released: ReleasedModel, output: str, *, overwrite: bool = False
 ) -> ConvertedModel:
-    """Write a checkpoint of a released model.
+    """Write a checkpoint of a released model, and return a summary of the conversion.
 
     Args:
-        released: The model.
+        released: Released model, with weights renamed for this package.
         output: Folder to write.
         overwrite: True to replace files of an existing folder.
 
     Raises:
-        UserError: if the network for images is not torchvision's, or the output cannot be written.
+        UserError: if the image network is not a network of torchvision, or the output cannot be
+            written.
     """
     check_output_folder(output, overwrite=overwrite, reads=released.path)
     # torch.save would write the whole memory behind each slice and keep transposed layouts

@@ -5,21 +5,23 @@
 ``encoder-N.pkl`` and ``decoder-N.pkl`` are state dicts, written by ``torch.save``. ``vocab.pkl`` is
 an object of the released vocabulary class, with ``<pad>``, ``<start>``, ``<end>`` and ``<unk>``
 among its words. In the released code, each sentence starts with ``<start>`` and ends with
-``<end>``. Here a story is one sequence: its first token and the separator get the vector of
-``<start>``, and both the separator and ``</s>`` get the logit of ``<end>``. A search allows only
-one of these two at each place, so words compare as in the released code; at the end of a sentence,
-a probability is smaller by the factor 1 / (1 + P(<end>)), which is at least 1/2.
+``<end>``. In this package, a story is one sequence of sentences, with the separator ``<sent>``
+between them and ``</s>`` at the end. The embedding of ``<start>`` becomes the embedding of the
+story's first token and of the separator; the output weights of ``<end>`` become the output weights
+of both the separator and ``</s>``. Generation allows only the separator or only ``</s>`` at each
+position, so that words are ranked as in the released code; but since both are in the softmax, the
+probabilities of a step are smaller by the factor 1 / (1 + P(<end>)), which is at least 1/2.
 
 The encoder contains its ResNet, whose batch normalisation updated its statistics in training.
-Children of the ResNet are numbered in the checkpoint.
+The checkpoint names the ResNet's child modules by number.
 
 Values that the files lack come from the released code: the transformers have 4 attention heads
-(Transtory-XL's are read from its biases), and the memory has 50 slots. The names and shapes of
-GLAC, GLAC with decoder attention, Transtory-decoder and, through Hugging Face's Transformer-XL in
-transformers 2.5.1, Transtory-XL are certain. For Transtory-full, the names
-``transformer_Encoder.*`` and ``linear.*`` are not certain, nor whether a ReLU follows that linear
-layer (here none does). A checkpoint with a non-local block is refused, because the place of its
-tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
+(the number of Transtory-XL's heads is read from its biases), and the memory has 50 slots. The names
+and shapes of GLAC, GLAC with decoder attention, Transtory-decoder and, through Hugging Face's
+Transformer-XL in transformers 2.5.1, Transtory-XL are certain. For Transtory-full, the names
+``transformer_Encoder.*`` and ``linear.*`` are not certain, nor whether a ReLU follows the layer
+``linear``; this package applies none. A checkpoint with a non-local block is refused, because the
+place of its tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
 """
 
 import glob
@@ -99,27 +101,27 @@ _EMBEDDING = "decoder.embedding.weight"
 
 
 class _Files(NamedTuple):
-    """Paths of a model."""
+    """Paths of the three files of a released model."""
 
     encoder: str
     decoder: str
     vocabulary: str
 
     def locate(self, name: str) -> str:
-        """Return file and tensor of a name that begins with ``encoder.`` or ``decoder.``."""
+        """Return ``FILE: TENSOR`` for a name that begins with ``encoder.`` or ``decoder.``."""
         part, _, rest = name.partition(".")
         return f"{getattr(self, part)}: {rest}"
 
 
 def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
-    """Return whether the content of a file is an encoder of GLAC or Transtory."""
+    """Return whether ``state``, the content of a file, is an encoder of GLAC or Transtory."""
     return "cnn.linear.weight" in state and "cnn.bn.weight" in state
 
 
 def read_released_visual_stories(
     path: str, state: Mapping[str, Any], decoder: Optional[str], vocabulary: Optional[str]
 ) -> ReleasedModel:
-    """Read a released model of visual stories.
+    """Read a released model of visual stories, and rename its weights for this package.
 
     Args:
         path: Path of ``encoder-N.pkl``.
@@ -223,9 +225,7 @@ def _rename(name: str) -> str:
 def _split(
     weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Split weights of the released model that are several weights here or are used in part; add
-    the parts to ``origins``.
-    """
+    """Split released weights that are several weights in our model; add these to ``origins``."""
     parts: dict[str, Tensor] = {}
     for name, x in weights.items():
         if ".dec_attn.qkv_net." in name:
@@ -265,7 +265,7 @@ def _need(is_so: bool, name: str, files: _Files) -> None:
 def _reorder_rows(
     x: Tensor, rows: Sequence[int], special: Mapping[str, int], *, is_input: bool
 ) -> Tensor:
-    """Return the rows of a released table in the order of our dictionary, the separator last."""
+    """Return the rows of a released embedding or output layer in the order of our dictionary."""
     names = ("<start>", "<pad>", "<end>", "<unk>")
     start, pad, end, unknown = (x[special[name]] for name in names)
     # our separator ends a sentence and begins the next one: it is predicted as <end>, but read as
@@ -336,7 +336,7 @@ def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str
 
 
 def _count(names: Mapping[str, Any], prefix: str) -> int:
-    """Count the layers whose names begin with ``prefix``."""
+    """Count the different numbers that follow ``prefix`` in the names: the number of layers."""
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     return len({match[1] for match in map(pattern.match, names) if match})
 
@@ -344,7 +344,7 @@ def _count(names: Mapping[str, Any], prefix: str) -> int:
 def _build_weights(
     arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
 ) -> dict[str, Tensor]:
-    """Return the weights of our untrained model."""
+    """Return the weights of an untrained model of this package with these options."""
     model = ARCH_MODEL_REGISTRY[arch]
     # fairseq's registry sets __dataclass on the class of a model
     cfg = Namespace(**{**config_defaults(model.__dataclass), **options})
@@ -368,7 +368,7 @@ def _check(
     origins: Mapping[str, str],
     files: _Files,
 ) -> None:
-    """Check names and shapes of the tensors; a message names the first that is wrong."""
+    """Check names and shapes of ``weights``; ``origins`` has their released names for messages."""
     for name in sorted({*weights} - {*expected}):
         raise UserError(f"{files.locate(origins[name])} has no place in our model.")
     for name in sorted({*expected} - {*weights}):
@@ -395,7 +395,7 @@ def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
-    """Return torchvision's name of a ResNet."""
+    """Return torchvision's name of a ResNet, such as ``resnet152``, by its numbers of blocks."""
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
     name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
     if name is None:

@@ -2,10 +2,10 @@
 ``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
-numbers, from 2 on. Number 0 is the end of a sentence, which is read after its words; number 1 is
-the unknown word. Words whose number is ``n_words`` or more are unknown as well; the released
-training has two such words. The columns of W, b and U belong to the reset gate, then to the update
-gate. The GRU is
+numbers, from 2 on. Number 0 is the end token, which is read after the words of a sentence; number 1
+is the unknown word. Words whose number is the option ``n_words`` or more are unknown as well; the
+released model has two such words. The first half of the columns of W, b and U belongs to the reset
+gate r, the second half to the update gate u. The GRU is
 
     r, u = sigmoid(x W + b + h U),   g = tanh(x Wx + bx + r * (h Ux)),   h' = u * h + (1 - u) * g
 
@@ -41,19 +41,21 @@ class ReleasedModel:
     Attributes:
         path: Path of the released file.
         arch: Architecture in this package.
-        options: Options of the model that its computation depends on.
-        criterion: Options of the criterion of its training.
+        options: Options of the model on which its computation depends.
+        criterion: Options of the training criterion.
         words: Words of the dictionary in the order of their rows, without special symbols.
-        weights: Weights by our names.
+        weights: Weights by the names of this package.
         tensors: Number of tensors in the released file.
-        tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences as its code does.
-        notes: Omissions and differences, one sentence each.
-        cnn_type: torchvision's name of the network that the file contains; empty without a network.
-        cnn: Weights of that network by torchvision's names.
+        tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences into words as the
+            released code does; empty if there are none.
+        notes: Omissions and differences of the conversion, one sentence each.
+        cnn_type: torchvision's name of the image network in the file; empty without a network.
+        cnn: Weights of the image network by torchvision's names.
         task: Task in this package.
-        criterion_name: Name of the criterion of its training.
-        image_weight: Name of the weight that reads features.
-        rows_per_image: Number of regions per image, if the model depends on it.
+        criterion_name: Name of the training criterion.
+        image_weight: Name of the weight that multiplies image features, whose second dimension is
+            the feature dimension.
+        rows_per_image: Number of regions per image; None if the model accepts any number.
     """
 
     path: str
@@ -83,7 +85,7 @@ def is_numpy_archive(path: str) -> bool:
 
 
 def read_released_vse(path: str) -> ReleasedModel:
-    """Read a model of Kiros et al.'s released code.
+    """Read a model of Kiros et al.'s released code, and rename its weights for this package.
 
     Args:
         path: ``X.npz``; its folder must have ``X.npz.pkl`` and ``X.npz.dictionary.pkl``.
@@ -146,7 +148,7 @@ def read_released_vse(path: str) -> ReleasedModel:
 
 
 def read_margin(options: Mapping[str, Any], path: str) -> float:
-    """Read the margin of the training from its options.
+    """Return the training option ``margin``, by default 0.2; ``path`` is for messages.
 
     Raises:
         UserError: if the margin is no number above 0.
@@ -161,11 +163,11 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
     """Select the words that a dictionary of fairseq can have.
 
     Args:
-        by_number: Row of a word's vector -> word.
-        notes: Receives the omissions.
+        by_number: Row of the embedding -> word.
+        notes: List to which a sentence about omitted words is appended.
 
     Returns:
-        Rows of the words, ascending, and the words.
+        Rows of the selected words, ascending, and the words in the same order.
     """
     rows, words, impossible = [], [], []
     for number, word in sorted(by_number.items()):
@@ -186,16 +188,18 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
 def word_table(
     words: Tensor, *, end: Tensor, unknown: Tensor, begin: Optional[Tensor] = None
 ) -> Tensor:
-    """Build the word table of our model.
+    """Build the word embedding of a converted model: V words, E dimensions.
 
     Args:
-        words: [V, E].
-        end: [E] vector that is read after the words.
-        unknown: [E].
-        begin: [E] vector that is read before the words; None for no such vector.
+        words: [V, E] vectors of the words.
+        end: [E] vector of the end token, which is read after the words.
+        unknown: [E] vector of unknown words.
+        begin: [E] vector of the start token, which is read before the words; None if the model
+            reads no start token.
 
     Returns:
-        [4 + V, E] in the order of fairseq's dictionary: beginning, padding, end, unknown, words.
+        [4 + V, E] in the order of fairseq's dictionary: start token, padding, end token, unknown,
+        words. Vectors of padding, and of a start token that is not read, are zero.
     """
     zeros = torch.zeros_like(end)  # of padding, and of a beginning that is never read
     special = [zeros if begin is None else begin, zeros, end, unknown]
@@ -203,10 +207,10 @@ def word_table(
 
 
 def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> None:
-    """Check that the tensors have exactly the expected names.
+    """Check that the tensors of the file ``path`` have exactly the expected names.
 
     Raises:
-        UserError: if a tensor is missing, or there is another one.
+        UserError: if a name is missing, or there is an unexpected one.
     """
     missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
     if missing or unexpected:
@@ -218,10 +222,10 @@ def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> Non
 def check_shapes(
     tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
 ) -> None:
-    """Check the shapes of tensors or arrays.
+    """Check the shapes of tensors or arrays of the file ``path``; both arguments are by name.
 
     Raises:
-        UserError: if a shape differs.
+        UserError: if a shape is not the expected one.
     """
     for name, shape in expected.items():
         actual = tuple(tensors[name].shape)
@@ -232,14 +236,14 @@ def check_shapes(
 def num_rows_and_columns(matrix: Any) -> tuple[int, int]:
     """Return the numbers of rows and columns of a tensor or an array.
 
-    Missing dimensions count as 0, so that :func:`check_shapes` names the tensor that is no matrix.
+    Missing dimensions count as 0, so that :func:`check_shapes` refuses a tensor that is no matrix.
     """
     rows, columns = (*matrix.shape, 0, 0)[:2]
     return rows, columns
 
 
 def format_words(words: Sequence[str]) -> str:
-    """Format the first words of a list for a message."""
+    """Format the first three words of a list, and the number of all others, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
@@ -260,7 +264,7 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Return the row of each word's vector -> the word."""
+    """Return row of the embedding -> word, for rows from 2 on."""
     content = read_plain_pickle(path)
     if not isinstance(content, dict) or not all(
         isinstance(word, str) and isinstance(number, (int, np.integer))

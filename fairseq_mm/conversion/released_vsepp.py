@@ -4,9 +4,9 @@ their weights for ``--arch vse_gru``.
 A file has the weights of the image encoder and of the sentence encoder as ``model``, and the
 options as ``opt``. The vocabulary is another file, an object of the released vocabulary class, with
 ``<pad>``, ``<start>``, ``<end>`` and ``<unk>`` among its words. A sentence is read with ``<start>``
-before its words and ``<end>`` after them. A model that reads images contains their network and
-scales the network's features to unit length. A model that reads stored features (``..._precomp``)
-does not scale them.
+before its words and ``<end>`` after them. A model that reads images contains the image network and
+scales its features to length 1. A model that reads stored features (``..._precomp``) does not scale
+the features.
 """
 
 import argparse
@@ -46,22 +46,23 @@ _OLD_CLASSIFIER = {"classifier.1.": "classifier.0.", "classifier.4.": "classifie
 
 
 def is_vsepp(state: Mapping[str, Any]) -> bool:
-    """Return whether the content of a file is a model of VSE++."""
+    """Return whether ``state``, the content of a file, is a model of VSE++."""
     return "opt" in state and isinstance(state.get("model"), (list, tuple))
 
 
 def read_released_vsepp(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
-    """Read a model of VSE++.
+    """Read a model of VSE++, and rename its weights for this package.
 
     Args:
         path: Path of the file, for messages.
         state: Content of the file.
-        vocabulary: Path of its vocabulary.
+        vocabulary: Path of the model's vocabulary; None raises UserError, which asks for it.
 
     Raises:
-        UserError: if this package has no such model, or a file is missing, damaged or does not fit.
+        UserError: if this package has no such model, a file is missing or damaged, or model and
+            vocabulary do not fit together.
     """
     options = _read_options(state["opt"], path)
     image, text = _read_weights(state["model"], path)
@@ -160,7 +161,8 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
         program: Name of the program, for messages.
 
     Returns:
-        Row of each word's vector -> the word, and the rows of the special tokens.
+        Row of the embedding -> word, for all words but the special tokens; and special token
+        (``<pad>``, ``<start>``, ``<end>``, ``<unk>``) -> row.
 
     Raises:
         UserError: if the file cannot be read safely, or is no such vocabulary.
@@ -185,7 +187,7 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Remove the prefixes of parallel modules, which wrap the network or its ``features``."""
+    """Return the image network's weights by torchvision's names, without DataParallel's prefix."""
     # DataParallel wrapped a whole ResNet, but only the features of AlexNet and VGG
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x

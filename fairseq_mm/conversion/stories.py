@@ -1,8 +1,8 @@
 """Conversion of checkpoints of fairseq's own story model (``fconv_self_att``) to ``conv_story``.
 
-The layers come from the checkpoint's options, not from the name of its architecture, which has
-denoted several sizes. The options of a fusion checkpoint do not describe its frozen part, so the
-frozen layers are read from the weights.
+The sizes of the layers are read from the checkpoint's options, not inferred from the name of its
+architecture, which has had different sizes in different versions. The options of a fusion
+checkpoint do not describe its frozen part, whose sizes are therefore inferred from the weights.
 """
 
 import os
@@ -58,10 +58,10 @@ class FairseqStories(NamedTuple):
 
     Attributes:
         path: Path of the file.
-        arch: Its ``--arch``.
-        options: All options of its training.
+        arch: ``--arch`` of the checkpoint.
+        options: All options with which it was trained.
         weights: Weights by fairseq's names.
-        num_updates: Number of updates of its training.
+        num_updates: Number of updates for which it was trained.
     """
 
     path: str
@@ -90,17 +90,17 @@ class FairseqStories(NamedTuple):
 
 @dataclass
 class ConvertedStories:
-    """Result of a conversion.
+    """Result of the conversion of a story model.
 
     Attributes:
         arch: ``--arch`` of the new checkpoint.
-        options: Options of the model.
-        frozen_options: Options of the frozen part; None without fusion.
-        conversion: Converted weights, with the fate of each tensor.
+        options: Options of the new model.
+        frozen_options: Options of the new model's frozen part; None without fusion.
+        conversion: Converted weights, and which tensors were converted, missing or left over.
         state: Content of the new checkpoint; None if a tensor is missing or has the wrong shape.
-        fitting_options: If the weights do not fit, options with which they would fit, if there are
-            any.
-        notes: Assumptions, one sentence each.
+        fitting_options: Options to change so that the weights would fit; None if they fit already,
+            or with no such options.
+        notes: Assumptions of the conversion, one sentence each.
     """
 
     arch: str
@@ -129,7 +129,7 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
         state: Content of the file.
 
     Raises:
-        UserError: if it is no such checkpoint, or cannot be converted.
+        UserError: if the content is no such checkpoint, or cannot be converted.
     """
     weights = state.get("model")
     options: dict[str, Any] = {}
@@ -179,10 +179,12 @@ def convert_stories(
         checkpoint: Checkpoint with or without fusion.
         source_dictionary: Dictionary of the prompts.
         target_dictionary: Dictionary of the stories.
-        compat: ``released`` to compute as fairseq's model; ``none`` to ignore the prompt's padding.
-        layers_from_weights: True to read layers and sizes from the weights instead of the options.
-        pretrained: Model that a fusion model was trained on, for its options that leave no trace in
-            the weights.
+        compat: ``released`` for a model that computes exactly what fairseq's model computes;
+            ``none`` for a model that does not attend to the prompt's padding.
+        layers_from_weights: True to infer numbers and sizes of layers from the weights instead of
+            reading them from the options.
+        pretrained: Pretrained model on which a fusion model was trained, for options that cannot be
+            inferred from the weights, such as dropout; None to use the fusion model's own options.
 
     Raises:
         UserError: if the model cannot be converted.
@@ -238,10 +240,10 @@ def convert_stories(
 
 
 def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
-    """Write a checkpoint, which is moved into place at the end.
+    """Write a checkpoint to a temporary file, and rename it to ``path`` when it is complete.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: if the checkpoint cannot be written.
     """
     target = os.path.realpath(path)
     try:
@@ -255,8 +257,10 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:
-    """Return the architecture of the paper's ladder that a model has; ``conv_story_wp`` if it has
-    none.
+    """Return the name of the ``conv_story`` architecture with the same kind of self-attention.
+
+    These architectures correspond to the models compared by Fan et al. 2018; a model with other
+    self-attention than theirs is ``conv_story_wp``.
     """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
     attends = parse_flags(options["self_attention"], "--self-attention", layers)
@@ -305,9 +309,7 @@ def _frozen_options(
     own: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the options of the frozen part: from its weights, and, if they leave no trace there,
-    from the pretrained checkpoint.
-    """
+    """Return the options of the frozen part, inferred from weights or read from ``other``."""
     try:
         of_weights = options_of_weights(checkpoint.weights, frozen=True)
     except (KeyError, ValueError) as error:
@@ -362,7 +364,7 @@ def _convert(
 def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
-    """Build the parts of a fairseq checkpoint that loading for generation and training needs."""
+    """Build the content of a checkpoint that can be loaded for generation and training."""
     model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
@@ -405,7 +407,7 @@ def load_story_dictionaries(
     Args:
         source_file: fairseq's dictionary of the prompts.
         target_file: fairseq's dictionary of the stories.
-        types: Sizes of both in the model's training, with special symbols.
+        types: Numbers of words, with special symbols, that the model has for prompts and stories.
         checkpoint: Path of the model, for messages.
 
     Raises:
@@ -435,7 +437,7 @@ def load_story_dictionaries(
 
 
 def _explain_size(words: list[str], expected: int) -> str:
-    """Explain why a dictionary has the wrong number of words."""
+    """Explain why a dictionary with these words does not have the expected number of words."""
     num_fillers = sum(word.startswith("madeupword") for word in words)
     if num_fillers and len(words) - num_fillers == expected:
         return (

@@ -1,9 +1,9 @@
 """Conversion of Hugging Face's T5 (1.0, 1.1, FLAN-T5, mT5) to ``--arch t5``, and back.
 
-The first conversion writes a checkpoint (``model.pt``), one dictionary for both sides
-(``dict.txt``) and the subwords (``subwords.json``, ``sentencepiece.model``), which the checkpoint
-contains as well. Checkpoints that were trained from it can be converted back.
-``t5_vocabulary.py`` describes the order of rows.
+The conversion to ``--arch t5`` writes a checkpoint (``model.pt``), one dictionary for source and
+target (``dict.txt``) and the subword tokenizer (``subwords.json``, ``sentencepiece.model``), which
+the checkpoint contains as well. The checkpoint, and checkpoints that were trained from it, can be
+converted back. ``t5_vocabulary.py`` describes the order of the embedding's rows.
 """
 
 import os
@@ -78,7 +78,7 @@ _LISTED = 2  # names in a message: a wrong folder would list hundreds
 
 
 def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> ConvertedPretrained:
-    """Convert Hugging Face's T5.
+    """Convert Hugging Face's T5 to ``--arch t5``, and return a summary of the conversion.
 
     Args:
         folder: Folder of Hugging Face's T5: ``config.json``, ``model.safetensors`` or
@@ -162,7 +162,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` with these sizes, and its values."""
+    """Return the name of the architecture with these sizes, and the sizes that it sets."""
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
             return arch, sizes
@@ -187,9 +187,9 @@ def _pop_own_output(
 ) -> Any:
     """Remove the output layer [V, D] from ``weights`` and return it; None if it is the embedding.
 
-    ``--arch t5`` scales the input of a shared output layer, and only of a shared one. In
-    transformers, sharing and scaling are two settings. With any other combination the output gets
-    its own weights, which include the scale.
+    ``--arch t5`` scales the input of an output layer that shares the embedding, and no other. In
+    transformers, sharing and scaling are two settings. If the model has only one of them, the
+    output layer gets weights of its own, which include the scale.
     """
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
@@ -277,7 +277,7 @@ def _format_names(names: list[str]) -> str:
 
 
 def is_t5(state: Mapping[str, Any]) -> bool:
-    """Return whether the content of a checkpoint names ``--arch t5``."""
+    """Return whether ``state``, the content of a checkpoint, is of ``--arch t5`` of any size."""
     return str((_model_options(state) or {}).get("_name")).startswith("t5")
 
 
@@ -293,18 +293,18 @@ def convert_t5_to_huggingface(
     overwrite: bool = False,
     state: Optional[Mapping[str, Any]] = None,
 ) -> ConvertedPretrained:
-    """Convert a T5 to Hugging Face's.
+    """Convert a T5 to Hugging Face's format, and return a summary of the conversion.
 
     Args:
         checkpoint: Checkpoint of ``--arch t5``, or a folder with ``model.pt``.
         output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
             ``spiece.model``, ``tokenizer_config.json``.
         overwrite: True to replace files of an existing folder.
-        state: Content of the checkpoint, if it has been read already.
+        state: Content of the checkpoint; None to read it from the file.
 
     Raises:
-        UserError: if the checkpoint is damaged or is no text-only T5 with T5's vocabulary, or the
-            output cannot be written.
+        UserError: if the checkpoint is damaged, is no T5 without video features, or has another
+            vocabulary than T5's; or if the output cannot be written.
     """
     path = checkpoint_path(checkpoint)
     check_output_folder(output, overwrite=overwrite, reads=path)

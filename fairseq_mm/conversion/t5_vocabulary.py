@@ -1,11 +1,12 @@
 """Conversion of T5's vocabulary to a dictionary of fairseq.
 
-T5's rows are padding, ``</s>``, ``<unk>``, the pieces, ``<extra_id_99>`` to ``<extra_id_0>``, and
-unused rows that fill the vocabulary up to a multiple of 128. A dictionary of fairseq begins with
-``<s>``, padding, ``</s>``, ``<unk>``. So entry i is T5's row i - 1, and ``<s>``, which T5 lacks, is
-T5's last row. Rows correspond one to one, and logits and everything computed from them do so as
-well. If the last row is ``<extra_id_0>``, no text can contain that piece any more. If it is an
-ordinary piece, the vocabulary is refused: an added row would take its share of every softmax.
+The rows of T5's embedding are padding, ``</s>``, ``<unk>``, the pieces, ``<extra_id_99>`` to
+``<extra_id_0>``, and unused rows that fill the vocabulary up to a multiple of 128. A dictionary of
+fairseq begins with ``<s>``, padding, ``</s>``, ``<unk>``. So entry i of the dictionary is T5's row
+i - 1, and ``<s>``, which T5 lacks, takes T5's last row. No row is added, since every softmax would
+give an added row some probability; therefore logits and probabilities do not change. If the last
+row is ``<extra_id_0>``, texts cannot contain that piece any more. If it is an ordinary piece, there
+is no row for ``<s>``, and the vocabulary is refused.
 """
 
 import torch
@@ -19,32 +20,32 @@ _MAX_EXTRA_IDS = 100  # the sentinels of T5's pretraining; later rows only fill 
 
 
 def to_fairseq_rows(weight: Tensor) -> Tensor:
-    """Reorder rows [V, ...] of T5 as in :func:`t5_dictionary`."""
+    """Reorder the rows [V, ...] of T5's embedding or output layer for fairseq's dictionary."""
     return torch.roll(weight, 1, dims=0)
 
 
 def to_t5_rows(weight: Tensor) -> Tensor:
-    """Reorder rows for T5; the inverse of :func:`to_fairseq_rows`."""
+    """Reorder rows in the order of fairseq's dictionary for T5: undo :func:`to_fairseq_rows`."""
     return torch.roll(weight, -1, dims=0)
 
 
 def num_extra_ids(num_pieces: int, num_rows: int) -> int:
-    """Return the number of rows after the pieces that are called ``<extra_id_N>``."""
+    """Return how many of the rows that follow the sentencepiece pieces are ``<extra_id_N>``."""
     return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
 
 
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
-    """Build fairseq's dictionary of a T5.
+    """Build fairseq's dictionary for a T5.
 
-    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece that cannot be
-    written in a line of tokens, or has the name of another entry, is named ``<row_ROW>``, like
-    unused rows.
+    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece that has white
+    space in its name, or has the name of another entry, is named ``<row_ROW>``, and so are unused
+    rows.
 
     Args:
         pieces: Content of the sentencepiece model.
-        num_rows: Rows of the embedding.
+        num_rows: Number of rows of the embedding.
         path: Path of the sentencepiece model, for messages.
-        notes: Receives the decisions of the conversion.
+        notes: List to which a sentence is appended if ``<s>`` takes the row of ``<extra_id_0>``.
 
     Raises:
         UserError: if the special pieces are not T5's, or there is no row for ``<s>``.
