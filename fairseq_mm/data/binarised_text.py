@@ -18,7 +18,7 @@ from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.errors import UserError
 
 _MMAP_MAGIC = b"MMIDIDX\x00\x00"
-# version, code of the integer type, number of lines
+# as fairseq's MMapIndexedDataset writes it: version, code of the integer type, number of lines
 _MMAP_HEADER = struct.Struct("<QBQ")
 # fairseq's codes of the integer types in which it writes tokens
 _CODES = {4: np.int32, 5: np.int64, 8: np.uint16, 9: np.uint32}

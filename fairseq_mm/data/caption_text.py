@@ -123,5 +123,6 @@ class CaptionTokenizer:
 
 
 def reserved_token(tokens: list[str]) -> Optional[str]:
-    """Return the first token that fairseq would read as a control symbol, or None."""
+    """Return the first of ``tokens`` that fairseq would read as a control symbol; None if there is
+    none."""
     return next((token for token in tokens if token in RESERVED_TOKENS), None)

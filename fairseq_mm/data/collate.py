@@ -1,4 +1,4 @@
-"""Collating of examples to one batch; the README lists the keys and shapes of a batch."""
+"""Collating of examples into one batch; the README lists the keys and shapes of a batch."""
 
 from itertools import accumulate
 from typing import Any, Optional
@@ -9,8 +9,16 @@ from torch import Tensor
 
 
 def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
-    """Pad token rows ``[t]`` with the index ``pad`` to the length of the longest row, on the right
-    or, with ``left``, on the left; return ``[B, T]``."""
+    """Pad token rows to the length T of the longest of B rows, and stack them.
+
+    Args:
+        rows: Indices of tokens, ``[t]`` for each row.
+        pad: Padding index.
+        left: Pad on the left instead of the right.
+
+    Returns:
+        ``[B, T]``.
+    """
     lengths = torch.tensor([row.numel() for row in rows]).unsqueeze(1)
     T = int(lengths.max())
     indices = torch.arange(T)
@@ -21,8 +29,8 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
 
 
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
-    """Turn targets into decoder inputs: put the token ``start`` before each row, and drop the last
-    token of the row. Rows must not be empty."""
+    """Turn target rows into decoder inputs: put the token ``start`` before each row, and drop the
+    row's last token. Rows must not be empty."""
     lengths = [row.numel() for row in rows]
     # the last token of a row rolls to the place of the next row's first, where the start token goes
     shifted = torch.cat(rows).roll(1)
@@ -37,8 +45,8 @@ def pad_features(
 
     Args:
         rows: Features of each item, ``[n, D]`` in the dtype of the store.
-        missing: For each item ``[n]`` bool, True at the zero rows of missing images, which become
-            padding; None for an item without missing images.
+        missing: For each item, ``[n]`` bool that is True at the zero rows of missing images, which
+            become padding. None for an item without missing images, or for all items.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -66,10 +74,11 @@ def collate(
     """Collate examples to a batch.
 
     Args:
-        examples: Dataset examples with ``id``, ``features`` ``[rows, D]`` or None, ``target``
-            ``[tokens]`` (None when generating without references) and ``is_first``. Optional are
-            ``missing`` ``[rows]`` bool (True where an image is missing), ``source`` ``[tokens]``
-            (text input) and ``item`` (index in the split of the example's image, images or video).
+        examples: Examples of :class:`.MultimodalDataset` with ``id``, ``features`` ``[rows, D]`` or
+            None, ``target`` ``[tokens]`` (None when generating without references) and ``is_first``
+            (True in the first line of its item). Optional are ``missing`` ``[rows]`` bool (True
+            where an image is missing), ``source`` ``[tokens]`` (text input) and ``item`` (index in
+            the split of the example's image, images or video).
         pad: Padding index of the target.
         start: Index of the first token of the decoder's input.
         source_pad: Padding index of the source text, which is padded on the left as in fairseq;

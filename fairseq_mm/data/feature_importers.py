@@ -78,11 +78,11 @@ def open_source(
         ids_path: Text file with one id per line, for an ``.npy`` file.
         captions_path: VSE++'s captions, for an ``.npy`` file without ids; by default ``x_caps.txt``
             next to ``x_ims.npy``.
-        files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, else
-            ``*.npz``).
+        files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz`` if
+            the folder has only such files).
         key: Pattern of the ids in the store; ``*`` stands for the id in the source. ``*.jpg``, for
             example, appends a suffix.
-        array: Name of the array to read, if the ``.npz`` files of a folder have several.
+        array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
 
     Raises:
         UserError: If there is nothing to import, or names and counts do not match.
@@ -167,12 +167,17 @@ def extractor_attributes(
     grid: bool = False,
     preprocessing: Optional[str] = None,
 ) -> dict[str, object]:
-    """Return store attributes that describe an extractor, named as ``fairseq-mm extract`` names
-    them.
+    """Return store attributes for an extractor, with the names that ``fairseq-mm extract`` uses.
 
-    ``weights`` is a state dict file, whose SHA-256 is saved, or the ``ORIGIN:NAME`` of published
-    weights, such as ``torchvision:IMAGENET1K_V1``; ``grid`` is True for one row per position of an
-    image; ``preprocessing`` is a JSON object. Arguments that are None become no attribute.
+    Arguments that are None become no attribute.
+
+    Args:
+        extractor: Name of the network.
+        weights: State dict file, whose SHA-256 is saved, or ``ORIGIN:NAME`` of published weights,
+            such as ``torchvision:IMAGENET1K_V1``.
+        layer: Name of the layer.
+        grid: True for one row per position of an image.
+        preprocessing: JSON object with the options of the preprocessing.
     """
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
     if weights is not None and os.path.exists(weights):
@@ -215,7 +220,8 @@ def _open_folder(
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
-    """Return the item of an ``.npy`` or ``.npz`` file as ``[R, D]``."""
+    """Return the item of an ``.npy`` or ``.npz`` file as ``[R, D]``; ``array`` is its name in an
+    ``.npz``."""
     content = load_numpy(path)
     if isinstance(content, np.ndarray):
         return _to_rows(content, str(path))
@@ -288,7 +294,7 @@ def _open_array(
 def _find_first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
-    """Return the index of the first row of each distinct id, and the distinct ids."""
+    """Return the index in ``rows`` of the first row of each distinct id, and the distinct ids."""
     repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
     if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
         raise UserError(

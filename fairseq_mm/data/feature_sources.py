@@ -23,7 +23,6 @@ from fairseq_mm.data.feature_store_file import check_storage, get_own_dataset
 from fairseq_mm.errors import UserError
 
 DIGEST_BYTES = 32
-# member -> (shape after the first axis, dtype)
 _MEMBERS: dict[str, tuple[tuple[int, ...], type]] = {
     "source_sizes": ((), np.int64),
     "source_times": ((), np.int64),
@@ -47,8 +46,7 @@ class Source(NamedTuple):
 
 
 class SourceTable:
-    """Table of the :class:`Source` of each item of a store, in the order of the items; it takes
-    little memory for stores with millions of items."""
+    """Records (:class:`Source`) of a store's items in the order of the items, in little memory."""
 
     def __init__(self) -> None:
         self._sizes = array.array("q")

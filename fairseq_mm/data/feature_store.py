@@ -77,8 +77,8 @@ class FeatureStore:
         dtype: float16 or float32, the dtype of the rows that ``read`` returns.
         attributes: Attributes of the file that say how, by what and when the features were made.
         rows_finite: True if every row was checked, by the writer or by ``check_finite``.
-        has_checksum: True if the metadata match the checksum in the file; False if it has no
-            checksum.
+        has_checksum: True if the metadata match the checksum in the file; False if the file has no
+            checksum of its metadata.
         content_checksum: Checksum of ids and rows from the time of writing; empty in stores of
             earlier versions.
 
@@ -284,8 +284,8 @@ class FeatureStore:
         return rows
 
     def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
-        """Read the bytes of ``rows`` after the first ``count``, since the system reads at most 2
-        GiB at once."""
+        """Read the bytes of ``rows`` after the first ``count``: the system reads at most 2 GiB at
+        once."""
         assert self._descriptor is not None  # opened for the first piece
         rest = rows.data.cast("B")[count:]
         while count and rest:
@@ -419,8 +419,9 @@ def open_folder_features(
     """Open the feature stores of a data folder, or the stores that ``--features`` names.
 
     Args:
-        folder: Data folder with ``features.h5`` or a list of stores.
-        paths: Paths of stores to read instead, joined by the system's path separator.
+        folder: Data folder with ``features.h5``, or with ``features.json``, a list of stores.
+        paths: Value of ``--features``: paths of stores, joined by the system's path separator; None
+            for the stores of the folder.
         preload: Keep all features in memory.
 
     Raises:
@@ -470,8 +471,8 @@ def listed_stores(folder: str) -> list[tuple[str, str]]:
 
 
 def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -> dict[str, object]:
-    """Return the attributes on which all stores agree; raise UserError if their extractors
-    differ."""
+    """Return the attributes on which all stores agree. Without ``ignore_extractors``, raise
+    UserError if their extractors differ."""
     first: dict[str, tuple[object, str]] = {}
     shared = dict(stores[0].attributes)
     for store in stores:
@@ -519,5 +520,5 @@ def _find_closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
 
 
 def not_finite_message(path: str, key: str) -> str:
-    """Return a message of one line about an item with NaN or infinite values."""
+    """Return a message of one line about the item ``key`` with NaN or infinite values."""
     return f"{path}: the features of {key!r} have NaN or infinite values."

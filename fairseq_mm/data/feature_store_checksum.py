@@ -21,7 +21,7 @@ import h5py
 
 from fairseq_mm.errors import UserError
 
-# a mark, the first byte of the rows, the first byte after the rows, the digest
+# equal on all machines: a mark, the first byte of the rows, the first byte after them, the digest
 _TRAILER = struct.Struct("<16sQQ32s")
 _MARK = b"fairseq_mm sum 1"
 _PIECE = 1 << 20
@@ -56,7 +56,7 @@ def check_metadata(path: str) -> bool:
 
 def add_checksum(path: str) -> None:
     """Append a checksum of the metadata to a store, which must be known to be undamaged. Raise
-    UserError if the rows lie in chunks, or the file cannot be written."""
+    UserError if the rows lie in HDF5 chunks, or the file cannot be written."""
     with h5py.File(path, "r", locking=False) as file:
         features = file["features"]
         first, length = features.id.get_offset(), features.nbytes

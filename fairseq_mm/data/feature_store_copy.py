@@ -43,8 +43,8 @@ def merge_stores(
         out: Path of the new store.
         ignore_extractors: Merge stores of different extractors; attributes that differ are left
             out.
-        ignore_missing_parts: Merge parts of a list, made by ``extract --shard``, even if others are
-            missing.
+        ignore_missing_parts: Merge parts of a list, made by ``extract --shard``, even if other
+            parts of the list are missing.
         overwrite: Replace a store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
 

@@ -177,7 +177,7 @@ def _describe_type(dataset: h5py.Dataset) -> str:
 
 def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
     """Check that a file of ``size`` bytes can hold the values that a dataset declares. Raise
-    UserError if it cannot."""
+    UserError if it cannot. ``path`` and ``name``, the name of the dataset, are for messages."""
     declared = dataset.size * dataset.dtype.itemsize
     # the storage size is metadata, too, and may be more than the whole file
     limit = min(dataset.id.get_storage_size(), size)
@@ -256,6 +256,6 @@ def _to_python_value(value: object) -> object:
         value = value.tolist()
     try:
         json.dumps(value)
-    except TypeError:  # HDF5 references, compound values, nested arrays
+    except TypeError:  # JSON has no HDF5 references, compound values and bytes in arrays
         return str(value)
     return value

@@ -49,7 +49,7 @@ def check_id(key: str, where: str, *, what: str = "an image") -> str:
 
 
 def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
-    """Return the checked ``id`` of a JSON line, or None if the line has no id.
+    """Return the checked ``id`` of ``entry``, a JSON object; None if it has no id.
 
     ``where`` (``path:line``) and ``what`` (noun of the item, such as "a video") are for messages.
     Raise UserError if the id is no text, or :func:`check_id` refuses it.
@@ -122,8 +122,7 @@ def check_line_counts(named_counts: dict[str, int]) -> None:
 
 
 def read_bytes(path: Any) -> bytes:
-    """Read a whole file. Raise UserError if it cannot be read, or is larger than
-    ``MAX_FILE_BYTES``."""
+    """Read a whole file. Raise UserError if that fails, or it has more than ``MAX_FILE_BYTES``."""
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -167,8 +166,8 @@ def read_json(path: Any) -> Any:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Decode UTF-8 text and drop its byte order mark; ``where`` is for messages. Raise UserError if
-    the text is not UTF-8."""
+    """Decode ``content`` as UTF-8, without its byte order mark; ``where`` is for messages. Raise
+    UserError if the content is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -176,7 +175,8 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ``path:line`` and the object of each line of a JSONL file; skip blank lines."""
+    """Yield ``path:line`` and the JSON object of each line of a JSONL file; skip blank lines. Raise
+    UserError if the file cannot be read, or a line is no JSON object."""
     for number, line in read_lines(path):
         if line.strip():
             where = f"{path}:{number}"

@@ -1,5 +1,4 @@
-"""The dataset of all tasks: lines of text with image or video features, with a source text, or
-both."""
+"""Dataset of all tasks: target texts with image or video features, with source texts, or both."""
 
 from collections.abc import Collection
 from typing import Any, Optional
@@ -18,7 +17,7 @@ class MultimodalDataset(FairseqDataset):
     """Dataset of the examples of a split.
 
     Args:
-        visual_ids: Line of each example: the keys of its images or its video in the feature stores,
+        visual_ids: For each example, the keys of its images or its video in the feature stores,
             separated by tabs. None if the examples have no images.
         features: Feature stores, see :func:`fairseq_mm.data.feature_store.open_features`; None if
             the examples have no images.
@@ -104,7 +103,7 @@ class MultimodalDataset(FairseqDataset):
             self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
 
     def _count_rows(self) -> np.ndarray:
-        """Return the number of image regions or frames of each example, ``[len(self)]``."""
+        """Return the number of regions or frames of each example, ``[examples]``."""
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()
@@ -194,7 +193,7 @@ class MultimodalDataset(FairseqDataset):
         return self._num_tokens[indices]
 
     def size(self, index: int) -> Any:
-        """Return the length of the target; if there is a source, return the lengths of source and
+        """Return the target's length; if there is a source, return the lengths of source and
         target.
 
         fairseq compares the result with ``max_positions``. The length of a target that is absent,

@@ -91,6 +91,8 @@ def load_pos_sequences(
 ) -> TagLines:
     """Load the part-of-speech sequences of a split.
 
+    Tags that the dictionary does not have become ``<unk>``, and are counted in a warning.
+
     Args:
         path: Path of ``<split>.tags``.
         dictionary: Dictionary of the tags.
@@ -172,7 +174,7 @@ class FolderPosSequences:
 
     @cached_property
     def dictionary(self) -> Dictionary:
-        """Dictionary of the tags, read at the first access. Raise UserError if the folder has no
+        """Dictionary of the tags, built at the first access. Raise UserError if the folder has no
         tags."""
         if self._words is not None:
             return build_dictionary(self._words)

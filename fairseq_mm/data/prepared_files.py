@@ -128,8 +128,14 @@ def digest_file(path: AnyPath) -> Digest:
 
 
 def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
-    """Group digests (file name -> digest) as in ``prepare.json``: name of the split, or ``folder``
-    for files of all splits -> file name -> digest."""
+    """Group digests by split, as in ``prepare.json``.
+
+    Args:
+        digests: File name -> digest.
+
+    Returns:
+        Name of the split, or ``folder`` for files of all splits -> file name -> digest.
+    """
     parts: dict[str, dict[str, Digest]] = {}
     for name in sorted(digests):
         split = os.path.basename(name).partition(".")[0]
@@ -138,7 +144,8 @@ def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
 
 
 def sealed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return ``report``, the content of ``prepare.json``, with its own digest as the last entry."""
+    """Return the content of ``prepare.json`` with its own digest as the last entry, which replaces
+    the entry in ``report`` if there is one."""
     content = {name: value for name, value in report.items() if name != _SEAL}
     # JSON turns numeric keys into text, which sorts differently: sort what a reader will see
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
@@ -211,13 +218,12 @@ def _check_digest(name: str, digest: Any) -> Digest:
 
 
 def remedy(folder: AnyPath) -> str:
-    """Return the sentence that tells the user what to do about a file that differs from its
-    digest."""
+    """Return the sentence that says what to do about a file that differs from its digest."""
     return f"Prepare the folder anew or, if the change is meant, run: {repair_command(folder)}"
 
 
 def repair_command(folder: AnyPath) -> str:
-    """Return the command that records a folder's files, as they are now, in its
+    """Return the command that writes the digests of a folder's present files to
     ``prepare.json``."""
     return f"fairseq-mm doctor --data {os.fspath(folder) or '.'} --repair --accept-changes"
 
@@ -271,10 +277,10 @@ def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
 
 
 def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
-    """Record a file that is written after ``prepare``; the caller must hold the folder's lock.
+    """Record the digest of the file ``name``, which is written after ``prepare``.
 
-    Do nothing if the folder has no digests. With a ``digest`` of None, remove the record of the
-    file ``name``, which is necessary before the file is replaced.
+    Do nothing if the folder has no digests. If ``digest`` is None, remove the file's digest: this
+    is done before the file is replaced. The caller must hold the folder's lock.
     """
     record = read_record(folder)
     if record is not None:

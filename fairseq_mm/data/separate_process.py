@@ -21,7 +21,8 @@ MEMORY = 2 << 30
 
 
 def in_separate_process(path: str, function: Callable[[], Any]) -> Any:
-    """Run ``function`` in a separate process, and return its result, which must be JSON.
+    """Run ``function`` in a separate process, and return its result, which JSON must be able to
+    represent.
 
     ``path`` is the file that the function reads: its size determines the time limit, and messages
     name it. Raise UserError if the function raises one, crashes, or takes too long or too much

@@ -4,7 +4,7 @@
     the keys of an example's images or its video in the feature store, separated by tabs. Lines with
     the same keys belong to one item, such as the captions of an image or the stories of an album.
 ``<split>.references.jsonl``
-    ``{"id": line of visual_ids, "references": [sentences]}``, one line per item
+    ``{"id": line of <split>.visual_ids, "references": [sentences]}``, one line per item
 ``<split>.unknowns.jsonl``
     the words that ``<unk-0>``, ``<unk-1>``, ... of a line stand for, as a JSON list
 ``missing_images.txt``
@@ -27,7 +27,8 @@ MISSING_IMAGES = "missing_images.txt"
 
 
 def _check_split_file(path: Union[str, os.PathLike]) -> None:
-    """Check a file before it is read. If it is missing, check that its folder has the split."""
+    """Check a file before it is read. If the file is missing, check that its folder has the
+    split."""
     refuse_device(path)
     check_prepared_file(path)
     folder, name = os.path.split(os.fspath(path))
@@ -57,7 +58,7 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
 
 
 def first_lines(visual_ids: list[str]) -> np.ndarray:
-    """Return ``[lines]`` bool, True at the first line of each item."""
+    """Return ``[lines]`` bool, True at the first line of each item (lines with the same keys)."""
     first: dict[str, int] = {}
     marks = (first.setdefault(line, i) == i for i, line in enumerate(visual_ids))
     return np.fromiter(marks, dtype=bool, count=len(visual_ids))
@@ -87,11 +88,11 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
 
 
 def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Optional[list[str]]:
-    """Read the published caption of each line of a split, as it was before it was split into words.
+    """Read the published caption of each line of a split, before it was split into words.
 
-    Return None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or an
-    image has more or fewer references than lines. Raise UserError if a file is damaged, or missing
-    although ``prepare`` wrote it.
+    Return None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or if the
+    numbers of an image's references and lines differ. Raise UserError if a file is damaged, or
+    missing although ``prepare`` wrote it.
     """
     ids_path = Path(folder) / f"{split}.visual_ids"
     references_path = Path(folder) / f"{split}.references.jsonl"

@@ -51,33 +51,36 @@ def side_path(data: Folder, split: str, side: str) -> Path:
 
 
 def story_text_path(data: Folder, split: str) -> Path:
-    """Return the path of the file that has the visual stories of a split, one per line."""
+    """Return the path of the visual stories of a split, one per line, in the data folder
+    ``data``."""
     return Path(data) / "text" / f"{split}.txt"
 
 
 def read_side(data: Folder, split: str, side: str) -> list[list[str]]:
-    """Read the words of each prompt or story of a split, see :func:`side_path`. Raise UserError if
-    the file cannot be read or is empty."""
+    """Read the words of each prompt or story of a split; :func:`side_path` explains the arguments.
+    Raise UserError if the file cannot be read or is empty."""
     return _read_words(side_path(data, split, side), "`fairseq-mm prepare prompts` writes it")
 
 
 def read_story_words(data: Folder, split: str) -> list[list[str]]:
-    """Read the words of each visual story of a split, sentence separators included. Raise UserError
-    if the file cannot be read or is empty."""
+    """Read the words of each visual story of a split in the data folder ``data``, sentence
+    separators included. Raise UserError if the file cannot be read or is empty."""
     what = "it holds the stories, one a line; `fairseq-mm prepare` writes it"
     return _read_words(story_text_path(data, split), what)
 
 
 def read_story_split(data: Folder, split: str) -> StorySplit:
-    """Read the prompts and stories of a split. Raise UserError if their line counts differ."""
+    """Read the prompts and stories of a split; ``data`` is a data folder, or the folder of a
+    language model inside a data folder. Raise UserError if the line counts of prompts and stories
+    differ."""
     sides = {str(side_path(data, split, x)): read_side(data, split, x) for x in (SOURCE, TARGET)}
     check_line_counts({path: len(words) for path, words in sides.items()})
     return StorySplit(*sides.values())
 
 
 def read_albums(data: Folder, split: str) -> list[str]:
-    """Read the album id of each visual story from ``<split>.stories.jsonl``. Raise UserError if the
-    file cannot be read, or a line names no album."""
+    """Read the album id of each visual story from ``<split>.stories.jsonl`` in the data folder
+    ``data``. Raise UserError if the file cannot be read, or a line names no album."""
     path = Path(data) / f"{split}.stories.jsonl"
     check_prepared_file(path)
     albums = []
@@ -93,8 +96,9 @@ def read_albums(data: Folder, split: str) -> list[str]:
 
 
 def read_visual_story_split(data: Folder, split: str) -> VisualStorySplit:
-    """Read the visual stories of a split with their images and albums. Raise UserError if a file
-    cannot be read, the line counts differ, or a story does not have five sentences and images."""
+    """Read the visual stories of a split in the data folder ``data``, with their images and albums.
+    Raise UserError if a file cannot be read, the line counts differ, or a story does not have five
+    sentences and images."""
     stories = read_story_words(data, split)
     visual_path = Path(data) / f"{split}.visual_ids"
     visual_ids = read_visual_ids(visual_path)

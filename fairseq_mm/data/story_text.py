@@ -53,7 +53,7 @@ _TITLES = frozenset(
 _ENDINGS = frozenset(
     ["etc", "inc", "ltd", "co", "jr", "sr", "dept", "approx", "a.m", "p.m", "b.c", "a.d"]
 )
-# what may stand between a full stop and the next sentence
+# closing marks may stand between a full stop and the next sentence, and opening marks before it
 _SENTENCE_END = re.compile(
     r"[])}>\"'”\u2019»]*(?:\s*$|\s*<newline>|\s+[\[({\"“\u2018'`«*]*(?P<next>\S))"
 )
@@ -103,13 +103,13 @@ def _split_word(word: str, text: str, end: int) -> list[str]:
     tail: list[str] = []
     if word[-1] == "." and word.strip(".") and _ends_sentence(word, text, end):
         word, tail = word[:-1], ["."]
-    elif word[-1] == "'" and word.strip("'"):  # boys' and 'receiving station'
+    elif word[-1] == "'" and word.strip("'"):  # a possessive (boys') or the end of a quotation
         word, tail = word[:-1], ["'"]
         if word[-1] == "." and word.strip("."):
             word, tail = word[:-1], [".", "'"]
     clitics: list[str] = []
     clitic = _CLITIC.search(word)
-    while clitic:  # should n't 've
+    while clitic:  # one word can have several, such as shouldn't've
         clitics.insert(0, clitic.group())
         word = word[: clitic.start()]
         clitic = _CLITIC.search(word)

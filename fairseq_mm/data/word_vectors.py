@@ -79,7 +79,7 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
             for number, line in enumerate(_read_lines(start, file, path), start=1):
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                    header = _parse_header(line)  # again, without the mark
+                    header = _parse_header(line)  # again: the mark hid the header
                     if header is not None and header.dim != dim:
                         raise _dimension_error(path, 1, header.dim, dim)
                     if header is not None:
@@ -110,7 +110,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _read_lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
-    """Yield the lines of a file whose first bytes ``start`` have been read."""
+    """Yield the lines of a file whose first bytes, ``start``, have been read already."""
     # the last piece is the beginning of a line whose rest is still in the file
     *whole, cut = start.split(b"\n")
     for line in whole:
@@ -123,7 +123,7 @@ def _read_lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _parse_line(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
-    """Return the word of a line and its vector."""
+    """Return the word of a line and its vector ``[dim]``; ``number`` is the number of the line."""
     # at single spaces, and words in bytes: GloVe has words with spaces and with other white space
     fields = line.rstrip().split(b" ")
     word, values = b" ".join(fields[:-dim]), fields[-dim:]
@@ -184,8 +184,8 @@ def _parse_header(line: bytes) -> Optional[_Header]:
 
 
 def _is_binary(start: bytes, header: _Header, path: str) -> bool:
-    """Check whether the vector after the first word is binary; ``start`` has the first bytes of the
-    file."""
+    """Check whether the vector after the first word is binary. ``start`` has the first bytes of the
+    file, header included."""
     vector = start[header.length :].partition(b" ")[2][: 4 * header.dim]
     # in a text file the numbers of the first line are ASCII, the next words may be of any script
     line = vector.partition(b"\n")[0]
@@ -201,8 +201,11 @@ def _is_binary(start: bytes, header: _Header, path: str) -> bool:
 def _read_binary_vectors(
     start: bytes, file: BinaryIO, header: _Header, keys: Mapping[bytes, str], path: str
 ) -> dict[str, np.ndarray]:
-    """Return the wanted words of a binary file, each with its float32 vector ``[dim]``; ``keys``
-    maps the bytes of each wanted word to the word."""
+    """Return the wanted words of a binary file, each with its float32 vector ``[dim]``.
+
+    ``start`` has the first bytes of the file, header included; ``keys`` maps the bytes of each
+    wanted word to the word.
+    """
     _check_size(header, path)
     vectors: dict[str, np.ndarray] = {}
     for number, (key, values) in enumerate(_read_records(start, file, header, path), start=1):
@@ -240,7 +243,8 @@ def _check_size(header: _Header, path: str) -> None:
 def _read_records(
     start: bytes, file: BinaryIO, header: _Header, path: str
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each word of a binary file, and the bytes of its vector."""
+    """Yield each word of a binary file, and the bytes of its vector. ``start`` has the first bytes
+    of the file, header included."""
     length = 4 * header.dim
     needed = _LONGEST_WORD + 2 + length  # with a line feed before the word and a space after it
     part, at = start, header.length
@@ -269,7 +273,8 @@ def _read_records(
 
 
 def _check_word(word: bytes, path: str, number: int) -> None:
-    """Refuse a word that is not UTF-8 text: the file has another layout than word2vec's."""
+    """Refuse a word that is not UTF-8 text: the file has another layout than word2vec's. ``number``
+    is the position of the word, from 1."""
     try:
         word.decode()
     except UnicodeDecodeError as error:

@@ -6,10 +6,10 @@ images                                 features                        with ``gr
 alexnet, vgg*                          fc7: the second 4096-wide       last map before the
                                        layer after its ReLU            classifier
 resnet*, resnext*, wide_resnet*,       the last map, averaged over     the last map, one row a
-inception_v3, googlenet, mobilenet_*,  its positions (what enters      position, top left first
+inception_v3, googlenet, mobilenet_*,  its positions (the input of     position, top left first
 densenet*, efficientnet_*, ...         the classifier)
-convnext_*, maxvit_t                   what enters the classifier      the last map
-vit_*                                  class token of the last layer   the patches' tokens
+convnext_*, maxvit_t                   the input of the classifier     the last map
+vit_*                                  class token of the last layer   tokens of the patches
 =====================================  ==============================  =======================
 
 ``layer`` chooses any other node of a network for images, by torchvision's names
@@ -18,20 +18,20 @@ vit_*                                  class token of the last layer   the patch
 ==============================  ========  =========================================================
 clips                           channels  preprocessing of a clip of 16 frames
 ==============================  ========  =========================================================
-resnext101_3d                   2048      short side 112, centre 112 x 112, values 0 to 255 less the
-                                          mean pixel of ActivityNet
+resnext101_3d                   2048      short side 112, centre 112 x 112, values 0 to 255 minus
+                                          the mean pixel of ActivityNet
 r3d_18, mc3_18, r2plus1d_18     512       torchvision's: 171 x 128, centre 112 x 112
 s3d                             1024      torchvision's: 256 x 256, centre 224 x 224
 mvit_v1_b, mvit_v2_s            768       torchvision's: short side 256, centre 224 x 224
 swin3d_t, swin3d_s, swin3d_b    768-1024  torchvision's: short side 256, centre 224 x 224
 ==============================  ========  =========================================================
 
-The features of a clip are what enters the classifier: the last map, averaged over time and
+The features of a clip are the input of the classifier: the last map, averaged over time and
 positions, or the class token. The weights of resnext101_3d are the published file
-``resnext-101-kinetics.pth`` of Hara et al. (https://github.com/kenshohara/3D-ResNets-PyTorch). Its
-authors trained the network on Kinetics, but with the mean of ActivityNet, on pixel values of 0 to
-255 that are not divided by a deviation (their issue 12); ``--normalize kinetics`` takes the other
-mean.
+``resnext-101-kinetics.pth`` of Hara et al. (https://github.com/kenshohara/3D-ResNets-PyTorch).
+Hara et al. trained the network on Kinetics, but subtracted the mean of ActivityNet from pixel
+values of 0 to 255, and did not divide by a deviation (issue 12 of their repository);
+``--normalize kinetics`` subtracts the mean of Kinetics instead.
 """
 
 import difflib
@@ -194,8 +194,7 @@ def get_weights_entry(model: str, name: str) -> Any:
 
 
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Return the arguments of the transform (torchvision's preprocessing) that the weights were
-    trained with."""
+    """Return the arguments of torchvision's transform that the weights were trained with."""
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
     # a file does not record its transform: the transform of the model's first weights is assumed
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
@@ -250,7 +249,7 @@ def build_image_backbone(
     grid: bool = False,
     seed: int = 0,
 ) -> Backbone:
-    """Build a torchvision network for images, cut off behind a layer (default: ``DEFAULT_LAYERS``).
+    """Build a torchvision network for images, cut off behind a layer.
 
     See :func:`.build_backbone` for the arguments and errors.
     """
@@ -276,7 +275,8 @@ def build_image_backbone(
 
 
 def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
-    """Build one of :func:`list_clip_models` without its classifier.
+    """Build a network for clips of videos, named as in :func:`list_clip_models`, without its
+    classifier.
 
     See :func:`.build_backbone` for the arguments and errors.
     """
@@ -308,8 +308,8 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 def _load_weights(
     network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
 ) -> str:
-    """Load the tensors named ``needed``, and return the text that identifies the weights in a
-    feature store."""
+    """Load the tensors named ``needed`` into a network, and return the text that identifies the
+    weights in a feature store."""
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
     if _is_file(weights):
@@ -321,8 +321,8 @@ def _load_weights(
 
 
 def default_layer(model: str, grid: bool) -> str:
-    """Return the layer of a model that ``DEFAULT_LAYERS`` names. Raise UserError if it does not
-    name the model."""
+    """Return the layer of a model in ``DEFAULT_LAYERS``; with ``grid``, the layer for one row per
+    position. Raise UserError if the table does not have the model."""
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):
             return layers[1] if grid else layers[0]
@@ -353,7 +353,7 @@ def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
 def fold_norms(layers: nn.Module) -> None:
     """Merge each batch normalisation into the convolution before it, for evaluation only.
 
-    Features differ by float32 roundings. MobileNet-v2 needs a quarter less time on a CPU.
+    The features change only by float32 rounding; MobileNet-v2 needs a quarter less time on a CPU.
 
     Args:
         layers: Graph of a network that ends at a layer, see :func:`_cut_after`; changed in place.

@@ -126,7 +126,7 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Replace options of a preprocessing by the user's choices; None keeps an option.
+    """Replace options of the preprocessing ``default`` by the user's choices; None keeps an option.
 
     :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
     ``sizes`` may have ``resize``, ``resize_size``, ``size`` and ``crop``.
@@ -177,8 +177,7 @@ def _choose_sizes(
 
 
 def describes_clips(preprocessing: object) -> bool:
-    """Check whether the attribute ``preprocessing`` of a feature store describes clips of
-    videos."""
+    """Check whether a store's attribute ``preprocessing`` describes clips of videos."""
     # imported features may have any text there
     try:
         return "frames" in parse_json(str(preprocessing), "preprocessing")
@@ -187,8 +186,8 @@ def describes_clips(preprocessing: object) -> bool:
 
 
 def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Resize an image by interpolating four pixels; their centres are at .5, pixels at the edge
-    repeat."""
+    """Resize an image by bilinear interpolation with pixel centres at .5 and repeated edge
+    pixels."""
     # as torchvision with tensors; Pillow antialiases always, and torch is not imported here
     pixels = np.asarray(image)  # [old height, old width, 3]
     top, bottom, down = _find_neighbours(pixels.shape[0], height)

@@ -30,8 +30,13 @@ def decode_files(
 ) -> Generator[Event, None, None]:
     """Decode files, and yield the events of one file after the other: its inputs, then its end.
 
-    ``workers`` is the number of decoding processes; with 0, this process decodes. Raise UserError
-    if a decoding process was killed.
+    Args:
+        files: Images or videos.
+        reader: Reader that decodes a file.
+        workers: Number of decoding processes; with 0, this process decodes.
+
+    Raises:
+        UserError: If a decoding process was killed.
     """
     if workers < 1:
         for file in files:

@@ -1,5 +1,4 @@
-"""Extractor of features: a network and its preprocessing, which turn images or videos into
-vectors."""
+"""Extractors of features: networks with their preprocessing, from images or videos to vectors."""
 
 import contextlib
 import itertools
@@ -56,8 +55,9 @@ class Extractor:
     Attributes:
         reads_videos: True if the inputs are clips of videos, False if they are images.
         dim: Feature dimension.
-        identity: Attributes for a feature store: ``IDENTITY``, which are compared later, and for
-            videos also ``frame_rate``, ``stride`` and ``frames_per_clip``, which are not compared.
+        identity: Attributes for a feature store that identify the extractor. For videos, they
+            include ``frame_rate``, ``stride`` and ``frames_per_clip``, which repeat options of the
+            preprocessing in a readable form.
 
     Raises:
         UserError: If the device does not exist, or the network cannot read inputs of this size.
@@ -157,8 +157,7 @@ class Extractor:
         return torch.autocast(self.device.type, dtype=dtype)
 
     def rows_of_each(self, inputs: Sequence[Optional[np.ndarray]]) -> list[Optional[np.ndarray]]:
-        """Compute the features of inputs that may differ in size; inputs of equal size share a
-        batch.
+        """Compute the features of inputs that may differ in size, with a batch for each size.
 
         Args:
             inputs: Preprocessed images or clips. If the preprocessing gives all inputs the same
@@ -186,8 +185,8 @@ class Extractor:
         return features
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """Decode and preprocess one image to ``[height, width, 3]`` uint8; :func:`.read_image`
-        explains the arguments."""
+        """Decode and preprocess one image to ``[height, width, 3]`` uint8, see
+        :func:`.read_image`."""
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(
@@ -341,8 +340,8 @@ def build_extractor_from_identity(
         reads: Kind of files that the extractor must read, ``images`` or ``videos``.
 
     Raises:
-        UserError: If the identity is incomplete or of the other kind, or ``weights_file`` is
-            missing or another file.
+        UserError: If the identity is incomplete or the extractor reads the other kind of files, or
+            if ``weights_file`` is missing or another file.
     """
     # compared with itself: this refuses an identity that lacks an attribute
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")

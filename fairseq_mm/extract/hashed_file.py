@@ -1,5 +1,4 @@
-"""Records of the size, time and SHA-256 of image and video files, made while the files are
-decoded."""
+"""Records of image and video files (size, time and SHA-256), made while the files are decoded."""
 
 import contextlib
 import hashlib
@@ -19,7 +18,8 @@ _PIECE = 1 << 20
 class HashedFile:
     """Open image or video file of which a record is made while it is decoded; a context manager.
 
-    Raise UserError if the file cannot be read, or is no regular file.
+    The record is a :class:`.Source`: size, time of the last change, and SHA-256. Raise UserError if
+    the file cannot be read, or is no regular file.
 
     Attributes:
         content: Bytes of the file, or the open file if it is too large to be held in memory.
@@ -81,8 +81,8 @@ def describe_change(
 ) -> Optional[str]:
     """Return a clause that says how a file differs from its record; None if it has the same bytes.
 
-    If the size and the time are as recorded, the file is read only with ``reads_always``. If only
-    the time differs, which is so for a copy, the SHA-256 decides.
+    ``source`` is the record: size, time and SHA-256. If size and time are as recorded, the file is
+    read only with ``reads_always``. If only the time differs, as in a copy, the SHA-256 decides.
     """
     try:
         with _as_user_errors():

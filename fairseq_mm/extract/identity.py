@@ -70,4 +70,4 @@ def _normalize(name: str, value: Any) -> object:
 
 def _shorten(value: object) -> str:
     text = str(value)
-    return text[:12] + "..." if len(text) == 64 else text  # a SHA-256
+    return text[:12] + "..." if len(text) == 64 else text  # a SHA-256 is long

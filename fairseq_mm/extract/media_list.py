@@ -143,8 +143,11 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def media_name(media: object, number: int, noun: str) -> str:
-    """Return a name for messages: the path of a file, else ``noun`` and ``number``, its position
-    among the arguments."""
+    """Return a name for messages: the path of ``media``, or ``noun`` and ``number`` if it has no
+    path.
+
+    ``number`` is its position among the arguments.
+    """
     if isinstance(media, MediaFile):
         return media.name
     return os.fspath(media) if isinstance(media, (str, os.PathLike)) else f"{noun} {number}"
@@ -219,8 +222,8 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
 
 
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Return part ``shard`` (counted from 1) of ``num_shards`` contiguous parts of a list; a part
-    may be empty."""
+    """Return part ``shard`` (counted from 1) of the list ``images``, cut into ``num_shards``
+    contiguous parts; a part may be empty."""
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
     N = len(images)

@@ -50,7 +50,7 @@ FAMILIES = (
 
 
 def find_family(model: str) -> Family:
-    """Return the family that a model belongs to. If there is none, raise UserError with similar
+    """Return the family of a model. If no family has the model, raise UserError with similar
     names."""
     for family in FAMILIES:
         if family.has(model):
@@ -99,11 +99,10 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of the ``options`` (flag -> value) of a model has a value that is not
-    None, False or 0.
+    """Raise UserError if one of the ``options`` (flag -> value) is set, since ``model`` has none of
+    them.
 
-    ``kind``, ``images`` or ``videos``, is the kind of models that have these options; ``model`` is
-    of the other kind.
+    ``kind``, ``images`` or ``videos``, is the kind of models that have these options.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

@@ -34,7 +34,7 @@ INTERPOLATIONS = {
 # A strip of 1 x 10,000 pixels whose short side becomes 256 would have 655 million pixels.
 MAX_ASPECT_RATIO = 16
 
-# name -> channel order, greatest pixel value, mean, deviation
+# each in the order of the names in `normalization`
 NORMALIZATIONS = {
     "imagenet": ("rgb", 1.0, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     # the Caffe releases of AlexNet, VGG and ResNet: BGR, 0 to 255, mean pixel of ImageNet
@@ -107,7 +107,7 @@ class Preprocessing:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of an input: height, width, 3. If images differ in size, the shape of a square
+        """Shape of an input: height, width, 3. If images differ in size, the shape for a square
         image."""
         side = self.size if self.crop == "center" else self.resize_size
         return side, side, 3
@@ -128,8 +128,7 @@ class Preprocessing:
             ) from None
 
     def apply(self, image: Image.Image) -> np.ndarray:
-        """Resize and crop an image in mode RGB to ``[height, width, 3]`` uint8, in the order R, G,
-        B.
+        """Resize and crop an image in mode RGB to ``[height, width, 3]`` uint8 (R, G, B).
 
         Raise UserError if one side is too long compared with the other to be resized in memory.
         """
@@ -187,7 +186,7 @@ class Preprocessing:
 
 
 def normalization(name: str) -> dict[str, Any]:
-    """Return one of ``NORMALIZATIONS`` as arguments of :class:`Preprocessing`."""
+    """Return the entry ``name`` of ``NORMALIZATIONS`` as arguments of :class:`Preprocessing`."""
     return dict(zip(("channels", "scale", "mean", "std"), NORMALIZATIONS[name]))
 
 
@@ -201,12 +200,13 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """Replace options of a preprocessing by the user's choices; None keeps an option.
+    """Replace options of the preprocessing ``default`` by the user's choices; None keeps an option.
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
-    If ``size`` is given without ``resize_size``, images are resized to ``size``. If the short side
-    is resized and then cropped, they are instead resized in the proportion of ``default``, such as
-    256 for a crop of 224. Options that have the same effect become equal.
+    If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one
+    exception: if the short side is resized and the centre is cropped, the short side keeps its
+    proportion to the crop in ``default``, such as 256 to 224. Options that have the same effect
+    become equal.
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":
@@ -228,7 +228,7 @@ def with_options(
 
 
 def _center_crop(image: Image.Image, side: int) -> Image.Image:
-    """Return the square of size ``side`` in the centre, padded with black."""
+    """Return the square of ``side`` pixels in the centre of an image, padded with black."""
     # rounded as in torchvision: otherwise the crop would move by a pixel
     width, height = image.size
     if width < side or height < side:

@@ -81,8 +81,11 @@ class Reader(abc.ABC):
     def _decode(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
-        """Decode a file, and yield its inputs of the network, uint8. If the file cannot be read to
-        its end, raise UserError with the reason, without the name of the file."""
+        """Decode a file, and yield its inputs for the network, uint8. If the file cannot be read to
+        its end, raise UserError with the reason, without the name of the file.
+
+        ``media`` is a path, bytes, an open file or a :class:`.MediaFile`.
+        """
         try:
             return (yield from self._decode(media))
         except UserError:
@@ -94,8 +97,8 @@ class Reader(abc.ABC):
             raise UserError(f"cannot be decoded: {reason}") from None
 
     def events(self, file: MediaFile) -> Generator[Event, None, None]:
-        """Yield the inputs of a file, and then an event for its end, with the record of the
-        file."""
+        """Yield the inputs of a file, and then its end: a :class:`MediaEnd` or
+        :class:`Unreadable`."""
         end: Union[MediaEnd, Unreadable]
         try:
             with HashedFile(file) as hashed:

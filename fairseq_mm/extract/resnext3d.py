@@ -88,8 +88,7 @@ class GroupedBottleneck(nn.Module):
 
 
 class ResNeXt3d(nn.Module):
-    """Classifier of clips; if its layer ``fc`` is replaced by an identity, it returns 2048
-    features.
+    """Classifier of clips; with its layer ``fc`` replaced by an identity, it returns 2048 features.
 
     Args:
         blocks: Number of blocks in each of the four layers.

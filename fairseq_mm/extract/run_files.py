@@ -21,8 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def unreadable_path(output: str) -> str:
-    """Return the path of the list of files that could not be read, which stands next to the store
-    ``output``."""
+    """Return the path of the list of unreadable files, next to the store ``output``."""
     return output + ".unreadable.tsv"
 
 
@@ -33,10 +32,10 @@ def details_path(output: str, noun: str) -> str:
 
 
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
-    """Write the list of files that could not be read; remove it if all files could be read.
+    """Write the list of unreadable files next to the store ``output``; remove it if there are none.
 
-    ``output`` is the path of the store. A line has the name of the file, the reason, and the size,
-    time and SHA-256 of the file if they are known, separated by tabs.
+    ``unreadable`` has the name of each file and its :class:`.Unreadable`. A line has the name, the
+    reason, and the size, time and SHA-256 of the file if they are known, separated by tabs.
     """
     rows = []
     for name, (reason, source) in unreadable:
@@ -61,8 +60,7 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
-    """Read the list of unreadable files: name -> record of the file; None in lists of earlier
-    versions."""
+    """Read the list of unreadable files: name -> record of the file, None without a record."""
     sources: dict[str, Optional[Source]] = {}
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -209,7 +207,8 @@ def check_finished(
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Check whether the finished run did not try to read a file, or the file has changed since."""
+    """Check whether the finished run did not try to read ``item``, or the item has changed since.
+    ``unreadable`` has the records of the files that the run could not read."""
     name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
     source = unreadable.get(name)
     return name not in unreadable or (source is not None and bool(describe_change(item, source)))
@@ -217,7 +216,7 @@ def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
     """Check that a run that is continued has the same files, with the same content. Raise UserError
-    if an item of the partial store is not among ``items``, or its file has changed.
+    if ``writer`` has an item that is not among ``items``, or whose file has changed.
 
     ``noun`` is ``images`` or ``videos``.
     """
@@ -278,7 +277,8 @@ def check_unchanged(
 def _shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return the pairs of size and time of change that several different files have."""
+    """Return the pairs of size and time of change that several different files of the run or of the
+    store have."""
     # tools may set one time for all files; then such a pair does not identify the file of an item.
     # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}

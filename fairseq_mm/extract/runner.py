@@ -105,7 +105,7 @@ def extract_to_store(
         run = _Run(extractor, reader, batch_size or extractor.default_batch_size, strict, bar)
         workers = _default_workers(extractor) if workers is None else workers
         finished = run.finished(files, done, workers)
-        stack.enter_context(contextlib.closing(finished))  # ends the processes
+        stack.enter_context(contextlib.closing(finished))  # also ends the processes after an error
         for file, rows, num_inputs, end in finished:
             if journal is not None:
                 journal.note(file.key, num_inputs, end)
@@ -178,7 +178,8 @@ class _Run:
     ) -> Generator[Finished, None, None]:
         """Yield each file that is not in the store as soon as its last input has been computed.
 
-        ``done`` has the number of inputs of each file that is in the store (id -> number).
+        ``done`` maps the id of each file in the store to its number of inputs; ``workers`` is the
+        number of decoding processes.
         """
         left = [file for file in files if file.key not in done]
         with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:

@@ -75,8 +75,8 @@ class _Lines:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines, without blank lines, up to the next header: a line that begins with a
-        backslash."""
+        """Yield the lines before the next header, a line that begins with a backslash; skip blank
+        lines."""
         self.header = b""
         for line in self._file:
             self.number += 1
@@ -224,7 +224,8 @@ def _number(lines: _Lines, field: bytes) -> float:
 def _table(
     lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
 ) -> NgramTable:
-    """Build the table of a section; ``tables`` has the tables of all lower orders."""
+    """Build the table of a section. ``num_words`` is the number of all words, ``tables`` has the
+    tables of all lower orders."""
     n = len(tables) + 1
     words = np.array(section.words).reshape(-1, n)  # [G, n]
     contexts = np.zeros(len(words), dtype=np.int64)  # [G]

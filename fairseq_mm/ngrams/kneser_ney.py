@@ -144,8 +144,8 @@ def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray
 
 
 def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
-    """Count the n-grams of ``text``, an array of word indices ``[T]``; return a result for each
-    order from 1 to ``order``."""
+    """Count the n-grams of ``text`` (indices in ``words``, ``[T]``); return a result for each order
+    from 1 to ``order``."""
     V, start = len(words), words.index(START)
     is_start = text == start  # [T]
     counts = np.bincount(text, minlength=V)
@@ -175,8 +175,7 @@ def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
 def _interpolate(
     level: _Ngrams, counts: np.ndarray, lower: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolate the n-grams of one order (G) with the n-grams of the order below (C), their
-    contexts.
+    """Interpolate the G n-grams of ``level`` with the C n-grams of the order below, their contexts.
 
     ``counts`` [G] are the adjusted counts, ``lower`` [C] the probabilities of the order below.
     Return the interpolated probabilities [G] of the last words given their contexts, and for each

@@ -1,7 +1,7 @@
 """N-gram language models with backoff, stored in sorted arrays to look up many n-grams at once.
 
-Jelinek. Statistical Methods for Speech Recognition. MIT Press, 1997; the file format is described
-in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html.
+Jelinek. Statistical Methods for Speech Recognition. MIT Press, 1997. ARPA files, which store such
+models, are described in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html.
 """
 
 import math
@@ -14,7 +14,7 @@ START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
 
 class NgramTable(NamedTuple):
-    """The G n-grams of one order.
+    """Table of the G n-grams of one order.
 
     Attributes:
         keys: ``[G]`` int64, ascending and distinct. The key of an n-gram is the index of its
