@@ -153,7 +153,7 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """Check that a checkpoint's weights belong to a T5 with the sizes of a model, T5 or VG-T5.
+    """Check that a checkpoint's weights have the sizes of ``model``, which is a T5 or VG-T5.
 
     Raises:
         UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
@@ -185,7 +185,10 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
 
 
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
-    """Add the parameters that a text-only backbone lacks; return True if it lacked any."""
+    """Add the parameters that a text-only BART or T5 lacks to its weights.
+
+    ``backbone`` is its name, for the log. Returns True if it lacked any parameters.
+    """
     own = model.state_dict()
     added = [
         name

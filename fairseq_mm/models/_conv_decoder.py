@@ -1,4 +1,4 @@
-"""Decoder of stories and language models: a trunk (``_conv_trunk.py``) with an output layer."""
+"""Decoder of stories and language models: convolutional layers (trunk) and an output layer."""
 
 import math
 from typing import Any, Optional
@@ -16,7 +16,7 @@ STATE = "trunks"
 def convert_source(
     encoder_out: Optional[EncoderOut], *, masks_padding: bool, part: str = ""
 ) -> Any:
-    """Convert an encoder's output to the :class:`Source` that a trunk attends to.
+    """Convert an encoder's output to the :class:`Source` that a decoder attends to.
 
     Args:
         encoder_out: Output of the encoder; None for a language model, which has no encoder.
@@ -40,7 +40,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
     """Decoder of stories and language models.
 
     Args:
-        trunk: Layers from tokens to hidden states.
+        trunk: Layers of the decoder before the output layer, from tokens to hidden states.
         masks_padding: True if padding of the prompt gets no attention; False to attend to it, as
             the released code does.
     """

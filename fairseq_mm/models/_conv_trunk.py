@@ -38,12 +38,13 @@ class Source(NamedTuple):
 
 @dataclass
 class Trace:
-    """Attention weights of a forward pass, one tensor for each layer that has the attention.
+    """Attention weights of a forward pass, in lists with one tensor for each layer.
 
     Attributes:
-        source: [B, heads, T, S] weights of S source tokens at each of T steps.
-        past: [B, heads, T, 1 + T] weights of the self-attention; key 0 is a slot of zeros, key
-            1 + t is step t.
+        source: [B, heads, T, S] weights of S source tokens at each of T steps, for each layer that
+            attends to the source.
+        past: [B, heads, T, 1 + T] weights of the self-attention, for each layer that has one; key 0
+            is a slot of zeros, key 1 + t is step t.
     """
 
     source: list[Tensor] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Trace:
 
 @dataclass
 class TrunkState:
-    """State of a trunk between two steps of decoding.
+    """State of a convolutional decoder's layers between two decoding steps.
 
     Attributes:
         source: Projected keys and values of the source for each layer; None for layers that do not
@@ -84,7 +85,7 @@ class TrunkState:
 
 
 class ConvLayer(nn.Module):
-    """One layer of the trunk.
+    """One layer of the convolutional decoder: convolution, source attention and self-attention.
 
     Args:
         input_dim: Number of channels of the layer below.

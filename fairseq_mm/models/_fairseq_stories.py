@@ -32,7 +32,8 @@ _OUTPUT = (
     ("decoder.fusion.frozen_gate.", "decoder.gate2.0."),
     ("decoder.fusion.joining.", "decoder.joining."),
 )
-# Within encoder and trunk; M is attention_module, written out later to keep lines short.
+# Patterns of names within encoder and trunk -> fairseq's names. M stands for attention_module, to
+# keep the lines short.
 _LAYERS = tuple(
     (re.compile(old), new)
     for old, new in (

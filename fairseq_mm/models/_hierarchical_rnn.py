@@ -83,7 +83,7 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
         self.hidden_proj = nn.Linear(cfg.hidden_dim, cfg.embedding_dim)
         self.dropout = nn.Dropout(cfg.dropout)
         self.output_proj = nn.Linear(cfg.embedding_dim, len(dictionary))
-        # Two-way tying, as in the released configuration.
+        # The output layer has the matrix of the embedding, as in the released configuration.
         self.output_proj.weight = self.embedding.weight
         nn.init.zeros_(self.output_proj.bias)
 

@@ -45,8 +45,9 @@ class NonLocalBlock(nn.Module):
         nn.init.zeros_(last.bias)
 
     def similarities(self, grid: Tensor) -> Tensor:
-        """Compute the dot products of all pairs of R positions: [B, R, C] -> [B, R, R].
+        """Compute the dot products of all pairs of positions: [B, R, C] -> [B, R, R].
 
+        The grid has R positions of C channels.
         They are f(x_i, x_j) = theta(x_i) phi(x_j), equation 3 of Li et al. 2020.
         """
         # float32: the output grows with the third power of the values of the grid, which half
@@ -57,7 +58,7 @@ class NonLocalBlock(nn.Module):
     def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
         """Compute the block for grids [B, R, C] of R positions with C channels, in float32.
 
-        ``valid_mask`` is [B] bool, False if a whole grid is padding.
+        ``valid_mask`` is [B] bool, False for grids that are padding.
         """
         num_positions = grid.size(1)
         # Divided before the second product, which keeps the numbers smaller.

@@ -96,9 +96,9 @@ class ContentEncoder(ConditionEncoder):
 
 
 class LogBilinearDecoder(FeatureDecoder):
-    """Base of decoders that predict a word from the n-1 words before.
+    """Base of decoders that predict a word from the n-1 (``cfg.context_length``) words before.
 
-    V is the size of the vocabulary; see the module for R, W^fv and C^(i).
+    V is the size of the vocabulary; the module's docstring explains R, W^fv and C^(i).
 
     Args:
         row_dim: Number of columns of the word table.
@@ -128,11 +128,17 @@ class LogBilinearDecoder(FeatureDecoder):
         self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Compute word vectors [..., K] of the context from rows [..., row_dim] of the table."""
+        """Compute vectors [..., K] of the context's words from rows [..., row_dim] of the table.
+
+        K is the dimension of word vectors (``embedding_dim``).
+        """
         raise NotImplementedError
 
     def write(self, predicted: Tensor) -> Tensor:
-        """Map predicted vectors [..., K] linearly to [..., row_dim], the rows' dimension."""
+        """Map predicted word vectors [..., K] linearly to rows [..., row_dim] of the word table.
+
+        K is the dimension of word vectors (``embedding_dim``).
+        """
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
@@ -188,20 +194,19 @@ class LogBilinearDecoder(FeatureDecoder):
         return self.dropout(features), None
 
     def _with_start(self, tokens: Tensor) -> Tensor:
-        """Prepend n-2 start tokens, so that every word has a full context: returns [B, T + n-2]."""
+        """Prepend start tokens to [B, T], so that n-1 words precede each word: [B, T + n-2]."""
         # The first token is the start token, which replaces all words before the sentence.
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """Return the last n-1 words [B, n-1], and the index [B] of the word that they predict."""
+        """Return the last n-1 words [B, n-1], and the next word's index in the sentence [B]."""
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             # A first step may have several tokens: a prefix that the caller forces.
             words = self._with_start(tokens)[:, -self.context_length :]
             place = tokens.new_full((tokens.size(0),), tokens.size(1) - 1)
         else:
-            # The window and not all tokens: it has a fixed size, whatever the length of the
-            # sentence.
+            # Only the window is stored, because its size does not grow with the sentence.
             words = torch.cat([saved["words"][:, 1:], tokens[:, -1:]], dim=1)
             place = saved["place"] + 1
         state = {"words": words, "place": place}

@@ -1,7 +1,7 @@
 """Options of models: declarations, checks of sizes, and lists of layers.
 
 Lists of layers are written as ``[(512, 4)] * 4 + [(768, 4)] * 2`` or ``[True] + [False] * 5``.
-fairseq evaluates such options as Python. Here they are parsed as literals, see
+fairseq evaluates such options as Python. This package parses them as literals, see
 :mod:`fairseq_mm.compat.literals`.
 """
 
@@ -113,7 +113,15 @@ def parse_flags(text: str, option: str, num_layers: int) -> list[bool]:
 
 
 def parse_flag(text: str, option: str) -> bool:
-    """Parse the value ``text`` of ``option`` as True or False; raise a UserError for others."""
+    """Parse the value of an option as True or False.
+
+    Args:
+        text: Value of the option.
+        option: Name of the option, for messages.
+
+    Raises:
+        UserError: if the text is neither True nor False.
+    """
     flag = _parse(str(text), option, "True or False")
     if not isinstance(flag, bool):
         raise _error(text, option, "True or False")

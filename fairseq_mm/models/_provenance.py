@@ -70,8 +70,8 @@ class Provenance(nn.Module):
         source_words: Words of the source dictionary; None if the model reads no source text.
         rows_per_image: Number of regions per image, 1 or the number of positions of a grid; None if
             the model accepts any number.
-        subwords: State of the subword model, a JSON object that may have its ``fingerprint``; None
-            if unknown.
+        subwords: State of the subword model, a JSON object that may contain the ``fingerprint`` of
+            the model; None if unknown.
         max_frames: Number of frames at which longer videos were truncated; None for models that
             read no videos.
     """
@@ -97,7 +97,10 @@ class Provenance(nn.Module):
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
-        """Build the record of a task's data; ``has_source``: True if the model reads a source."""
+        """Build the record of a task's training data.
+
+        ``has_source`` is True if the model reads a source text.
+        """
         feature_dim = getattr(task, "feature_dim", 0)
         return cls(
             list_words(task.target_dictionary),
@@ -110,7 +113,7 @@ class Provenance(nn.Module):
         )
 
     # fairseq reads task_state only when it loads a model for generation, and a resumed run uses the
-    # config of the command line. Every way of loading reads the state dict, so the record is there.
+    # config of the command line. Every way of loading reads the state dict, so it has the record.
     def get_extra_state(self) -> Tensor:
         content: dict[str, Any] = {
             "words": self.words,

@@ -1,4 +1,4 @@
-"""Transformer decoder of Transtory-decoder and Transtory-full; a word sees only its sentence."""
+"""Transformer decoder of Transtory-decoder and Transtory-full; words see only their sentence."""
 
 from typing import Any, Optional
 
@@ -39,7 +39,7 @@ class CurrentImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] for all words; returns a list of tensors [B, ...]."""
+        """Project image vectors [B, 5, D] once for all words; returns a list of one [B, 5, D]."""
         values = self.value_proj(vectors)
         # The output projection commutes with the selection of a sentence unless weights are
         # dropped, so it then runs on five vectors and not on every word.
@@ -82,7 +82,7 @@ class AllImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] to keys and values, tensors [B, heads, 5, D / heads]."""
+        """Project image vectors [B, 5, D] to [keys, values], [B, heads, 5, D / heads] each."""
         return [
             split_heads(self.key_proj(vectors), self.num_heads),
             split_heads(self.value_proj(vectors), self.num_heads),

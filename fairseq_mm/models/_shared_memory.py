@@ -36,13 +36,14 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 class SharedMemory:
     """Encoded text and projected frames of each item (example), for the rows (beams) of a decoder.
 
-    An item is stored once if every item has the same number of rows, ``size``, one after the other.
+    An item is stored once if all items have the same number of neighbouring rows, ``size``.
     Otherwise an item is copied for each of its rows, and ``size`` is 1.
 
     Args:
         text: [S, B, C] encoded text of B items.
         text_mask: [B, S] bool, True at padding.
-        projected: Layer number -> tensors [B, ...] of :meth:`VideoFusion.project`.
+        projected: Layer number -> frames projected for the fusion after this layer, tensors [B,
+            ...], see :meth:`VideoFusion.project`.
         video_mask: [B, M] bool, True at padded frames; None if all frames are attended to.
         rows: [R] index of each row's item; None if row i is item i.
 

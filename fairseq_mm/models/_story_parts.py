@@ -33,7 +33,7 @@ PART_OPTIONS = (
 
 
 class StoryParts(NamedTuple):
-    """Encoder and trunk of a story model.
+    """Encoder and trunk (decoder without output layer) of a story model.
 
     Attributes:
         masks_padding: True if padding of the prompt gets no attention.
@@ -45,7 +45,7 @@ class StoryParts(NamedTuple):
 
 
 def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) -> StoryParts:
-    """Build the encoder and the trunk of a story model.
+    """Build the encoder and the trunk (decoder without output layer) of a story model.
 
     Args:
         options: Object with the attributes that ``PART_OPTIONS`` lists.
@@ -75,7 +75,7 @@ def build_parts(options: Any, source_dictionary: Any, target_dictionary: Any) ->
 
 
 def build_trunk(options: Any, dictionary: Any, *, has_source: bool = True) -> ConvTrunk:
-    """Build the trunk of a story model or language model.
+    """Build the trunk (decoder without output layer) of a story model or language model.
 
     Args:
         options: Object with the attributes that ``PART_OPTIONS`` lists for the decoder.
@@ -138,7 +138,7 @@ def _table_rows(rows: Any, option: str) -> int:
 
 
 class FrozenOptions(nn.Module):
-    """Module that saves the options of a fusion model's frozen part in the state dict."""
+    """Module that saves the options of a fusion's frozen model in the state dict."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()

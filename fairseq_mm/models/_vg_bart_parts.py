@@ -69,7 +69,7 @@ class VgBartEncoder(TransformerEncoder):
             src_tokens: [B, S] transcripts, padded on either side.
             src_lengths: Not used.
             features: [B, M, D] frames, padded at the end.
-            padding_mask: [B, M] bool, True at padding.
+            padding_mask: [B, M] bool, True at padding; None for no padding.
             trace: Record to which the fusions append their attention weights and gates, in the
                 order of the layers; None for no record.
             **unused: Arguments that fairseq passes to other models.

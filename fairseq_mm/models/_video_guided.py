@@ -187,7 +187,8 @@ def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.Mo
         video_dim: Dimension of the frames.
 
     Returns:
-        For ``encoder`` and ``decoder``, a module dict: number of the layer, as a string -> fusion.
+        A dict with ``encoder`` and ``decoder``, module dicts from the number of a layer, as a
+        string, to the fusion after it.
     """
     is_dot_product = str(cfg.fusion) != "multi_head"
     fusions = {}
@@ -280,7 +281,7 @@ class VideoReader(nn.Module):
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
-    """Yield (number, layer), counted from 1, without the layers that layer dropout skips."""
+    """Yield the number, from 1, and the layer for each layer that layer dropout does not skip."""
     # LayerDropModuleList yields only the layers that it keeps in a training step, so layers are
     # found by identity.
     numbers = {id(layer): i for i, layer in enumerate(layers._modules.values(), start=1)}

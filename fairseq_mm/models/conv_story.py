@@ -229,11 +229,11 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self
 
     def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
-        """Load a trained model's encoder and trunk (decoder without output layer) as frozen part.
+        """Load a trained model's weights, without those of the output layer, into the frozen part.
 
         Args:
             weights: Weights of the trained model by name.
-            file: Path of its checkpoint, for messages.
+            file: Path of the trained model's checkpoint, for messages.
 
         Raises:
             UserError: if the weights do not fit the frozen part.
@@ -247,7 +247,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             ) from None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Rebuild the frozen part if the checkpoint's frozen part has other options.
+        """Rebuild a fusion's frozen model if the frozen model in the checkpoint has other options.
 
         Raises:
             UserError: if the weights belong to fairseq's own model.
@@ -271,7 +271,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.pretrained_error = None
 
     def _replace_frozen(self, options: dict[str, Any]) -> None:
-        """Replace the frozen part by one with other options, and fit the fusion to its size."""
+        """Replace the frozen model by one with other options; fit the fusion layers to its size."""
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():

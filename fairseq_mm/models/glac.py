@@ -195,7 +195,7 @@ class GlacDecoder(FeatureDecoder):
     def _run(
         self, inputs: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run the LSTM on image and word [B, T, H + E]; return outputs [B, T, H] and new state."""
+        """Run the LSTM on images and words [B, T, H + E]; return outputs [B, T, H] and state."""
         B, T, _ = inputs.shape
         if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
             # Layers are in the second dimension, so that fairseq can reorder rows in the first.
@@ -246,7 +246,7 @@ class GlacDecoder(FeatureDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """Run one LSTM step, x [B, H + E] -> [B, H]; update the lists of h and c of the layers."""
+        """Run one LSTM step, x [B, H + E] -> [B, H]; update each layer's h and c in the lists."""
         for i in range(self.lstm.num_layers):
             if i > 0:
                 # Between layers only, as nn.LSTM does.
@@ -266,7 +266,7 @@ def copies_with_noise(
     Args:
         matrix: [N, D].
         copies: Number of copies, 2 or more.
-        noise: Standard deviation of the noise, divided by that of the matrix.
+        noise: Standard deviation of the noise, divided by that of the matrix's entries.
         generator: Random generator of the noise, on the CPU; None for PyTorch's default generator.
 
     Returns:
@@ -283,8 +283,8 @@ class GlacModel(StoryModel):
     """GLAC and its attention variants, which write a story from five images.
 
     Attributes:
-        slice_noise: Standard deviation of the noise of the copied matrices that initialise the
-            slices of image vectors, divided by that of the matrix; 0 for no noise.
+        slice_noise: Noise with which the matrices of the slices of image vectors are initialised,
+            see :func:`copies_with_noise`; 0 for no noise.
     """
 
     slice_noise = 0.0

@@ -44,7 +44,7 @@ class LblEncoder(ConditionEncoder):
     """Encoder that returns no condition, because the model reads no image."""
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return an empty list of conditions."""
+        """Return an empty list as ``condition``; the arguments are not used."""
         return {"condition": []}
 
 

@@ -290,9 +290,8 @@ class MRnnDecoder(FeatureDecoder):
     ) -> tuple[Tensor, None]:
         """Compute features [B, T, M], or [B, 1, M] when decoding incrementally.
 
-        Features are m(t), the output of the multimodal layer of dimension M.
-        The second result is None. With an incremental state, the image is read only at the first
-        step.
+        Features are m(t), the output of the multimodal layer of dimension M. The second result is
+        None. With an incremental state, the image is read only at the first step.
         """
         image = encoder_out["image"][0]
         saved = None

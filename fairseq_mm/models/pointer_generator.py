@@ -172,8 +172,8 @@ class PointerGeneratorDecoder(FeatureDecoder):
 
         Features are ``V [s; h*] + b`` in equation 4 of See et al. 2017. The second result is a dict
         with ``attn``, a list of one tensor, weights [B, T, S] of S source words; ``write_score``
-        [B, T], whose sigmoid is p_gen (equation 8); and with coverage ``coverage_loss`` [B, T]
-        (equation 12).
+        [B, T], whose sigmoid is p_gen, the probability of generating (equation 8); and, if the
+        attention has coverage, ``coverage_loss`` [B, T] (equation 12).
         """
         source, is_padding = encoder_out["states"][0], encoder_out["is_padding"][0]
         state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]

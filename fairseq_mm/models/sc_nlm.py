@@ -70,7 +70,8 @@ class ScNlmEncoder(ConditionEncoder):
     """Encoder that computes the condition of each word from tags and the content vector.
 
     The condition of word n is ``W^fd u_n``: F factors of u_n, the attribute vector of dimension G,
-    which sums terms of the content vector and of the tags of word n and the k next words.
+    which sums terms of the content vector and of the tags of word n and the next k words (k is
+    ``cfg.structure_length``).
 
     Args:
         tags: Dictionary of the tags.
@@ -101,7 +102,10 @@ class ScNlmEncoder(ConditionEncoder):
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the term of each tag at each position of a window of tags, for generation."""
+        """Precompute for generation the term of each tag at each position of a word's k + 1 tags.
+
+        k is the number of words after a word whose tags are read.
+        """
         with torch.no_grad():
             folded = self.structure.project_table(self.tag_embedding.weight)
             self.folded = folded.flatten(0, 1).contiguous()
@@ -134,7 +138,7 @@ class ScNlmEncoder(ConditionEncoder):
         return {"condition": [self.factor_proj(attributes)]}
 
     def _sum_windows(self, tags: Tensor) -> Tensor:
-        """Sum the terms T^(i) t_i of each window of k + 1 tags: [B, S + 1 + k] -> [B, S + 1, G]."""
+        """Sum the tags' terms over each window of k + 1 tags: [B, S + 1 + k] -> [B, S + 1, G]."""
         if self.folded is None:
             return self.structure(self.tag_embedding(tags))
         length = self.structure_length + 1
@@ -144,7 +148,7 @@ class ScNlmEncoder(ConditionEncoder):
         return sums.view(*windows.shape[:2], -1)
 
     def _align_left(self, tags: Tensor) -> Tensor:
-        """Move tags [B, S] to the left and fill up with STOP, for S + 1 windows: [B, S + 1 + k]."""
+        """Move tags [B, S] to the left, and append STOP tags to the length S + 1 + k."""
         S = tags.size(1)
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]

@@ -128,7 +128,8 @@ class TranstoryFullModel(StoryModel):
         )
         images = ImageVectors(task.feature_dim, cfg.picture_dim, task.rows_per_image)
         encoder = TranstoryFullEncoder(images, cfg)
-        # The released decoder sees only the image of its sentence, which tells sentences apart.
+        # The released decoder sees only the image of its sentence, so it needs no encoding of the
+        # sentence's index.
         is_released = str(cfg.compat) == "released"
         decoder = SentenceDecoder(
             task.target_dictionary,

@@ -60,7 +60,7 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 
 @dataclass
 class TranstoryXLConfig(FairseqDataclass):
-    """Options with the sizes of the released code and the two layers of Li et al., section 4.3."""
+    """Options with the sizes of the released code, and two layers (Li et al. 2020, section 4.3)."""
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     embedding_dim: int = option(256, "Dimension of token embeddings.")
@@ -194,8 +194,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
         """Return a mask [B, L, K] of the K keys that each of L queries sees.
 
-        ``distances`` [B or 1, L, K] are those from queries back to keys, and ``valid_mask`` [B, K]
-        is False at padding. ``positions`` are not used.
+        ``distances`` [B or 1, L, K] say how far each key is before each query, and ``valid_mask``
+        [B, K] is False at padding. ``positions`` are not used.
         """
         attention_mask = (distances >= 0) & valid_mask.unsqueeze(1)
         if self.is_released:

@@ -108,7 +108,10 @@ def _backbone_options(cfg: Any) -> dict[str, Any]:
 
 
 def bart_options(cfg: Any) -> Namespace:
-    """Convert a VG-BART's config to options of fairseq's BART; others get fairseq's defaults."""
+    """Convert a VG-BART's config to options of fairseq's BART.
+
+    Options that the config lacks get fairseq's defaults.
+    """
     options = Namespace(task="", **_backbone_options(cfg))
     # fairseq's BART gets its defaults from functions that fill a Namespace: BART's first, then the
     # Transformer's for the rest.
@@ -196,7 +199,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         # examples.
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Convert the weights of a text-only BART, or of stock fairseq, to those of this model.
+        """Convert weights of a text-only BART, or saved by stock fairseq, to those of this model.
 
         Raises:
             UserError: if the sizes or the vocabulary of the checkpoint's BART differ.

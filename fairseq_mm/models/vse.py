@@ -114,8 +114,8 @@ class SentenceEncoder(nn.Module):
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Add the special tokens that the encoder reads to right-padded words [B, T].
 
-        A ``</s>`` at the end of the words makes no difference. Returns R words and special tokens
-        per row [B, R], right-padded, and the number of them without padding [B].
+        A ``</s>`` at the end of the words makes no difference. Returns words and special tokens,
+        [B, R] with right padding, and the number [B] of tokens of each row without its padding.
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
@@ -231,8 +231,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         See :meth:`embed_images` and :meth:`embed_sentences` for the arguments.
 
         Raises:
-            UserError: if ``tokens`` is None, which means that the criterion is one for models that
-                generate text.
+            UserError: if ``tokens`` is None, as with criteria for models that generate text.
         """
         if tokens is None:
             raise UserError(
