@@ -435,7 +435,8 @@ def _check_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
 
 
 class _RememberedErrors(io.FileIO):
-    """File for h5py that raises the first failed write only when it is closed."""
+    """File for h5py that raises the error of the first failed write only when the file is
+    closed."""
 
     # libhdf5 ends the process with a segmentation fault if a write fails, because the disk is full
     # or the file exceeds the largest size that the system allows

@@ -217,7 +217,7 @@ class MultimodalDataset(FairseqDataset):
         max_sentences: Optional[int] = None,
         required_batch_size_multiple: int = 1,
     ) -> list[np.ndarray]:
-        """Return fairseq's batches, and one more batch of the examples that fairseq drops.
+        """Return fairseq's batches, and one more batch with the examples that fairseq would drop.
 
         fairseq-fixed 0.12.3 (and fairseq's main) drops the last batch if its size is no multiple of
         ``required_batch_size_multiple``, even in generation, and fails if ``indices`` is empty.

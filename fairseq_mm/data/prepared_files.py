@@ -336,7 +336,7 @@ def store_difference(
 
 
 def warn_of_other_stores(folder: AnyPath, stores: Iterable[Any], *, are_of_folder: bool) -> None:
-    """Warn if opened feature stores are not those of ``prepare.json``: the user may have replaced
+    """Warn if opened feature stores differ from ``prepare.json``, since the user may have replaced
     them.
 
     ``stores`` are opened :class:`.FeatureStore` objects. ``are_of_folder`` is True for the stores

@@ -242,15 +242,18 @@ class Extractor:
         num_images: int = 0,
         **options: Any,
     ) -> FirstClips:
-        """Compute the features of the first ``limit`` clips of a video, and decode only these
-        clips.
+        """Compute the features of the first clips of a video, and decode only these clips.
 
         Args:
             video: Path, bytes, binary file or :class:`.MediaFile`.
             limit: Largest number of clips.
             batch_size: Number of clips in a batch; None for ``default_batch_size``.
-            num_images: Number of clips of which the middle frame is returned as an image.
+            num_images: Number of evenly spaced clips of which the middle frame is returned; 0 for
+                none.
             **options: Options of :meth:`reader`.
+
+        Returns:
+            Features of the clips, and the middle frames.
 
         Raises:
             UserError: If the video cannot be read; the message does not name the video.

@@ -16,10 +16,10 @@ _PIECE = 1 << 20
 
 
 class HashedFile:
-    """Open image or video file of which a record is made while it is decoded; a context manager.
+    """Open image or video file, and a record of its bytes that is made while it is decoded.
 
-    The record is a :class:`.Source`: size, time of the last change, and SHA-256. Raise UserError if
-    the file cannot be read, or is no regular file.
+    Use it as a context manager. The record is a :class:`.Source`: size, time of the last change,
+    and SHA-256. Raise UserError if the file cannot be read, or is no regular file.
 
     Attributes:
         content: Bytes of the file, or the open file if it is too large to be held in memory.

@@ -36,7 +36,7 @@ class Family(NamedTuple):
     build: Callable[..., Backbone]
 
 
-# the prefix is asked first: the lists of names import torchvision
+# open_clip first, which is known by its prefix: listing the names of the others imports torchvision
 FAMILIES = (
     Family("images", lambda model: model.startswith(PREFIX), ("grid",), build_open_clip),
     Family("videos", lambda model: model in list_clip_models(), (), build_clip_backbone),
@@ -99,7 +99,7 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of the ``options`` (flag -> value) is set, since ``model`` has none of
+    """Raise UserError if one of the ``options`` (flag -> value) is set: ``model`` does not have
     them.
 
     ``kind``, ``images`` or ``videos``, is the kind of models that have these options.

@@ -102,7 +102,7 @@ class Preprocessing:
 
     @property
     def fixed_shape(self) -> bool:
-        """True if all images get the same size, so that any of them fit into one batch."""
+        """True if all images get the same size, so that any two images fit into one batch."""
         return self.crop == "center" or self.resize == "squash"
 
     @property

@@ -136,7 +136,7 @@ class RunSummary(NamedTuple):
     Attributes:
         num_items: Number of images or videos in the store.
         num_unreadable: Number of listed files that are not in the store.
-        num_damaged: Number of damaged videos of this run of which a part is in the store.
+        num_damaged: Number of damaged videos of which this run has stored only a part.
         num_extracted: Number of items that this run has added.
         num_inputs: Number of images or clips that this run has computed.
         seconds: Duration of this run, from the first item on.

@@ -111,7 +111,7 @@ def find_ngrams(
         numbers: ``[T]`` index of each n-gram's last word.
         num_words: Number of words of the model.
     """
-    # negative without a context, as no key is
+    # an n-gram without context (-1) becomes a negative number, and no key is negative
     wanted = contexts * num_words + numbers
     places = np.searchsorted(keys, wanted)
     # searchsorted returns len(keys) for an n-gram behind the last one
