@@ -248,8 +248,8 @@ class Extractor:
             video: Path, bytes, binary file or :class:`.MediaFile`.
             limit: Largest number of clips.
             batch_size: Number of clips in a batch; None for ``default_batch_size``.
-            num_images: Number of evenly spaced clips of which the middle frame is returned; 0 for
-                none.
+            num_images: Number of middle frames to return, each from another of several evenly
+                spaced clips; 0 for no frames.
             **options: Options of :meth:`reader`.
 
         Returns:
