@@ -34,7 +34,7 @@ class BartVocabulary(NamedTuple):
             and ``<mask>``.
         encoder: BPE piece -> GPT-2's number, which stands for the piece in fairseq's text and
             dictionary.
-        merges: Pairs of pieces that the BPE merges, in its order.
+        merges: Pairs of pieces that the BPE merges, in the order of the merges.
     """
 
     symbols: list[str]

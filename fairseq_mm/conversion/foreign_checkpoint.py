@@ -72,7 +72,8 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
 
     Raises:
         UserError: if the file has no such dictionary, has other objects than tensors, containers,
-            numbers and options, or has an option that fairseq evaluates but is no literal.
+            numbers and options, or has an option that fairseq would evaluate as Python code and
+            that is no literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")

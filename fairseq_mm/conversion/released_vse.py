@@ -31,7 +31,7 @@ _IMAGE = ("ff_image_W", "ff_image_b")
 _GRU = tuple(f"encoder_{name}" for name in ("W", "b", "U", "Wx", "Ux", "bx"))
 _FIRST_WORD = 2
 _END, _UNKNOWN = 0, 1
-_NAMED = 3  # words in a message
+_NAMED = 3  # words in a message, which would otherwise list thousands
 
 
 @dataclass
@@ -222,7 +222,9 @@ def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> Non
 def check_shapes(
     tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
 ) -> None:
-    """Check the shapes of tensors or arrays of the file ``path``; both arguments are by name.
+    """Check the shapes of tensors or arrays of the file ``path``.
+
+    ``tensors`` maps names to tensors, ``expected`` names to shapes.
 
     Raises:
         UserError: if a shape is not the expected one.

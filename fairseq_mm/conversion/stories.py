@@ -76,14 +76,14 @@ class FairseqStories(NamedTuple):
 
     @property
     def types(self) -> tuple[int, int]:
-        """Sizes of the dictionaries of prompts and stories."""
+        """Return the sizes of the dictionaries of prompts and of stories."""
         # the encoder is wrapped once more, because the fusion model has a second one beside it
         source = self.weights["encoder.encoder.embed_tokens.weight"]
         return len(source), len(self.weights["decoder.embed_tokens.weight"])
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Suffixes of the data files of prompts and stories."""
+        """Return the suffixes of the data files of prompts and of stories."""
         source, target = self.options.get("source_lang"), self.options.get("target_lang")
         return str(source or "wp_source"), str(target or "wp_target")
 
@@ -402,7 +402,7 @@ def _parse_layers(name: str, value: Any) -> Any:
 def load_story_dictionaries(
     source_file: str, target_file: str, types: tuple[int, int], checkpoint: str
 ) -> tuple[Dictionary, Dictionary]:
-    """Load the dictionaries of a story model.
+    """Load the dictionaries of a story model; return the prompts' and the stories' dictionary.
 
     Args:
         source_file: fairseq's dictionary of the prompts.

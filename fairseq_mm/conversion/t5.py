@@ -188,8 +188,8 @@ def _pop_own_output(
     """Remove the output layer [V, D] from ``weights`` and return it; None if it is the embedding.
 
     ``--arch t5`` scales the input of an output layer that shares the embedding, and no other. In
-    transformers, sharing and scaling are two settings. If the model has only one of them, the
-    output layer gets weights of its own, which include the scale.
+    transformers, sharing and scaling are two settings. Unless the model has both, the output layer
+    gets weights of its own, which include the scale if the model has one.
     """
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
@@ -303,7 +303,7 @@ def convert_t5_to_huggingface(
         state: Content of the checkpoint; None to read it from the file.
 
     Raises:
-        UserError: if the checkpoint is damaged, is no T5 without video features, or has another
+        UserError: if the checkpoint is damaged, is not of a T5 that reads only text, or has another
             vocabulary than T5's; or if the output cannot be written.
     """
     path = checkpoint_path(checkpoint)

@@ -79,7 +79,7 @@ class CiderD:
         return self._score(hypothesis, counts, [self._compute_inverse_norms(c) for c in counts])
 
     def score_item(self, hypothesis: Sequence[str], index: int) -> float:
-        """Score like :meth:`score`, against ``references[index]`` of the constructor."""
+        """Compute the CIDEr-D, 0 to 10, of a hypothesis for item ``index`` of ``references``."""
         counts, norms = self._counts[index], self._inverse_norms[index]
         if norms is None:
             # kept, since validation scores the same references after each epoch

@@ -36,7 +36,7 @@ Interval = tuple[float, float]
 
 
 class Columns(NamedTuple):
-    """Distinct conditions of a list of stories, each a column of the score matrix.
+    """Distinct conditions of a list of stories, the columns of a score matrix with a row per story.
 
     Attributes:
         texts: Text of the condition of each column, in order of first occurrence.
@@ -168,7 +168,7 @@ def draw_distractors(
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Return the pairs of a story and a column whose scores the comparisons need.
+    """Return the pairs of a story and a column whose scores the ranking needs.
 
     They are the pairs with the story's own condition (``true``: ``[stories]``, column) and with its
     ``distractors`` (``[draws, stories, distractors]``, columns): ``[pairs, 2]``, each once, sorted.
@@ -216,7 +216,7 @@ def _gather_scores(
 
 
 def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Compute the credit ``[draws, stories]`` of each story in each draw.
+    """Compute the credit ``[draws, stories]`` of each story in each draw of other prompts.
 
     The credit is 1 if the story's own prompt is the likeliest, 0 if another one is likelier, and
     1 / number of the likeliest prompts in a tie, which is the expectation of a guess. Raise
@@ -236,7 +236,7 @@ def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) 
 def all_draws_credits(
     scores: np.ndarray, true: np.ndarray, *, distractors: int = DISTRACTORS
 ) -> np.ndarray:
-    """Compute the mean credit ``[stories]`` of each story over all possible draws.
+    """Compute the mean of :func:`draw_credits` over all possible draws of other prompts: [stories].
 
     Of the M other prompts, w score lower than the story's own prompt and t equally. A draw of K
     prompts, of which none scores higher and j score equally, has the credit 1 / (1 + j). Summed

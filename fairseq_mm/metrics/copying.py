@@ -235,7 +235,7 @@ class CopiedRuns:
         return self._ngrams[n]
 
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
-        """Return the cumulative sums ``[len(words) + 1]`` of ``value * multiplier ** index``."""
+        """Return the cumulative sums of the words' ``random value * multiplier ** index``."""
         W = len(words)
         if len(self._powers) < W + 1:
             self._powers = _powers(_MULTIPLIER, W + 1)
@@ -245,7 +245,7 @@ class CopiedRuns:
         return sums
 
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
-        """Return the hash of the n words that begin at each index, by :meth:`_running_sums`."""
+        """Compute the hash of the n words that begin at each index from the running sums."""
         W = len(sums) - 1
         # the inverse power makes the hash independent of the index
         hashes = (sums[n:] - sums[: W - n + 1]) * self._inverses[: W - n + 1]

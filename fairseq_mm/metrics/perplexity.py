@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.score_rows import Row, signature
 
-NAMED = 5  # number of lines that a message names
+NAMED = 5  # lines in a message, which would otherwise list thousands
 
 
 class LogProbability(NamedTuple):

@@ -2,8 +2,9 @@
 """Penn Treebank tokens of captions without Java, equal to the tokens of coco-caption.
 
 coco-caption pipes captions through Stanford's ``PTBTokenizer -preserveLines -lowerCase`` (CoreNLP
-3.4.1) and drops punctuation tokens. The rules here were written from the Penn Treebank conventions
-and from the output of that program; ``tests/metrics/test_ptb_tokenizer.py`` compares both.
+3.4.1) and drops punctuation tokens. The rules of this module were written from the Penn Treebank
+conventions and from the output of ``PTBTokenizer``; ``tests/metrics/test_ptb_tokenizer.py``
+compares both.
 
 Differs from the original: each text is tokenized independently. The original looks past the end of
 the line: whether a caption that ends in a single letter ("vitamin C.") keeps the full stop after

@@ -52,7 +52,7 @@ def true_ranks(
     """Compute the ranks of the true candidates of all queries (Q: queries, C: candidates).
 
     Raise ValueError if a query has no true candidate, a score is NaN, a true candidate's score is
-    ``-inf``, or a block has another shape.
+    ``-inf``, or a block of scores has a wrong shape.
 
     Args:
         score_block: Function ``(start, end)`` -> ``[end - start, C]`` scores of these queries and
@@ -145,7 +145,7 @@ def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -
 def chance_summary(
     num_true: np.ndarray, num_candidates: np.ndarray, *, recall_at: Sequence[int] = RECALL_AT
 ) -> RankSummary:
-    """Compute the expected results for candidates in random order, "Random" in tables of papers.
+    """Compute the expected results for candidates in random order, the row "Random" of many papers.
 
     The median rank is the smallest rank that the first true candidate reaches with a probability of
     at least one half.

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-# nine temperatures from 1/3 to 3
 GRID = tuple(3.0 ** (i / 4) for i in range(-4, 5))
 _STEPS = 4000
 
@@ -37,7 +36,7 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
     Raise ValueError if there are fewer than two temperatures, or the shapes do not match.
 
     Args:
-        temperatures: ``[G]``, ascending.
+        temperatures: ``[G]`` temperatures in ascending order.
         sums: ``[3, G]``: sum of the words' log-probabilities at each temperature, and the first and
             second derivative of this sum by 1 / temperature.
     """

@@ -34,7 +34,7 @@ from fairseq_mm.metrics.score_rows import (
     signature,
 )
 
-NGRAMS = 4  # largest order of novel n-grams
+NGRAMS = 4
 # the most frequent words of the How2 summaries
 STOP_WORDS = frozenset([
     "in", "a", "this", "to", "free", "the", "video", "and", "learn",

@@ -94,7 +94,7 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of the example's group; the groups with the first hashes are sampled."""
+        """Return a hash of seed and group; the groups with the smallest hashes are the sample."""
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group

@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 # folder for the files of a run before they are moved; name of its report while they are moved
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
-# the arguments of that run
+# arguments of a run, by which the next run recognises that it is the same one
 _ARGUMENTS = "arguments.json"
-# temporary files in that folder: the log of fairseq-preprocess, the parts that its workers write,
-# and other incomplete files
+# temporary files in the folder .partial: the log of fairseq-preprocess, the parts that its workers
+# write, and other incomplete files
 _TEMPORARY = re.compile(r"(?:.*/)?preprocess\.log|.*\.pt\d+\.(?:bin|idx)|.*\.partial")
 
 

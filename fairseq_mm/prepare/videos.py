@@ -5,8 +5,8 @@ The data is JSON lines, one video per line:
   {"video": "a.mp4", "transcript": "hi , i 'm ...", "summary": "learn to ..."}
 
 "transcript" is the text itself, or the name of a file that ends in .srt, .vtt or .txt, relative to
-the folder of data.jsonl; "transcript_file" instead of it names a file with any ending. Times,
-numbers and marks of subtitles are removed, and the lines that automatic captions repeat. For a
+the folder of data.jsonl. "transcript_file" in place of "transcript" names a file with any ending.
+Times, numbers and marks of subtitles, and lines that automatic captions repeat, are removed. For a
 video without a transcript write "transcript not available". Optional fields: "split" (train, valid
 or test), and "id", the video's key in the feature store (default: its file name, see --keys).
 

@@ -1,14 +1,14 @@
 """Makes a data folder of visual stories, each of five images and five sentences.
 
-The data is JSON lines, one story per line:
+The data is JSON lines, one story per line (this one is broken to fit):
 
   {"images": ["1.jpg", "2.jpg", "3.jpg", "4.jpg", "5.jpg"],
    "sentences": ["We got up early .", "...", "...", "...", "We slept late ."]}
 
-(on one line). Optional fields: "id"; "album", whose stories are references for each other and stay
-in one split; "split" (train, valid or test). The folder gets one story per line, its sentences
-joined by <sent>, ids, story and album of each line, and references with the same images and from
-the same album. Its features come from
+Optional fields: "id"; "album", whose stories are references for each other and stay in one split;
+"split" (train, valid or test). The folder gets one story per line, with <sent> between its
+sentences, the ids of images, story and album of each line, and as references the stories with the
+same images and the stories of the same album. Its features come from
 
   fairseq-mm extract data.jsonl --model resnet152 --output DIR/features.h5
 

@@ -191,7 +191,7 @@ class FolderWriter:
         """Write files that need the binarised text to ``folder``, after fairseq-preprocess."""
 
     def options(self) -> dict[str, object]:
-        """Return the options that determine the lines, for ``prepare.json``."""
+        """Return the options that determine the written files, for ``prepare.json``."""
         options: dict[str, object] = {}
         for vocabulary in self.vocabularies.values():
             options.update(vocabulary.options())

@@ -1,10 +1,10 @@
-"""Inner products of float32 vectors, equal on every machine, so that ranks and ties are too.
+"""Inner products of float32 vectors that are equal on every machine, for equal ranks and ties.
 
 A float32 matrix product sums in an order that depends on block sizes, on the processor and on the
 position of a vector, so that equal vectors may get scores that differ in the last digits. Ranking
-therefore compares float32 products with a threshold only if they differ by more than the rounding
-error. All other products are computed again in float64, always in the same order, so that equal
-vectors have equal scores.
+compares products with a threshold, such as the score of the true candidate. If a float32 product
+differs from the threshold by less than the rounding error, the product is computed again in
+float64, always in the same order of summation, so that equal vectors have equal scores.
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,8 @@ def name_vector(what: str, i: int, names: Optional[Sequence[str]]) -> str:
 def check_same_dimension(dim: int, what: str, other_dim: int, other: str) -> None:
     """Raise UserError if two kinds of vectors have different dimensions.
 
-    ``what`` is the noun for vectors of dimension ``dim``, ``other`` for those of ``other_dim``.
+    ``what`` is the noun for the vectors of dimension ``dim``, ``other`` the noun for the vectors of
+    dimension ``other_dim``.
     """
     if dim != other_dim:
         raise UserError(

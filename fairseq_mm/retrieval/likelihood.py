@@ -38,7 +38,7 @@ ImageReader = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
 class PrefixTree:
-    """Tree of all beginnings of given sentences, which share the computation of equal beginnings.
+    """Tree of all beginnings of given sentences, so that equal beginnings are computed once.
 
     Node 0 is the empty beginning. Nodes are numbered by depth, and within a depth in the order of
     their parents, so that a parent precedes its children and the children of consecutive nodes are
@@ -97,9 +97,9 @@ class FactoredLikelihood:
     Two identities save passes over a block of pairs of a sentence's beginning and an image. With
     the terms a of the words and b of the image, ``tanh(2/3 (a + b)) = 1 - 2 / (1 + exp(4/3 a)
     exp(4/3 b))`` is a product and a reciprocal once ``exp(4/3 a)`` and ``exp(4/3 b)`` are known.
-    With weights W and biases c of the output layer, ``sum_v exp(W_v m + c_v)`` is the product of
-    ``exp(W m)`` with the vector ``exp(c)``. If a value leaves the range of floating point, the
-    block is computed with tanh and logsumexp.
+    With the multimodal layer m, and weights W and biases c of the output layer,
+    ``sum_v exp(W_v m + c_v)`` is the product of ``exp(W m)`` with the vector ``exp(c)``. If a value
+    leaves the range of floating point, the block is computed with tanh and logsumexp.
 
     Args:
         decoder: Decoder with the methods in the docstring of this module, in evaluation mode and
@@ -253,7 +253,8 @@ class DecoderLikelihood:
             regions of D features) and their padding mask [end - start, N].
         num_images: Number of images.
         start: Index of the token before the first word.
-        precision: ``bfloat16`` runs the network under autocast; probabilities are float32.
+        precision: ``float32``, or ``bfloat16`` to run the network under autocast; probabilities are
+            float32 in any case.
         block_rows: Number of words whose logits are in memory at once.
     """
 

@@ -1,10 +1,11 @@
 """Search for the nearest training prompts: the KNN baseline of Fan et al. 2018, section 5.1 (4).
 
 A prompt is a TF-IDF vector of its words, and nearness is the cosine of two vectors. The paper's
-"TF-IDF vector using fasttext" leaves the weighting open. This file uses ``tf * (ln((1 + n) /
-(1 + df)) + 1)`` with lower-cased white-space tokens and vectors of length 1, the default of
-scikit-learn. Tags such as ``[ WP ]`` at the beginning of a prompt do not count: the weight of a
-word never falls to 0, so all prompts with a common tag would be similar.
+"TF-IDF vector using fasttext" leaves the weighting open. This module uses ``tf * (ln((1 + n) /
+(1 + df)) + 1)`` for a word that occurs tf times in the prompt and in df of n training prompts, with
+lower-cased white-space tokens and vectors of length 1, the default of scikit-learn. Tags such as
+``[ WP ]`` at the beginning of a prompt are ignored: the weight of a word never falls to 0, so all
+prompts with a common tag would be similar.
 """
 
 import re

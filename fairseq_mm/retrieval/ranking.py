@@ -20,10 +20,10 @@ _BLOCK_PAIRS = 400_000
 
 
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
-    """Divide sentences into blocks, so that sentences with the same first words are in one block.
+    """Sort sentences and divide them into blocks, whose sentences have first words in common.
 
-    ``sentences`` are token indices. A block has fewer sentences the larger ``num_images`` is, the
-    number of images with which each sentence will be scored. Returns the indices of the sentences
+    ``sentences`` are token indices. The larger ``num_images`` is, the number of images with which
+    each sentence will be scored, the smaller are the blocks. Returns the indices of the sentences
     of each block.
     """
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
@@ -71,9 +71,9 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
     """Return the indices [I, count] of the images nearest to each image, as in section 9.2 of Mao
     et al. 2015.
 
-    Images are compared by the Euclidean distance of their features [I, D]. The image itself comes
-    first; of two images at the same distance, the earlier one comes first. Distances of ``block``
-    images to all others are in memory at once.
+    The I images are compared by the Euclidean distance of their ``features`` [I, D]. The image
+    itself comes first; of two images at the same distance, the earlier one comes first. Distances
+    of ``block`` images to all others are in memory at once.
     """
     squares = (features**2).sum(1)
     nearest = []

@@ -15,7 +15,7 @@ from fairseq_mm.errors import UserError
 class SplitToRank:
     """Sentences and images of a split to rank, and further images for the marginal probability.
 
-    An image is named by its line of visual_ids, which may be the keys of several images.
+    An image is given by a line of visual_ids; a line with several keys counts as one image.
 
     Args:
         dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of

@@ -23,7 +23,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.likelihood import PRECISIONS, check_finite
 from fairseq_mm.retrieval.word_likelihood import CHUNK_BYTES, mean_log_probs, word_log_probs
 
-# what the story is conditioned on, and the tokens of the story, its end included where it is scored
+# condition of the story, and the tokens of the story, with the end token if it is scored
 Pair = tuple[Any, list[int]]
 # function from each model's hidden states [N, E] and targets [N] to log P of the targets [N]
 LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]

@@ -91,8 +91,8 @@ def rank_vectors(
     Args:
         images: ``[I, K]`` array or tensor of any floating-point type.
         sentences: ``[N, K]`` array or tensor of any floating-point type.
-        image_of_sentence: ``[N]`` row of the image that each sentence describes.
-        image_names: Name of each image, for messages.
+        image_of_sentence: ``[N]`` row in ``images`` of the image that each sentence describes.
+        image_names: Name of each image, for messages; None to name images by number.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences = float32_rows(sentences, "sentence")

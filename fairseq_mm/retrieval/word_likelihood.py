@@ -102,7 +102,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
     Args:
         logits: [N, V] for N tokens and V words of the vocabulary.
         target: [N] index of each token.
-        inverse_temperatures: [G].
+        inverse_temperatures: [G] values of b.
     """
     # subtracted before the exponential, which would overflow at low temperatures
     largest = logits.amax(1, keepdim=True).float()

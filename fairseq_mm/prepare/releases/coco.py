@@ -6,7 +6,7 @@
                     training and 40,504 validation images
   --split m_rnn     the same two files, and --split-ids valid=FILE test=FILE
                     with numbers or file names, one per line: 118,286 training
-                    images, and the paper's 4,000 and 1,000 of val2014
+                    images, 4,000 for validation, 1,000 for testing
 
 The m-RNN paper (Mao et al. 2015, section 7.1) samples 4,000 and 1,000 images of val2014 and does
 not say whether it trained on the others. The released code trained on all other images except

@@ -5,8 +5,9 @@ sum_asr_train and so on (automatic ones), in one of two layouts:
 
   tran.tok.txt and desc.tok.txt: lines `VIDEO word word ...`, each file in
   its own order;
-  tr_tran_text.txt, tr_desc_text.txt and tr_action.txt (also cv_, dete_): line
-  by line the words, and the path of the feature file, named after the video.
+  tr_tran_text.txt, tr_desc_text.txt and tr_action.txt (or with cv_ or dete_ in
+  place of tr_): line i of each file is the transcript, the summary and the
+  path of the feature file of video i, which gives the video its id.
 
 Features are VIDEO.npy, [T, 2048]: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics), pooled
 over 16 frames per row without overlap (section 3). Several sets can form one split:
