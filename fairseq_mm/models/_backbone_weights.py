@@ -59,7 +59,7 @@ class T5Backbone(NamedTuple):
 
 
 def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
-    """Read the sizes of a BART from its weights; return None if another model has the weights."""
+    """Read the sizes of a BART from its weights; return None for weights of another model."""
     try:
         return BartBackbone(
             _count_layers(weights, "encoder"),
@@ -75,7 +75,7 @@ def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
 
 
 def t5_backbone(weights: Weights) -> Optional[T5Backbone]:
-    """Read the sizes of a T5 from its weights; return None if another model has the weights."""
+    """Read the sizes of a T5 from its weights; return None for weights of another model."""
     try:
         layer = "encoder.layers.0"
         return T5Backbone(
@@ -175,7 +175,7 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
     """Add the parameters of a VG-T5 that a text-only T5 lacks to the weights of the T5, in place.
 
     The parameters get the initial values of ``model``, the VG-T5, and the record of the training
-    data gets its feature dimension. If the weights belong to a VG-T5, they do not change.
+    data gets the feature dimension of ``model``. Weights of a VG-T5 do not change.
     """
     if _add_missing(model, weights, "T5") and STATE_KEY in weights:
         provenance = decode_provenance(weights[STATE_KEY])
@@ -187,7 +187,7 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
     """Add the parameters that a text-only BART or T5 lacks to its weights.
 
-    ``backbone`` is its name, for the log. Returns True if it lacked any parameters.
+    ``backbone`` is ``BART`` or ``T5``, for the log. Returns True if parameters were added.
     """
     own = model.state_dict()
     added = [

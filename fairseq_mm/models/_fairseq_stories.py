@@ -231,7 +231,10 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return why ``conv_story`` does not need a tensor of fairseq's model, or '' if it does."""
+    """Return why ``conv_story`` does not need a tensor of fairseq's model, or '' if it does.
+
+    See :func:`convert_weights` for the flags.
+    """
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
         return "no weight"

@@ -79,7 +79,7 @@ class Fusion(nn.Module):
         return self.joining(torch.cat([trained_gate * trained, frozen_gate * frozen], dim=-1))
 
     def gates(self, trained: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the gates, g_1 with the shape of ``trained`` and g_2 with that of ``frozen``."""
+        """Compute the gates g_1 and g_2, with the shapes of ``trained`` and ``frozen``."""
         both = torch.cat([trained, frozen], dim=-1)
         return self.trained_gate(both).sigmoid(), self.frozen_gate(both).sigmoid()
 

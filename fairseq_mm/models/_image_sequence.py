@@ -47,8 +47,8 @@ class NonLocalBlock(nn.Module):
     def similarities(self, grid: Tensor) -> Tensor:
         """Compute the dot products of all pairs of positions: [B, R, C] -> [B, R, R].
 
-        The grid has R positions of C channels.
-        They are f(x_i, x_j) = theta(x_i) phi(x_j), equation 3 of Li et al. 2020.
+        The grid has R positions of C channels. The dot products are f(x_i, x_j) = theta(x_i)
+        phi(x_j), equation 3 of Li et al. 2020.
         """
         # float32: the output grows with the third power of the values of the grid, which half
         # precision does not hold.
@@ -153,7 +153,7 @@ class GlocalEncoder(BatchFirstEncoder):
 
     Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section 3.1. The LSTM is
     bidirectional and reads the vectors of all five images. A linear layer maps the concatenation to
-    the "glocal" vector of the image, and another one maps that to the result.
+    the "glocal" vector of the image, and a second one maps the glocal vector to the result.
 
     Args:
         images: Module that computes the vectors of the images.

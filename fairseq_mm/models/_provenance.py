@@ -130,8 +130,7 @@ class Provenance(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Compare a checkpoint's record with this record, and complete this record from it.
 
-        The checkpoint's subwords, ``max_frames`` and extractor replace those of this record where
-        the checkpoint has them.
+        Subwords, ``max_frames`` and extractor are taken from the checkpoint if it has them.
 
         Raises:
             UserError: if dictionaries, features, subwords or extractors differ.

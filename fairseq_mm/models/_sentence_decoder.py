@@ -24,7 +24,7 @@ SAME_FREQUENCIES, REVERSED_FREQUENCIES = 1, 2
 
 
 class CurrentImageAttention(nn.Module):
-    """Multi-head attention of each word to a single vector, that of its sentence's image."""
+    """Multi-head attention of each word to a single vector, the image vector of its sentence."""
 
     # A softmax over one value is 1, so queries and keys would have no effect and have no weights.
 
@@ -39,7 +39,7 @@ class CurrentImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] once for all words; returns a list of one [B, 5, D]."""
+        """Project image vectors [B, 5, D] once for all words, to a list of one tensor [B, 5, D]."""
         values = self.value_proj(vectors)
         # The output projection commutes with the selection of a sentence unless weights are
         # dropped, so it then runs on five vectors and not on every word.
@@ -166,8 +166,8 @@ class SentenceDecoder(FeatureDecoder):
         separator: Index of the token that separates sentences.
         sees_all_images: True if words attend to all images; False if they attend only to the image
             of their sentence.
-        encodes_sentence: True to add an encoding of the sentence's index to each word, as well as
-            that of the word's position.
+        encodes_sentence: True to add an encoding of the sentence's index to each word, in addition
+            to the encoding of its position in the sentence.
     """
 
     def __init__(

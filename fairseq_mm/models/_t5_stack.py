@@ -187,11 +187,17 @@ class T5Encoder(FairseqEncoder):
         }
 
     def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
-        """Return the output x [B, S, D] of layer ``number``, from 1; VG-T5 adds video to it."""
+        """Return the output x [B, S, D] of layer ``number``, counted from 1.
+
+        VG-T5 overrides this method and fuses x with ``video``; T5's is None.
+        """
         return x
 
     def fuse_output(self, x: Tensor, video: Any) -> Tensor:
-        """Return the output x [B, S, D] of the last norm; VG-T5 can add video to it."""
+        """Return the output x [B, S, D] of the final norm.
+
+        VG-T5 overrides this method and can fuse x with ``video``; T5's is None.
+        """
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
@@ -281,7 +287,11 @@ class T5Decoder(FeatureDecoder):
         return self.dropout(self.final_norm(x)), {"attn": None}
 
     def fuse(self, x: Tensor, number: int, source: dict[str, Any], trace: Any = None) -> Tensor:
-        """Return the output x [rows, T, D] of layer ``number``, from 1; VG-T5 adds video to it."""
+        """Return the output x [rows, T, D] of layer ``number``, counted from 1.
+
+        VG-T5 overrides this method: it fuses x with the video in ``source``, and appends attention
+        weights to ``trace``.
+        """
         return x
 
     def output_layer(self, features: Tensor, **unused: Any) -> Tensor:

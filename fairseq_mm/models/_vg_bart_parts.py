@@ -125,7 +125,7 @@ class VgBartEncoder(TransformerEncoder):
 class VgBartDecoder(TransformerDecoder):
     """Decoder of fairseq's BART with video fusions after some layers.
 
-    The beams of an example share its keys and values of transcript and video.
+    The beams of an example share the keys and values of its transcript and video.
 
     Args:
         args: Options of fairseq's BART.

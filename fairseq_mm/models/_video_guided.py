@@ -136,7 +136,7 @@ def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
 
 
 def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
-    """Parse layer numbers: ``5,6`` is [5, 6]; an empty text or ``none`` is []."""
+    """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is []."""
     text = (text or "").strip()
     if text in ("", "none"):
         return []

@@ -229,7 +229,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self
 
     def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
-        """Load a trained model's weights, without those of the output layer, into the frozen part.
+        """Load the weights of a trained model, except the output layer's, into the frozen part.
 
         Args:
             weights: Weights of the trained model by name.

@@ -29,17 +29,17 @@ Variants of Li et al. 2020:
                             trained GLAC.
 
 In Li et al. 2020, the matrices W that compute the eight slices are initialised independently. At
-first words see the mean of the slices, whose variation between images is 1 / sqrt(8) of that of
+first words see the mean of the slices, which varies between images 1 / sqrt(8) times as much as
 GLAC's s_i, and attention learns to ignore the image. Here the eight matrices are initialised as
 copies of one matrix, so that any mixture of slices varies as much as GLAC's s_i. Noise that sums to
 zero over the copies is added, because equal slices would get equal gradients and stay equal.
 ``--slice-init independent`` initialises as in the paper.
 
 Differs from the papers:
-- The start token of sentences 2 to 5 is the separator; that of the first sentence is fairseq's.
+- Sentences 2 to 5 start with the separator, the first sentence with fairseq's start token.
 - A missing image enters neither the statistics of batch normalisation nor the LSTM over the images,
   and its s_i depends only on the other images. In the released code it is a black image.
-- Li et al.'s non-local block has no batch normalisation; ``--non-local-norm`` adds that of the
+- Li et al.'s non-local block has no batch normalisation; ``--non-local-norm`` adds it, as in the
   released code. With and without it, the block is initialised as the identity.
 - Features come from a store, made with the image network's running statistics and without random
   crops. In the released code the image network's batch normalisation stays in training mode.
@@ -325,8 +325,8 @@ class GlacModel(StoryModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
         """Initialise the slices of image vectors from a checkpoint of a model without slices.
 
-        Its matrix is copied for each slice, with the noise ``slice_noise``. Other checkpoints are
-        loaded unchanged.
+        The checkpoint's matrix of the image vectors is copied for each slice, with the noise
+        ``slice_noise``. Checkpoints of models with slices are loaded unchanged.
         """
         super().upgrade_state_dict_named(state_dict, name)
         slices = self.decoder.slices

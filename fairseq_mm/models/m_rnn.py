@@ -40,8 +40,8 @@ Differs from the paper:
 - Layer II, the multimodal layer and the output layer have biases; the paper mentions no biases.
 - Dropout, initial values and the features' scaling are ours (the paper gives none): see the
   options.
-- The image's matrix to embedding layer II, V_I^(1), has 256 rows; that to the multimodal layer,
-  V_I^(2), has 512. Shared weights mean that V_I^(1) is the first 256 rows of V_I^(2).
+- The image's matrix to embedding layer II, V_I^(1), has 256 rows; its matrix to the multimodal
+  layer, V_I^(2), has 512. Shared weights mean that V_I^(1) is the first 256 rows of V_I^(2).
 - The recipe has no penalty (the paper gives no lambda).
 - The image's features are fixed, as in the paper's experiments; several regions (a grid) are
   averaged.

@@ -123,7 +123,7 @@ def build_t5_parts(
 
 @register_model("t5", dataclass=T5Config)
 class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Text-to-text transformer."""
+    """T5 model; ``provenance`` is the record of its training data."""
 
     def __init__(self, encoder: T5Encoder, decoder: T5Decoder, provenance: Provenance) -> None:
         super().__init__(encoder, decoder)

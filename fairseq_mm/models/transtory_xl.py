@@ -129,7 +129,10 @@ class TranstoryXLLayer(nn.Module):
 
 
 class TranstoryXLDecoder(FeatureDecoder):
-    """Decoder that attends to the sentence, and to a memory of earlier sentences and the image."""
+    """Decoder that attends to the sentence, and to a memory of earlier sentences and the image.
+
+    ``separator`` is the index of the token that separates sentences.
+    """
 
     def __init__(self, dictionary: Any, separator: int, cfg: TranstoryXLConfig) -> None:
         super().__init__(dictionary)
@@ -306,11 +309,11 @@ class TranstoryXLDecoder(FeatureDecoder):
         return output, None
 
     def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """Compute features [B, 1, D] of one new word per row; ``tokens`` are [B].
+        """Compute features [B, 1, D] of one new word per row.
 
-        The cache has three parts per layer: keys, values and inputs. Each begins with the slots of
-        the memory, followed by the words of the sentence. ``valid_mask`` is False at padding slots
-        of the memory.
+        ``tokens`` are the words [B], ``images`` the vectors [B, 5, F] of all images. The cache has
+        three parts per layer: keys, values and inputs. Each part begins with the slots of the
+        memory, followed by the words of the sentence.
         """
         M = self.memory_length
         saved = self.get_incremental_state(incremental_state, STATE)

@@ -7,7 +7,7 @@ Some layers of T5 get a third sub-layer after the feed-forward layer: words atte
 the result is added, see ``modules/video_fusion.py``. The frames are first encoded by their own
 transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and 4:
 multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options of video
-fusion, and those for the rows of Tables 1 to 5, are the same as for VG-BART (see ``vg_bart.py``).
+fusion are the same as for VG-BART, also for the rows of Tables 1 to 5 (see ``vg_bart.py``).
 
 Checkpoints of ``--arch t5`` are loaded with ``--finetune-from-model``; the parameters that they
 lack keep their initial values. These parameters have the attribute ``param_group = "added"``, for a
@@ -76,7 +76,10 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
 @register_model("vg_t5", dataclass=VgT5Config)
 class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Model that summarises transcripts and videos (VG-T5)."""
+    """Model that summarises transcripts and videos (VG-T5).
+
+    ``provenance`` is the record of its training data.
+    """
 
     reads_video = True
 
