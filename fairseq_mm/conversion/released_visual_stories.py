@@ -169,7 +169,7 @@ def read_released_visual_stories(
                 "with."
             )
         parts[name] = _reorder_rows(parts[name], rows, special, is_input=name == _EMBEDDING)
-    # a missing or odd tensor shows in many ways where shapes are read
+    # a tensor that is missing or has another shape raises one of many exceptions
     try:
         arch, options = _infer_options(parts, notes)
     except (KeyError, IndexError, ValueError, ZeroDivisionError) as error:

@@ -3,9 +3,9 @@
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
 numbers, from 2 on. Number 0 is the end token, which is read after the words of a sentence; number 1
-is the unknown word. Words whose number is the option ``n_words`` or more are unknown as well; the
-released model has two such words. The first half of the columns of W, b and U belongs to the reset
-gate r, the second half to the update gate u. The GRU is
+is the unknown word. Words whose number is the option ``n_words`` or more are unknown as well; there
+are two such words in the released training. The first half of the columns of W, b and U belongs to
+the reset gate r, the second half to the update gate u. The GRU is
 
     r, u = sigmoid(x W + b + h U),   g = tanh(x Wx + bx + r * (h Ux)),   h' = u * h + (1 - u) * g
 
@@ -201,7 +201,7 @@ def word_table(
         [4 + V, E] in the order of fairseq's dictionary: start token, padding, end token, unknown,
         words. Vectors of padding, and of a start token that is not read, are zero.
     """
-    zeros = torch.zeros_like(end)  # of padding, and of a beginning that is never read
+    zeros = torch.zeros_like(end)  # for padding, and for a start token that is never read
     special = [zeros if begin is None else begin, zeros, end, unknown]
     return torch.cat([torch.stack(special), words])
 

@@ -73,7 +73,7 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
             "fairseq's <s>, and no text can name it any more."
         )
     names = [processor.id_to_piece(row) for row in range(num_pieces)]
-    # T5Tokenizer numbers them downwards: <extra_id_0> is the last row
+    # T5Tokenizer numbers these rows downwards: <extra_id_0> is the last one
     names += [f"<extra_id_{number}>" for number in reversed(range(num_extra))]
     dictionary = Dictionary()
     # fairseq's four special symbols are there already; the last row is fairseq's <s>

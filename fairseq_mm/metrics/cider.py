@@ -28,7 +28,10 @@ def _frequencies(items: Iterable[Sequence[Counts]]) -> Counter:
 
 
 def document_frequencies(references: Iterable[Sequence[Sequence[str]]]) -> Counter:
-    """Count, for each n-gram of order 1 to 4, the items in whose tokenized references it occurs."""
+    """Count, for each n-gram of order 1 to 4, the items in whose references it occurs.
+
+    ``references`` are the tokenized references of each item.
+    """
     return _frequencies([_ngram_counts(tokens) for tokens in item] for item in references)
 
 

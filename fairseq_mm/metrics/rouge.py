@@ -16,7 +16,7 @@ BETA = 1.2
 
 
 def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Compute the length of the longest common subsequence by the bit-parallel method.
+    """Compute the length of the longest common subsequence of two texts by a bit-parallel method.
 
     Hyyrö 2004: a row of the table of dynamic programming is one integer, in which a zero bit marks
     a position of ``first`` where the length grows.

@@ -45,7 +45,7 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
             f"`sums` must be [3, {len(temperatures)}] of two temperatures or more, but is "
             f"{list(sums.shape)} instead."
         )
-    # by 1 / T: a temperature multiplies the logits by it, so the derivatives are simple in it
+    # as functions of 1 / T, which multiplies the logits, so that the derivatives are simple
     inverse = 1 / temperatures[::-1]
     values, slopes, curvatures = sums[:, ::-1]
     best = int(values.argmax())

@@ -92,7 +92,7 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
     image sequences, and not METEOR's corpus score from summed statistics, which coco-caption uses.
     """
     rows = []
-    # the challenge's task, and METEOR's default, which scored one and the same file .331, not .618
+    # hter is the challenge's task, rank is METEOR's default: one file scored .618 and .331
     for name, task in (("meteor_vist", "hter"), ("meteor_vist_rank", "rank")):
         sign = items.sign(
             f"meteor-{meteor_jar.VERSION}",

@@ -68,8 +68,8 @@ def fill_scores(
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
-    """Return the indices [I, count] of the images nearest to each image, as in section 9.2 of Mao
-    et al. 2015.
+    """Return the indices [I, count] of the ``count`` images nearest to each image (Mao et al. 2015,
+    section 9.2).
 
     The I images are compared by the Euclidean distance of their ``features`` [I, D]. The image
     itself comes first; of two images at the same distance, the earlier one comes first. Distances
