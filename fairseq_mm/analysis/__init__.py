@@ -1,4 +1,4 @@
-"""Recorders of attention weights and gates: data that ``fairseq-mm inspect`` writes and
+"""Recorders of attention weights and gates, which ``fairseq-mm inspect`` writes as JSON and
 :mod:`fairseq_mm.report` draws."""
 
 import math
@@ -9,18 +9,20 @@ from fairseq_mm.errors import UserError
 
 
 def check_one_model(files: Sequence[str]) -> None:
-    """Raise a UserError if the paths of checkpoints name an ensemble."""
+    """Raise a UserError if there are several checkpoints, which would be an ensemble."""
     if len(files) > 1:
         raise UserError(f"{', '.join(files)}: give one model, not {len(files)}.")
 
 
 def to_array(x: Any) -> Any:
-    """Convert a tensor to a float64 array; NumPy has no bfloat16, and reads no GPU's memory."""
+    """Convert a tensor on any device, also in bfloat16, to a float64 array."""
     return x.double().cpu().numpy()
 
 
 def rounded(x: Any) -> Any:
-    """Convert arrays and nested lists for JSON: six decimals, and null for NaN."""
+    """Convert arrays, dictionaries and nested lists to JSON values: numbers get six decimals, NaN
+    becomes null.
+    """
     x = x.tolist() if hasattr(x, "tolist") else x
     if isinstance(x, (list, tuple)):
         return [rounded(part) for part in x]

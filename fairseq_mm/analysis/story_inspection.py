@@ -24,15 +24,15 @@ PARTS = ("trained", "pretrained")
 
 
 class PastAttention(NamedTuple):
-    """Self-attention of one layer, by head and word.
+    """Self-attention of one layer, for each of its H heads at each of T words.
 
     Attributes:
         layer: Index of the decoder layer, from 0.
-        strides: [H] a head attends to every stride-th position.
-        zero: [H, T] weight of the empty slot.
-        distance: [H, T] mean distance in words to the attended words, without the empty slot; NaN
-            without attended words. The nearest word that a head attends to is the last word but
-            one, at distance 2.
+        strides: [H] stride of each head, which attends to every stride-th position.
+        zero: [H, T] weight of the zero slot, whose key and value are zeros.
+        distance: [H, T] mean distance in words to the attended words, without the zero slot; NaN if
+            only the zero slot has weight. The nearest word that a head attends to is the last word
+            but one, at distance 2.
     """
 
     layer: int
@@ -41,23 +41,25 @@ class PastAttention(NamedTuple):
     distance: np.ndarray
 
     def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
-        """Return the record of a head, for one word or averaged over words."""
+        """Return the JSON record of a head: its weight of the zero slot (``zero``) and its
+        distance, at one word or averaged over words.
+        """
         place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
         return {**place, "zero": rounded(zero), "distance": rounded(distance)}
 
 
 class Inspection(NamedTuple):
-    """Inspection of one story of T words, with its end unless it was truncated.
+    """Result for one story of T words; its end counts as a word unless the story was truncated.
 
     Attributes:
         words: Words before they are looked up in the dictionary; the end is ``</s>``.
         is_known: [T] True if the word is in the dictionary.
-        log_probs: [T] natural logarithms.
+        log_probs: [T] natural logarithms of the words' probabilities.
         gates: [2, T] gates g1 of the trained model and g2 of the pretrained model when the word is
             predicted, averaged over channels; None without fusion.
-        prompt: Words of the prompt with its end; empty for a language model.
-        source: Layer -> [H, T, S] attention to the prompt.
-        past: Self-attention of each layer.
+        prompt: S words of the prompt, the end included; empty for a language model.
+        source: Layer -> [H, T, S] attention of the H heads to the prompt.
+        past: Self-attention of each layer that has it.
     """
 
     words: list[str]
@@ -70,16 +72,16 @@ class Inspection(NamedTuple):
 
     @property
     def prompt_attention(self) -> Optional[np.ndarray]:
-        """Mean over layers and heads, ``[T, S]``; None if the model attends to no prompt."""
+        """Attention to the prompt, the mean over layers and heads [T, S]; None without a prompt."""
         if not self.source:
             return None
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
 
     def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
-        """Return one record per word.
+        """Return one JSON record per word.
 
         Args:
-            layers: True to include the attention to the prompt of each layer.
+            layers: True to add the attention to the prompt in each layer.
         """
         mean = self.prompt_attention
         records = []
@@ -106,11 +108,13 @@ class Inspection(NamedTuple):
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Return one record per layer and head of self-attention, averaged over the words."""
+        """Return one JSON record per layer and head, with the figures of :class:`PastAttention`
+        averaged over the words.
+        """
         figures = []
         for past in self.past:
             for head, (zero, distance) in enumerate(zip(past.zero, past.distance)):
-                # not nanmean, which warns if a head attends only to the empty slot
+                # not nanmean, which warns if a head attends only to the zero slot
                 distances = distance[~np.isnan(distance)]
                 mean = distances.mean() if len(distances) else np.nan
                 figures.append(past.record(head, zero.mean(), mean))
@@ -129,10 +133,11 @@ def inspect_story(
     """Compute gates, attention and likelihood at each word of a story.
 
     Args:
-        models: One model.
+        models: Loaded model; an ensemble is refused.
         prompt: Words of the prompt; None for a language model.
         story: Words of the story.
-        num_words: Maximum number of words of the story (default: the model's number of positions).
+        num_words: Number of words after which the story is truncated (default: the model's number
+            of positions).
         part: Part of a fusion model whose attention is recorded: ``trained`` or ``pretrained``.
 
     Raises:
@@ -196,20 +201,20 @@ def inspect_story(
 
 
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Return the weights ``[H, T, ...]`` by index of the layer."""
+    """Return layer -> weights [heads, words, ...] of the layers that have a module ``name``."""
     # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
     return {layer: to_array(x[0]) for layer, x in zip(layers, weights)}
 
 
 def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
-    """Summarize the self-attention ``weights`` of a layer, ``[H, T, 1 + T]``."""
-    # key 0 is the empty slot, key 1 + s is input s, which is word s - 1
+    """Summarize the self-attention ``weights`` [heads, T, 1 + T] of a layer to T words."""
+    # key 0 is the zero slot, key 1 + s is input s, which is word s - 1
     H, T, _ = weights.shape
     zero, past = weights[:, :, 0], weights[:, :, 1:]
     times = np.arange(T)
     distances = times[:, None] - times + 1  # from word t to word s - 1
-    # a head that attends only to the empty slot has no distance: 0 / 0
+    # a head that attends only to the zero slot has no distance: 0 / 0
     mass = past.sum(2)
     with np.errstate(invalid="ignore", divide="ignore"):
         distance = np.where(mass > 0, (past * distances).sum(2) / mass, np.nan)

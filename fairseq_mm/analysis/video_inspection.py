@@ -39,13 +39,14 @@ from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, Video
 
 
 class GateScores(NamedTuple):
-    """Gate values of n videos, averaged over the text's positions and the feature dimension.
+    """Forget gate values of n videos, averaged over the positions of a text and the feature
+    dimension.
 
     Attributes:
         lines: [n] indices of the lines in the split, from 0.
         ids: Ids of the videos.
         layers: Names of the L gates.
-        by_layer: [n, L].
+        by_layer: [n, L] mean value of each gate.
     """
 
     lines: np.ndarray
@@ -55,11 +56,11 @@ class GateScores(NamedTuple):
 
     @property
     def scores(self) -> np.ndarray:
-        """Means over the layers, ``[n]``."""
+        """Mean of each video's gate values over the layers, [n]."""
         return self.by_layer.mean(axis=1)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one record per video."""
+        """Return one JSON record per video."""
         scores, by_layer = rounded(self.scores), rounded(self.by_layer)
         return [
             {
@@ -73,19 +74,20 @@ class GateScores(NamedTuple):
 
 
 class AttentionMap(NamedTuple):
-    """Attention of the W words of one text to the M frames.
+    """Attention of the W words of one text to the M frames of a video.
 
     Attributes:
-        side: ``transcript`` or ``summary``.
+        side: ``transcript`` or ``summary``, the kind of the text.
         words: Words as written, with joined subwords; the end is ``</s>``.
         is_known: [W] True if the word is in the dictionary.
         layers: Names of the L layers.
-        weights: [L, W, M], averaged over the heads and over a word's subwords. The weights of a
-            word sum to 1.
-        sums_over_words: True if the softmax is over the words, as in the released code. The weights
-            of a frame then sum to 1, and the weights of subwords are added up.
-        video_shares: [W] weight of the video, as against the transcript; None for models without
-            such a weight.
+        weights: [L, W, M] attention weights, averaged over the heads and over a word's subwords.
+            The weights of a word sum to 1.
+        sums_over_words: True if the softmax is over the words, as in the code that Yu et al. 2021
+            released. The weights of a frame then sum to 1, and the weights of a word's subwords are
+            added instead of averaged.
+        video_shares: [W] weight that the model gives to the video, where the transcript has the
+            rest up to 1; None for models without such weights.
     """
 
     side: str
@@ -97,7 +99,9 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """Return a record with one entry per word, with ``layers`` also by layer."""
+        """Return a JSON record with one entry per word; with ``layers`` it has the weights of each
+        layer, too.
+        """
         words = []
         for w, word in enumerate(self.words):
             entry = {"word": word, "known": self.is_known[w]}
@@ -117,9 +121,10 @@ class LineAttention(NamedTuple):
     Attributes:
         line: Index of the line, from 0.
         id: Id of the video.
-        num_frames: M.
+        num_frames: Number M of the video's frames.
         maps: Attention of the transcript, of the summary, or of both.
-        gates: [L] mean gate values, see :class:`GateScores`; empty without gates.
+        gates: [L] mean value of each gate, as in :class:`GateScores`; empty for models without
+            gates.
     """
 
     line: int
@@ -130,11 +135,11 @@ class LineAttention(NamedTuple):
 
 
 class VideoInspection:
-    """Model with a split of videos to inspect.
+    """Model, and the split of videos on which it is inspected.
 
     Args:
         model: Model in evaluation mode.
-        task: Task of a data folder, for which the model was built.
+        task: Task of the data folder, for which the model was built.
         split: Name of the split.
         file: Path of the checkpoint, for messages.
         device: Device of the model.
@@ -197,7 +202,7 @@ class VideoInspection:
             split: Name of the split.
             features: Path of the feature store (default: ``features.h5`` in the data folder).
             device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-            batch_size: See the class.
+            batch_size: Number of examples per batch (default: 8 on a CPU, 32 elsewhere).
 
         Raises:
             UserError: If there are several models, the model reads no video, its training data
@@ -216,7 +221,7 @@ class VideoInspection:
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:
-        """Return the video ids of lines."""
+        """Return the video id of each line of the split."""
         return [self.dataset.visual_ids[line] for line in lines]
 
     def transcript(self, line: int) -> str:
@@ -237,7 +242,7 @@ class VideoInspection:
         summaries: Optional[Mapping[str, str]] = None,
         on_batch: Optional[Callable[[int], None]] = None,
     ) -> GateScores:
-        """Compute the mean value of the forget gates: 0 blocks the video, 1 passes the whole video.
+        """Compute each video's mean value of the forget gates: 0 blocks the video, 1 lets all pass.
 
         Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
         12) over the text's positions, without padding, and over its feature dimension. For fusions
@@ -245,8 +250,9 @@ class VideoInspection:
         is the one that controls what the transcript takes from the video.
 
         Args:
-            lines: Lines of the split; by default the first of each video.
-            summaries: Video -> text that replaces the reference as the decoder's input.
+            lines: Indices of lines of the split (default: the first line of each video).
+            summaries: Video id -> text that replaces the reference as the decoder's input (default:
+                the references).
             on_batch: Function that receives the number of lines of each finished batch.
 
         Raises:
@@ -273,15 +279,16 @@ class VideoInspection:
     def frame_attention(
         self, lines: Sequence[int], *, summaries: Optional[Mapping[str, str]] = None
     ) -> Iterator[LineAttention]:
-        """Compute the attention of words to frames.
+        """Compute the attention of words to the frames of a video.
 
-        The words are the transcript's for fusions in the encoder, and the summary's for fusions in
-        the decoder. Hierarchical attention and MFFG have the summary's words and the weights of the
-        last layer that reads the video.
+        If the model fuses video and text in the encoder, the words are those of the transcript; if
+        in the decoder, those of the summary. For hierarchical attention and MFFG, the words are
+        those of the summary, and the weights those of the last layer that reads the video.
 
         Args:
-            lines: Lines of the split.
-            summaries: Video -> text that replaces the reference.
+            lines: Indices of lines of the split.
+            summaries: Video id -> text that replaces the reference as the decoder's input (default:
+                the references).
 
         Yields:
             Attention of each line, in order.
@@ -298,7 +305,7 @@ class VideoInspection:
                 yield self._line_attention(line, layers, row, summaries)
 
     def check_lines(self, lines: Optional[Sequence[int]]) -> list[int]:
-        """Return the lines, by default the first line of each video.
+        """Return the given indices of lines or, for None, the first line of each video.
 
         Raises:
             UserError: If a line does not exist.
@@ -315,7 +322,9 @@ class VideoInspection:
         return list(lines)
 
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
-        """Return the tokens of the summary that the decoder reads, unknown words as written."""
+        """Return the tokens of the summary that the decoder reads, with the original unknown
+        words.
+        """
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -325,7 +334,7 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return the tokens of a line that the model reads, unknown words as written."""
+        """Return the tokens that the model reads in a line, with the original unknown words."""
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         oov_words = self._oov_words(line)
@@ -342,7 +351,7 @@ class VideoInspection:
         return tokens
 
     def _written_words(self, side: str, line: int) -> list[str]:
-        """Return the words of a line before it was binarized; empty if the folder has no text."""
+        """Return the words of a line before binarization; empty if the folder lacks the text."""
         if side not in self._written:  # read once: only unknown words need it
             cfg = self.task.cfg
             language = cfg.source_lang if side == TRANSCRIPT else cfg.target_lang
@@ -357,7 +366,7 @@ class VideoInspection:
         return texts[line] if texts else []
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
-        """Return the dictionary indices of tokens, ``[t]``."""
+        """Return the dictionary indices of tokens as a vector."""
         oov_words = self._oov_words(line)
         dictionary = self.task.dictionary
         if oov_words is not None:
@@ -371,7 +380,9 @@ class VideoInspection:
     def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Compute attention and gates of a batch of lines, and the row of each line in them."""
+        """Return attention and gates of a batch of lines by layer, and each line's row in the
+        batch.
+        """
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         # gates of an encoder do not depend on the summary: the decoder is then not run
@@ -439,7 +450,7 @@ class VideoInspection:
 def _build_task(
     checkpoint: Checkpoint, data: str, features: Optional[str]
 ) -> VideoSummarizationTask:
-    """Build the task of the data folder with the settings of the model's training."""
+    """Build the task of a data folder with the settings that the model was trained with."""
     trained = checkpoint.cfg.task
     # a model that was trained on the first frames of a video must not see the others
     max_frames = checkpoint.provenance.get("max_frames")

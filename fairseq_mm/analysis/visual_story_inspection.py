@@ -1,7 +1,8 @@
-"""Attention of models of visual stories (Li et al. 2020, Transtory-XL).
+"""Attention weights of models of visual stories (Li et al. 2020, Transtory-XL).
 
-Each word of a story has weights of images or of slices of an image's vector (Figure 5). A non-local
-block has similarities of the positions of an image's grid (Figure 4).
+Each word of a story has weights of the five images or of the slices of an image's feature vector
+(Figure 5). A non-local block has similarities between the positions of an image's feature grid
+(Figure 4).
 """
 
 import math
@@ -32,7 +33,7 @@ class AttentionKinds(NamedTuple):
 
     Attributes:
         images: True if each word has weights of the five images.
-        slices: True if each word has weights of the slices of its image's vector.
+        slices: True if each word has weights of the slices of its image's feature vector.
         grid: True if a non-local block compares the positions of an image's grid.
     """
 
@@ -42,11 +43,11 @@ class AttentionKinds(NamedTuple):
 
 
 class GridPositions(NamedTuple):
-    """Grid positions to show.
+    """Positions of the images' feature grids whose similarities are shown.
 
     Attributes:
-        places: Indices of the images, from 0.
-        position: Row and column; None for the position whose similarities vary most.
+        places: Indices of the images in the story, from 0.
+        position: Row and column in each grid; None for the position whose similarities vary most.
         shape: Rows and columns of the grids.
     """
 
@@ -55,31 +56,32 @@ class GridPositions(NamedTuple):
     shape: tuple[int, int]
 
     def start(self, similarities: np.ndarray) -> int:
-        """Return the index of the position whose similarities ``[R, R]`` are shown."""
+        """Return the index of the shown position in a grid with the similarities [R, R]."""
         if self.position is None:
             return most_varied(similarities)
         return self.position[0] * self.shape[1] + self.position[1]
 
     def cell(self, index: int) -> list[int]:
-        """Return row and column of a position."""
+        """Return row and column of the position with an index."""
         return list(divmod(index, self.shape[1]))
 
 
 class VisualStoryInspection(NamedTuple):
-    """Inspection of one story of T words, with the ends of its sentences.
+    """Result for one story of T words; the ends of its sentences count as words.
 
     Attributes:
         words: Words before they are looked up in the dictionary; sentences end with ``<sent>``, the
             story ends with ``</s>``.
         sentences: [T] index of the word's sentence, which is also the index of its image, from 0.
         is_known: [T] True if the word is in the dictionary.
-        log_probs: [T] natural logarithms.
+        log_probs: [T] natural logarithms of the words' probabilities.
         image_padding_mask: [5] bool, True for missing images.
-        image_weights: [T, 5] weights when the word is generated, averaged over the heads of the
-            last layer; None if words attend to one image.
-        slice_weights: [T, S] weights when the word is generated; None if there is one slice.
-        similarities: [5, R, R] f(x_i, x_j) of the non-local block; zeros for missing images; None
-            without such a block.
+        image_weights: [T, 5] weights of the images when the word is generated, averaged over the
+            heads of the last layer; None if each word attends to one image only.
+        slice_weights: [T, S] weights of the S slices of the image's feature vector when the word is
+            generated; None if the vector is not sliced.
+        similarities: [5, R, R] similarities f(x_i, x_j) of the R grid positions in the non-local
+            block; zeros for missing images; None without such a block.
     """
 
     words: list[str]
@@ -92,14 +94,16 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
     def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Return index and similarities [R, R] of the images whose grids are shown."""
+        """Return index and similarities [R, R] of each chosen image that is not missing."""
         # without missing images, whose similarities are zeros
         assert self.similarities is not None
         places = [place for place in chosen.places if not self.image_padding_mask[place]]
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
-        """Return ``words`` and, for a model with a non-local block, the ``chosen`` positions."""
+        """Return the JSON record: one entry per word and, unless ``chosen`` is None, the most
+        similar positions of each chosen image.
+        """
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
             {
@@ -159,8 +163,8 @@ def inspect_visual_story(
     """Compute attention and likelihood at each word of a story.
 
     Args:
-        generator: Generator with one model.
-        example: Five images, as the generator's processor returns them.
+        generator: Generator with one model, not an ensemble.
+        example: Example of five images, made by the generator's processor.
         sentences: Words of each of the five sentences.
 
     Raises:
@@ -198,16 +202,16 @@ def inspect_visual_story(
 
 
 def most_varied(similarities: np.ndarray) -> int:
-    """Return the position i whose similarities f(x_i, x_j), a row of [R, R], vary most."""
+    """Return the row of the similarities f(x_i, x_j) [R, R] whose values vary most."""
     return int(similarities.var(axis=1).argmax())
 
 
 def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARROWS) -> list[int]:
-    """Return the ``count`` positions j with the greatest f(x_i, x_j), in descending order.
+    """Return the positions j with the greatest similarities f(x_i, x_j), in descending order.
 
     Args:
-        similarities: [R, R] f; i is a row, j a column.
-        position: i, which may be among the results.
+        similarities: [R, R] f(x_i, x_j) for R positions; i is a row, j a column.
+        position: Index i, which may be among the results.
         count: Maximum number of positions.
     """
     # stable: equal similarities keep the order of positions on every platform
@@ -215,7 +219,11 @@ def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARRO
 
 
 def grid_shape(num_rows: int, shape: Optional[tuple[int, int]] = None) -> tuple[int, int]:
-    """Return rows and columns of a grid: ``shape``, or a square if the shape is None.
+    """Return rows and columns of a grid with ``num_rows`` positions.
+
+    Args:
+        num_rows: Number of positions, which are rows of the feature store.
+        shape: Rows and columns; None for a square grid.
 
     Raises:
         UserError: If ``num_rows`` does not fit the shape, or is not a square number.

@@ -1,1 +1,1 @@
-"""Results as one self-contained HTML file: images, text, scores and curves."""
+"""Pages of results: self-contained HTML files with images, texts, scores and curves."""

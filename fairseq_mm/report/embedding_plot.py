@@ -1,4 +1,4 @@
-"""Words and images as points of a plane (Kiros et al. 2014, Figure 5)."""
+"""Plot of words and images as points of a plane (Kiros et al. 2014, Figure 5)."""
 
 import base64
 import io
@@ -22,7 +22,7 @@ _LABEL_PLACES = (
 
 
 class PlotPoint(NamedTuple):
-    """Word or image at a point of the plane; ``image`` is a data URI that replaces the dot."""
+    """Word or image at a point of the plane; ``image``, a data URI, replaces the dot."""
 
     label: str
     x: float
@@ -32,7 +32,8 @@ class PlotPoint(NamedTuple):
 
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
-    """Plot words as labelled dots, and images as such or as dots with a name on hover.
+    """Return a plot of words as labelled dots, and of images as thumbnails or, without one, as dots
+    whose name appears on hover.
 
     Args:
         points: Words and images.

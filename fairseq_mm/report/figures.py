@@ -1,6 +1,7 @@
-"""Figures of matplotlib as SVG, for pages and for files of their own.
+"""Matplotlib figures as SVG, inside an HTML page or as an SVG file.
 
-Equal data gives equal bytes, text stays text, and on a page the colours follow its dark mode.
+Equal data gives equal bytes. Text remains text in the SVG. On a page, the colours follow the dark
+mode of the page.
 """
 
 import io
@@ -55,10 +56,11 @@ def draw(
     """Draw a figure as an ``<svg>`` element.
 
     Args:
-        plot: Function that draws onto matplotlib's axes and returns the texts on hover.
+        plot: Function that draws onto matplotlib's axes and returns the texts shown on hover, by
+            the id of the SVG element.
         width: Width in inches of 72 pixels.
         height: Height in inches of 72 pixels.
-        label: Description of the figure for screen readers; None for a file of its own.
+        label: Description for screen readers of a figure inside a page; None for an SVG file.
 
     Raises:
         UserError: If matplotlib is missing.
@@ -93,7 +95,7 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Remove namespaces and metadata, and replace ``colors`` by the page's CSS variables."""
+    """Remove namespaces and metadata, and replace ``colors`` (CSS variable -> value)."""
     # inside HTML, an SVG has no namespace prefixes: browsers would show nothing of <ns0:svg>
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -129,7 +131,7 @@ def recall_chart(
     Args:
         title: Text above the chart.
         percentages: [n] percentage of each point, 0 to 100.
-        curves: Name -> [n] recall in percent.
+        curves: Name of a curve -> [n] recall in percent at these percentages.
 
     Returns:
         Content of an SVG file.

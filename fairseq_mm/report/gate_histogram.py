@@ -1,6 +1,6 @@
-"""Histogram and tables of forget gates' scores (Yu et al. 2021, Figure 3).
+"""Histogram and tables of forget gate scores, one per video (Yu et al. 2021, Figure 3).
 
-Videos whose transcripts are not available are shown separately (Table 6).
+Videos whose transcripts are not available are also listed (Table 6 of the paper).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,13 @@ from fairseq_mm.report.html_page import Section, section
 
 
 def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
-    """Return stacked bars: videos with a transcript, then videos without.
+    """Return a histogram of forget gate scores: bars of the videos with a transcript, and stacked
+    on them the bars of the videos without a transcript.
 
     Args:
         available: Histogram of the videos with a transcript.
-        unavailable: Histogram of the videos without a transcript, with the same edges.
+        unavailable: Histogram of the videos without a transcript, with the same edges of
+            bins.
     """
     edges = available.edges
 
@@ -65,18 +67,20 @@ def _title(available: Histogram, unavailable: Histogram, i: int) -> str:
 def statistics_section(
     groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
 ) -> Section:
-    """Return a table of ``metrics.gate_scores.gate_statistics``, one row per group."""
+    """Return a table with one row per group of videos: the name of the group -> its statistics, as
+    :func:`fairseq_mm.metrics.gate_scores.gate_statistics` returns them.
+    """
     names = list(next(iter(groups.values())))
     return section(heading, "gate_statistics.html", names=names, groups=groups)
 
 
 def apart_section(rows: Sequence[Mapping[str, Any]], total: int) -> Section:
-    """Return the videos without a transcript, the highest score first.
+    """Return a list of the videos without a transcript, the highest forget gate score first.
 
     Args:
         rows: One record per video: ``id``, ``score``, ``rank`` among all videos (1 is the highest
             score), and ``hypothesis`` and ``reference`` if they exist.
-        total: Number of videos with and without a transcript.
+        total: Number of all videos, which the ranks refer to.
     """
     ordered = sorted(rows, key=lambda row: -row["score"])
     return section("Transcript not available", "gate_apart.html", rows=ordered, total=total)

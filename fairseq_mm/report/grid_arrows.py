@@ -1,5 +1,5 @@
-"""Similarities of a non-local block as arrows over each image, from one position of its grid to the
-most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
+"""Arrows over an image that show the similarities of a non-local block: from one position of the
+image's feature grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
 
 Hovering over another cell shows its arrows; a click keeps them.
 """
@@ -20,7 +20,7 @@ _WIDTH = 1000
 
 
 class Box(NamedTuple):
-    """Part of an image, in shares of its width and height; below 0 and above 1 is padding."""
+    """Part of an image, in fractions of its width and height; below 0 and above 1 is padding."""
 
     left: float
     top: float
@@ -32,16 +32,16 @@ WHOLE = Box(0.0, 0.0, 1.0, 1.0)
 
 
 class Drawing(NamedTuple):
-    """Image with the similarities of its grid's positions.
+    """Image with the similarities between the R = rows * columns positions of its feature grid.
 
     Attributes:
         place: Index of the image in the story, from 0.
-        name: Plain text.
+        name: Name of the image in the caption, plain text.
         image: Image under the arrows; None for no image.
         box: Part of the image that the grid covers.
         rows: Rows of the grid.
         columns: Columns of the grid.
-        similarities: [R, R] f(x_i, x_j).
+        similarities: [R, R] similarity f(x_i, x_j) of the positions i (row) and j (column).
         targets: For each position, the positions that its arrows point to, the most similar first.
         chosen: Position whose arrows are shown first.
     """
@@ -57,7 +57,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """Return the caption for the arrows from a position."""
+        """Return the caption for the arrows that start at a position, an index of the grid."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
@@ -67,12 +67,13 @@ class Drawing(NamedTuple):
 
 
 def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
-    """Return the part of an image, of ``width`` x ``height`` pixels, that an extractor reads.
+    """Return the part of an image that an extractor reads.
 
     Args:
-        identity: Identity of the extractor; if it has no preprocessing, the whole image is read.
-        width: Width of the image.
-        height: Height of the image.
+        identity: Attributes of a feature store that describe its extractor. If they have no
+            valid ``preprocessing``, the whole image is read.
+        width: Width of the image in pixels.
+        height: Height of the image in pixels.
     """
     try:
         preprocessing = Preprocessing.from_json(str(identity.get("preprocessing", "")))
@@ -99,7 +100,7 @@ def arrows_section(drawings: Sequence[Drawing]) -> Section:
 
 
 class _Grid:
-    """Coordinates of a drawing's grid, for its template."""
+    """Coordinates of a drawing's grid in the SVG, for the template ``arrows.html``."""
 
     width = _WIDTH
 
@@ -125,7 +126,10 @@ class _Grid:
         return f"M{self.left:.0f} {self.top:.0f}V{bottom:.0f}H{right:.0f}V{self.top:.0f}Z"
 
     def arrows(self, position: int, targets: Sequence[int]) -> list[str]:
-        """Return the paths of a position's arrows; the path to the position itself is empty."""
+        """Return the SVG path of the arrow from a position to each target, the last target first.
+
+        A target that is the position itself gets an empty path.
+        """
         size = min(self.cell_width, self.cell_height)
         paths = []
         # the least similar first: SVG draws later paths over earlier ones
@@ -137,14 +141,14 @@ class _Grid:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -> str:
-    """Return the outline of an arrow whose shaft has the given width."""
+    """Return the SVG path of the outline of an arrow; ``width`` is the width of its shaft."""
     # an outline, not a line with a marker: its head keeps its proportions at every width
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     along = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Format a point by its distances along the arrow and from the arrow's axis."""
+        """Format a point: ``distance`` from the start along the arrow, ``aside`` from its axis."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

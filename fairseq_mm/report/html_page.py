@@ -1,7 +1,7 @@
-"""HTML pages: sections under one head, in one file that loads no other file.
+"""HTML pages: sections in one file that loads no other file.
 
 The other modules of this package make sections from the templates in ``templates/``, and
-``render_page`` puts them into a page. All values of a template are escaped.
+``render_page`` puts them into a page. Values in templates are escaped.
 """
 
 import functools
@@ -22,7 +22,7 @@ class Section(NamedTuple):
     """Section of a page.
 
     Attributes:
-        heading: Plain text; empty for none.
+        heading: Plain text; empty for a section without a heading.
         body: HTML with escaped values.
         scripts: Names of scripts in ``templates/`` that run after the page is built.
     """
@@ -35,7 +35,7 @@ class Section(NamedTuple):
 def plain_number(value: float) -> str:
     """Format a number with three significant digits, or all digits of its integer part.
 
-    There is no exponent: ``0.00001``, ``165``, ``23.4``.
+    The text has no exponent, such as ``0.00001``, ``165`` and ``23.4``.
     """
     # below 1e-9, zeros would fill a line: a number as small is shown with an exponent
     if not np.isfinite(value) or 0 < abs(value) < 1e-9:
@@ -63,7 +63,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
-    """Render the whole document; title and subtitle are plain text."""
+    """Return the HTML document with these sections; title and subtitle are plain text."""
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)
@@ -71,7 +71,7 @@ def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") 
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page as a whole or not at all.
+    """Write a page to a file, which appears only when it is complete.
 
     Raises:
         UserError: If the file cannot be written.

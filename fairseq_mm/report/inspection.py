@@ -1,4 +1,5 @@
-"""Sections of a page for the records of ``fairseq-mm inspect``."""
+"""Sections of the page of ``fairseq-mm inspect``, made from the results of
+:mod:`fairseq_mm.analysis`."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 
 def make_story_sections(story: "Inspection") -> list[Section]:
-    """Return gates, likelihood and attention of a story, or of a language model's text."""
+    """Return sections with the gates, likelihood and attention of a prompt's story or of a language
+    model's text.
+    """
     words, is_known = story.words, story.is_known
     sections = []
     if story.gates is not None:
@@ -65,10 +68,10 @@ def make_visual_story_section(
         sentences: Words of each of the five sentences.
         images: Five images; None for an image that is not shown.
         names: Names of the images.
-        title: Plain text.
+        title: Title of the section, plain text; empty for none.
         note: Plain text beside the images.
-        positions: Grid positions to show, for a model with a non-local block.
-        identity: Identity of the extractor of the features.
+        positions: Grid positions whose arrows are drawn; None without a non-local block.
+        identity: Attributes of the feature store that describe the extractor.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
     uris = [None if image is None else image.uri for image in images]
@@ -128,7 +131,7 @@ def make_video_section(
     """Return the section of a video.
 
     Args:
-        attention: Attention of a line.
+        attention: Attention in the line of the video.
         transcript: Transcript of the video.
         facts: ``transcript_available``, and ``reference`` and ``hypothesis`` if they exist.
         times: Times of the frames.
@@ -157,10 +160,11 @@ def make_video_section(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return histogram, statistics and the videos without a transcript.
+    """Return sections with histogram and statistics of forget gate scores, and with the videos that
+    have no transcript.
 
     Args:
-        result: Content of the file of ``inspect --gates --json``.
+        result: Content of the file that ``fairseq-mm inspect --gates --json`` writes.
     """
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
     available, apart = (

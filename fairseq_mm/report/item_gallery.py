@@ -1,6 +1,6 @@
-"""Cards of images with hypothesis, references and scores, and cards of video summaries.
+"""Cards of a page: images with hypothesis, references and scores, or videos with their summaries.
 
-The cards of a split can be sorted and filtered; without JavaScript, they have the split's order.
+Cards of images can be sorted and filtered. Without JavaScript they have the order of the split.
 """
 
 import json
@@ -17,14 +17,14 @@ from fairseq_mm.report.thumbnails import jpeg_uri
 
 
 class Item(NamedTuple):
-    """One item of a split.
+    """Image, or image sequence, of a split with its texts and scores.
 
     Attributes:
-        key: Line of ``visual_ids``; ids of several images are separated by tabs.
-        hypothesis: Generated text, or None.
+        key: Line of the split's file ``visual_ids``; ids of several images are separated by tabs.
+        hypothesis: Generated text; None if there is no text for the item.
         references: References before tokenization.
-        scores: Name -> number.
-        images: Id -> data URI.
+        scores: Name of a metric -> number.
+        images: Id of an image -> data URI.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
     @property
     def finite_scores(self) -> dict[str, float]:
-        """Return the scores that items can be sorted by."""
+        """Return the scores that are finite numbers, by which items can be sorted."""
         return {name: value for name, value in self.scores.items() if math.isfinite(value)}
 
     @property
@@ -45,7 +45,7 @@ class Item(NamedTuple):
 
     @property
     def marked_words(self) -> list[tuple[str, bool]]:
-        """Return the words of the hypothesis; True marks a word that no reference has."""
+        """Return each word of the hypothesis, with True if there are references and none has it."""
         # case and punctuation do not make a word novel: hypotheses are lower-cased tokens
         known = {_bare(word) for sentence in self.references for word in sentence.split()}
         return [
@@ -78,7 +78,7 @@ def _bare(word: str) -> str:
 
 
 class SummaryCard(NamedTuple):
-    """Card of one video: detokenized summary, numbers by name, and frames [height, width, 3]."""
+    """Card of one video: detokenized summary, numbers by name, [height, width, 3] frames."""
 
     name: str
     summary: str

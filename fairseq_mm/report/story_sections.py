@@ -13,13 +13,13 @@ _COLUMNS = 32  # number of words in a strip of the heat map
 
 
 class ShownWord(NamedTuple):
-    """Word of a story, as it is drawn.
+    """Word of a story as the page shows it.
 
     Attributes:
         text: Plain text.
         is_known: False underlines the word as unknown.
         title: Text that is shown on hover.
-        bars: Heights of the bars above the word in pixels.
+        bars: Heights in pixels of the bars above the word.
         share: Darkness of the background, 0 to 1; None for no background.
     """
 
@@ -36,7 +36,7 @@ def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndar
     Args:
         words: T words.
         is_known: [T] False underlines a word as unknown.
-        gates: [2, T].
+        gates: [2, T] mean values of the gates g1 and g2 at each word, 0 to 1.
     """
     # not from 0 to 1: means over channels differ little, and the bars would look alike
     low, high = float(gates.min()), float(gates.max())
@@ -61,7 +61,7 @@ def likelihood_section(
     Args:
         words: T words.
         is_known: [T] False underlines a word as unknown.
-        log_probs: [T] natural logarithms.
+        log_probs: [T] natural logarithms of the words' probabilities.
     """
     bits = np.abs(log_probs) / np.log(2)  # abs: a probability of 1 would read as -0.0 bits
     strongest = max(float(bits.max()), 1e-6)
@@ -85,7 +85,13 @@ def _words(
 
 
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
-    """Draw heat maps of S prompt words by T story words with ``weights`` [T, S]."""
+    """Draw the attention of a story's T words to its prompt's S words as a heat map.
+
+    Args:
+        words: T words of the story.
+        prompt: S words of the prompt.
+        weights: [T, S] attention weights.
+    """
     strongest = max(float(weights.max()), 1e-9)
     # a table as wide as a story would need scrolling, and hide the words of the prompt on its left
     strips = [
@@ -102,5 +108,9 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
 
 def past_section(rows: Sequence[Mapping[str, Optional[float]]]) -> Section:
-    """Return the table of ``Inspection.head_figures`` in ``analysis.story_inspection``."""
+    """Return a table of self-attention with one row per layer and head.
+
+    Args:
+        rows: Result of :meth:`fairseq_mm.analysis.story_inspection.Inspection.head_figures`.
+    """
     return section("Attention to the story so far", "story_past.html", rows=rows)

@@ -1,4 +1,4 @@
-"""Images as small JPEGs in data URIs."""
+"""Conversion of images to small JPEGs in data URIs."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ _QUALITY = 82
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """Read an image.
+    """Read an image file, or a member of an archive.
 
     Raises:
         UserError: If the file cannot be read as an image; the message names it.
@@ -34,9 +34,9 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
     """Return the data URI of a JPEG.
 
     Args:
-        pixels: RGB image.
+        pixels: PIL image in RGB.
         side: Maximum length of the longer side in pixels; None for no limit.
-        quality: Quality of the JPEG.
+        quality: JPEG quality of PIL, 1 to 95.
     """
     if side is not None:
         pixels = pixels.copy()  # thumbnail() changes the image itself
@@ -70,5 +70,5 @@ class Thumbnails:
         return self._by_key[key]
 
     def data_uri(self, key: str) -> str:
-        """Return the data URI of an image's thumbnail; see :func:`read_listed`."""
+        """Return the data URI of the thumbnail of the image with the id ``key``."""
         return thumbnail_uri(self._by_key[key], self.side)

@@ -56,7 +56,7 @@ def read_training_log(path: Path) -> Curves:
 
 
 def _read_line(line: str) -> tuple[str, dict[str, float]]:
-    """Return subset and values of a line that ends an epoch or a validation; else no values."""
+    """Return subset and values of a line that ends an epoch or a validation; else '' and {}."""
     start = line.find('{"epoch": ')
     if start >= 0:
         try:
@@ -81,7 +81,7 @@ def _read_line(line: str) -> tuple[str, dict[str, float]]:
 
 
 def _numbers(figures: dict) -> dict[str, float]:
-    """Return the values that are finite numbers."""
+    """Return the values that are finite numbers, by name."""
     numbers = {}
     for name, value in figures.items():
         try:
@@ -97,7 +97,7 @@ _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
 def curves_section(curves: Curves) -> Section:
-    """Return one chart per metric that changes in a subset."""
+    """Return one chart per metric, without metrics that are constant in every subset."""
     charts = [
         _chart(name, subsets)
         for name, subsets in sorted(curves.items(), key=_shown_order)
@@ -108,7 +108,7 @@ def curves_section(curves: Curves) -> Section:
 
 
 def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
-    """Return a sort key: losses first, the learning rate last."""
+    """Return the sort key of a metric's chart: losses come first, the learning rate last."""
     name = entry[0]
     return name == "lr", name not in ("ppl", "loss"), name
 

@@ -1,4 +1,4 @@
-"""Heat maps of the attention of a transcript's or summary's words to the frames of a video."""
+"""Heat maps of the attention that the words of a transcript or summary pay to a video's frames."""
 
 import base64
 import io
@@ -35,15 +35,18 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a heat map with a row per word and a column per frame, and the words' mean above.
+    """Return a heat map with a column per frame and a row per word, below a row for the words'
+    mean.
 
     Args:
         words: W words.
-        weights: [W, M].
+        weights: [W, M] attention weights.
         times: Times of the M frames.
         is_known: [W] False underlines a word as unknown.
-        sums_over_words: True if the weights of a frame sum to 1, not the weights of a word.
-        video_shares: [W] share of the video, as against the transcript, for each word.
+        sums_over_words: True if the weights of each frame sum to 1; False if the weights of each
+            word sum to 1.
+        video_shares: [W] weight that the model gives to the video, the rest up to 1 being that of
+            the transcript; None for a model without such weights.
     """
     W, M = weights.shape
     mean = weights.mean(axis=0)
@@ -74,7 +77,7 @@ def frames_section(
 
 
 def heat_uri(weights: np.ndarray) -> str:
-    """Draw weights [W, M] as a PNG with one pixel per weight, and return its data URI.
+    """Draw weights [words, frames] as a PNG with one pixel per weight, and return its data URI.
 
     The smallest weight is transparent, the greatest opaque.
     """
@@ -90,7 +93,7 @@ def heat_uri(weights: np.ndarray) -> str:
 
 
 def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
-    """Format the numbers with the fewest digits in which the first two differ."""
+    """Format three numbers with the fewest digits in which the first two differ, at least three."""
     # nearly uniform attention would otherwise read as "from 1.00 to 1.00 %"
     for digits in range(3, 8):
         texts = [f"{x:.{digits}g}" for x in (least, strongest, other)]
@@ -100,7 +103,7 @@ def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
 
 
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:
-    """Return the places of labels in per cent, and the labels: seconds, or else frames."""
+    """Return position in percent and value (seconds; frames if ``step`` is None) of each label."""
     length = num_frames * (step or 1.0)
     gap = 0.1 if step else 1.0
     factors = [2.0, 2.5, 2.0]  # gaps of 1, 2, 5, 10, 20, 50, ...

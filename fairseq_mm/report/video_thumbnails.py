@@ -15,11 +15,13 @@ _SIDE, _QUALITY = 160, 75
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Return the seconds from one clip's start to the next; None if they are unknown.
+    """Return the seconds from the start of one feature's clip to the next; None if unknown.
 
     Args:
-        attributes: Attributes of the feature store: ``stride`` in frames, ``frame_rate``.
-        frame_rate: Frame rate of the video, for stores that took every frame.
+        attributes: Attributes of the feature store, such as ``stride`` (in frames) and
+            ``frame_rate``.
+        frame_rate: Frame rate of the video, which is used if the store's ``frame_rate`` is no
+            number because every frame was read.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate

@@ -19,7 +19,7 @@ _LEAST = 5  # width of the column of a short word, in letters
 
 
 class EmbeddedImage(NamedTuple):
-    """Image of a page: data URI of a small JPEG, with the original image's size in pixels."""
+    """Image of a page: data URI of a small JPEG, and width and height of the original in pixels."""
 
     uri: str
     width: int
@@ -27,7 +27,7 @@ class EmbeddedImage(NamedTuple):
 
 
 def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
-    """Embed an image whose longer side has at most ``side`` pixels on the page.
+    """Return an image for the page, reduced to at most ``side`` pixels on its longer side.
 
     Raises:
         UserError: If the file cannot be read as an image; the message names it.
@@ -37,9 +37,13 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
 
 
 class StoryRow(NamedTuple):
-    """Row of the table: detokenized sentences of a story, one per image.
+    """Row of a table of stories.
 
-    The name is empty if the table has a single story; the note is plain text.
+    Attributes:
+        name: Name of the system; empty if the table has a single story.
+        sentences: Detokenized sentences, one per image.
+        note: Plain text beside the sentences.
+        by_people: True for a story that people wrote.
     """
 
     name: str
@@ -49,13 +53,13 @@ class StoryRow(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Images and their stories.
+    """Image sequence with its stories, a table of the page.
 
     Attributes:
-        title: Plain text, with the ``note`` beside it.
+        title: Plain text; ``note`` is shown beside the title.
         keys: Names of the images.
         images: Data URIs of the images; None for an image that is not shown.
-        rows: One row or more.
+        rows: One row per story, at least one.
     """
 
     title: str
@@ -66,19 +70,19 @@ class Strip(NamedTuple):
 
 
 def stories_section(strips: Sequence[Strip]) -> Section:
-    """Return the strips, one below the other."""
+    """Return a section with the tables of the strips, one below the other."""
     return section("", "visual_stories.html", strips=strips)
 
 
 class SentenceAttention(NamedTuple):
-    """Sentence of W words, with its end, and their attention.
+    """Sentence of W words, counting its end, and the attention of each word.
 
     Attributes:
         text: Detokenized sentence.
         words: W tokens; the last is the end of the sentence.
         is_known: [W] False underlines a word as unknown.
-        log_probs: [W] natural logarithms.
-        weights: [W, N] weights of the images or slices.
+        log_probs: [W] natural logarithms of the words' probabilities.
+        weights: [W, N] attention weights of the N images, or of the N slices of an image's vector.
     """
 
     text: str
@@ -97,7 +101,7 @@ def images_section(
     """Show how each sentence and each word divides its attention among the images.
 
     Args:
-        sentences: One per image, with weights of the N images.
+        sentences: One sentence per image, whose words have weights of the N images.
         images: N images; None for an image that is not shown.
         image_padding_mask: [N] True for images that the model has not seen.
     """
@@ -113,11 +117,11 @@ def images_section(
 def slices_section(
     sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
 ) -> Section:
-    """Show how each word divides its attention among the slices of the image's vector.
+    """Show how each word divides its attention among the slices of its image's feature vector.
 
     Args:
-        sentences: One per image, with weights of the slices.
-        images: One per sentence; None for an image that is not shown.
+        sentences: One sentence per image, whose words have weights of the slices.
+        images: One image per sentence; None for an image that is not shown.
     """
     note = (
         "Per cent of a word's attention that a slice of its image's vector gets. The first word of "
@@ -153,7 +157,7 @@ def _attention(
 
 
 def break_into_lines(words: Sequence[str]) -> list[range]:
-    """Break words into lines, and return the positions of the words of each line."""
+    """Break words into lines of the page, and return the range of word positions on each line."""
     # lines are broken here because each has its own table, with a row per image
     lines, start, width = [], 0, 0
     for t, word in enumerate(words):
@@ -168,7 +172,7 @@ def break_into_lines(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Join sections of a story with five images under one title."""
+    """Join the sections of one visual story under one title."""
     # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return section(title, "story_parts.html", *scripts, images=images, parts=parts)
