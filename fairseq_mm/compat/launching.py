@@ -160,6 +160,7 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
         original(device_id, main, cfg, kwargs)
         return
     _activate()
+    _set_allocator(on_cpu=cfg.common.cpu or not torch.cuda.is_available())
     is_spawned = cfg.distributed_training.distributed_rank is None
     # spawned data workers would import everything in each epoch, and leave semaphores behind
     if is_spawned and "fork" in multiprocessing.get_all_start_methods():
@@ -171,6 +172,14 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
 
 
 run_process.original = None  # type: ignore[attr-defined]
+
+
+def _set_allocator(*, on_cpu: bool) -> None:
+    """Let a command of fairseq on a CPU keep freed memory; other programs keep their setting."""
+    program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
+    # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions
+    if on_cpu and any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
+        keep_freed_memory()
 
 
 def _activate() -> None:
@@ -217,8 +226,7 @@ def watch_commands() -> None:
         with open_dict(cfg):
             configure_launch(cfg)
             on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-            if on_cpu:
-                keep_freed_memory()
+            _set_allocator(on_cpu=on_cpu)
             check_ddp_backend(cfg, on_cpu=on_cpu)
             check_block_momentum(cfg)
             if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from fairseq_mm.compat import launching
+
 # allocates and frees the same block again and again, and prints the pages that the kernel cleared
 PROGRAM = """
 import resource
@@ -55,3 +57,24 @@ def test_the_users_own_setting_stays(name):
     assert not is_set
     # a block that is mapped goes back to the kernel at once
     assert repeated > 10 * once > 0 or name == "MALLOC_MMAP_MAX_"
+
+
+@pytest.mark.parametrize(
+    ("program", "on_cpu", "expected"),
+    [
+        ("/usr/bin/fairseq-train", True, [True]),
+        ("/site-packages/fairseq_cli/train.py", True, [True]),
+        ("/usr/bin/fairseq-train", False, []),
+        ("/home/me/fairseq_mm/my_program.py", True, []),
+        ("-c", True, []),
+    ],
+)
+def test_only_commands_of_fairseq_on_a_cpu_set_the_allocator(
+    program, on_cpu, expected, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(launching, "keep_freed_memory", lambda: calls.append(True))
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.chdir("/")
+    launching._set_allocator(on_cpu=on_cpu)
+    assert calls == expected
