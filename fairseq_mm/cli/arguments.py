@@ -136,10 +136,13 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 
 
 def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
-    """Add shared arguments to a parser or a group.
+    """Add arguments that several subcommands share.
 
-    ``names`` are keys of ``SHARED``; ``changes`` has the settings that differ, such as
-    ``checkpoint={"required": False}``.
+    Args:
+        parser: Parser or group.
+        *names: Keys of the table ``SHARED``.
+        **changes: Name -> settings that differ from the table, such as
+            ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
@@ -148,8 +151,10 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
 def add_table(parser: Any, table: Mapping[str, tuple[Any, str, str]]) -> None:
     """Add the arguments of a table.
 
-    The table maps a name to type, placeholder and help. The type ``bool`` is for a switch, ``list``
-    for text that may be given again.
+    Args:
+        parser: Parser or group.
+        table: Name -> type, placeholder and help. The type ``bool`` is for a switch, ``list`` for
+            text that may be given several times.
     """
     for name, (kind, placeholder, text) in table.items():
         about: dict[str, Any] = {"metavar": placeholder, "type": kind}
@@ -167,11 +172,16 @@ def add_generation(
     presets: Iterable[str] = (),
     constraints: Optional[Mapping[str, Any]] = None,
 ) -> None:
-    """Add the options of generation. Options that are not given stay None, so that a preset or the
-    task decides.
+    """Add the options of generation, such as ``--beam``.
 
-    The help names the ``defaults`` of the task, a table of :mod:`fairseq_mm.generation.defaults`;
-    it is empty if they differ between checkpoints.
+    Options that are not on the command line are None, so that a preset or the task decides.
+
+    Args:
+        parser: Parser of the subcommand.
+        defaults: Option -> default of the task, for the help texts; a table of
+            :mod:`fairseq_mm.generation.defaults`, or empty if checkpoints have different defaults.
+        presets: Names that ``--preset`` accepts; empty for no ``--preset``.
+        constraints: Option of constrained generation -> default; None for no such options.
     """
     differ = "If no default is listed, the preset or the model's task has one, described above."
     group = parser.add_argument_group("generation", None if defaults else differ)
@@ -196,7 +206,7 @@ def add_generation(
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the given options of generation, by their names in
+    """Return the options of generation that are on the command line, by their names in
     :class:`fairseq_mm.generation.config.GenerationConfig`.
     """
     names = ("preset", *GENERATION, *CONSTRAINTS)
@@ -209,7 +219,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """Parse an integer of 1 or more; the ``type`` of options."""
+    """Parse an integer of 1 or more, as the ``type`` of an argparse option."""
     # int() would also read "1_0", " 1" and "+1"
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
@@ -217,18 +227,23 @@ def positive(text: str) -> int:
 
 
 def add_numbers(group: Any, **helps: str) -> None:
-    """Add options whose value is an integer of 1 or more: name -> help."""
+    """Add options whose value is an integer of 1 or more.
+
+    Args:
+        group: Parser or group.
+        **helps: Name of an option -> help.
+    """
     for name, text in helps.items():
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
 
 
-# flag or name -> help, and what else argparse needs to know
+# flag or name -> help and the other keyword arguments of add_argument
 Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
 FLAG: dict[str, Any] = {"action": "store_true"}
 
 
 def add_rows(group: Any, rows: Rows) -> None:
-    """Add a table of arguments to a parser or a group."""
+    """Add the arguments of a table (name -> help and settings of argparse) to a parser or group."""
     for name, (text, more) in rows.items():
         group.add_argument(name, help=text, **more)
 
@@ -237,10 +252,10 @@ class Rule(NamedTuple):
     """Rule for combining an option with others.
 
     Attributes:
-        option: Name of the option in the namespace.
-        excludes: Options that cannot be given with it.
-        needs: Options; at least one must be given with it.
-        because: Reason, which ends the message.
+        option: Name of the option in the parsed arguments.
+        excludes: Options that cannot be combined with the option.
+        needs: Options of which the option needs at least one; empty if it needs none.
+        because: Reason, which ends the error message.
     """
 
     option: str
@@ -268,7 +283,7 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_checkpoints(args: argparse.Namespace) -> None:
-    """Look for the checkpoints before torch and fairseq are imported, which takes seconds.
+    """Check that the checkpoints exist, before torch and fairseq are imported, which takes seconds.
 
     Raises:
         UserError: if a checkpoint does not exist.
@@ -286,10 +301,10 @@ _GREATEST = 2**53
 
 
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
-    """Check relations of options, numbers and outputs, before a checkpoint is opened.
+    """Check combinations of options, bounds of numbers, and outputs, before a checkpoint is opened.
 
     Raises:
-        UserError: if an option does not fit; the message names the first.
+        UserError: if an option breaks a rule; the message names the first such option.
     """
     for rule in rules:
         if not is_given(args, rule.option):
@@ -328,11 +343,12 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
     """Check the files that a command writes.
 
     Args:
-        outputs: Name of the option -> path of the output, or None.
+        outputs: Name of the option -> path of the output; None if the option is not given.
         read: Paths of the files that the command reads.
 
     Raises:
-        UserError: if an output is a folder, lies in no folder, or is another output or an input.
+        UserError: if an output is a folder, its folder does not exist, or the file is also
+            another output or an input.
     """
     # real paths, because a link or ./ names the same file
     sources = {os.path.realpath(path) for path in read}
@@ -351,12 +367,12 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
-    """Return True if an option is on the command line, or has a value."""
+    """Return True if an option has a value other than None, False and an empty list."""
     return getattr(args, name, None) not in (None, False, [])
 
 
 def written(name: str) -> str:
-    """Return the name of an argument for messages."""
+    """Return the name of an argument as messages write it, such as ``--max-len``."""
     return "the inputs" if name == "inputs" else flag(name)
 
 
@@ -365,10 +381,10 @@ def flag(name: str) -> str:
 
 
 def check_writable(option: str, path: Optional[str]) -> None:
-    """Check that an output can be written.
+    """Check that a file can be written at ``path``, the value of ``option``; None is accepted.
 
     Raises:
-        UserError: if it is a folder, or its folder does not exist.
+        UserError: if the path is a folder, or its folder does not exist.
     """
     folder = os.path.dirname(path or "")
     if folder and not os.path.isdir(folder):

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 def _write_captions(
     args: argparse.Namespace, model: Any, config: Any, reader: Any, *, is_structured: bool = False
 ) -> int:
-    """Caption the images, or the features of a store, and return the exit status."""
+    """Generate and write the captions of images or of stored features; return the exit status."""
     store: Any = None
     if args.split is not None or args.features:
         store, inputs = _open_store(args, reader)
@@ -167,8 +167,11 @@ def _write_captions(
 
 
 def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
-    """List the images of files, folders, archives and lists; a path without images is an input
-    with an error."""
+    """List the images of files, folders and archives (``paths``) and of text files with paths
+    (``lists``).
+
+    A path that cannot be read, or has no images, becomes an input with an error.
+    """
     from fairseq_mm.extract import media_list
 
     images: list[tuple[str, Any, Optional[UserError]]] = []
@@ -186,7 +189,7 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
 
 
 def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
-    """Open the feature store, and list the images of the split, the ids or the whole store."""
+    """Open the feature store; list the split's images, the given ids or, without both, all ids."""
     from fairseq_mm.data.feature_store import open_features, open_folder_features
 
     if args.split is not None:
@@ -203,7 +206,7 @@ def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]
 
 
 def _list_split(folder: str, split: str) -> list[Input]:
-    """List the images of a split, each once, in the order of their first lines."""
+    """List the images of a split, each once, in the order of their first lines in the split."""
     from fairseq_mm.data.split_files import first_lines, read_visual_ids
 
     path = os.path.join(folder, f"{split}.visual_ids")
@@ -218,7 +221,7 @@ def _list_split(folder: str, split: str) -> list[Input]:
 
 
 class _NearestCaption:
-    """Index of the training captions (``text/train.txt``) of a data folder."""
+    """Search for the nearest training caption (``text/train.txt``) in a data folder."""
 
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.input_files import check_line_counts
@@ -244,7 +247,7 @@ class _NearestCaption:
         self.index = NearestCaption([line.split() for line in lines], self.ids)
 
     def find(self, text: str) -> dict[str, Union[str, float]]:
-        """Return the nearest caption, its image and its CIDEr-D (0 to 10)."""
+        """Return the training caption nearest to a text, its image and their CIDEr-D (0 to 10)."""
         index, similarity = self.index.nearest(text.split())
         return {
             "caption": self.lines[index],

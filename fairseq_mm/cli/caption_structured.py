@@ -1,5 +1,5 @@
-"""Options and records of ``fairseq-mm caption`` for models that read part-of-speech sequences: they
-generate candidates and rank them (Kiros et al. 2014)."""
+"""Options and JSON records of ``fairseq-mm caption`` for models that read part-of-speech sequences.
+Such models generate candidate captions and rank them (Kiros et al. 2014)."""
 
 import argparse
 import dataclasses
@@ -86,10 +86,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Refuse options of candidates for models that read no part-of-speech sequences.
+    """Refuse options about candidates, because the model reads no part-of-speech sequences.
 
     Raises:
-        UserError: if there is such an option; the message names it.
+        UserError: if such an option is given; the message names it.
     """
     for name in _get_given(args, (*_OTHERS, *_SEARCH, *_WEIGHTS)):
         raise UserError(
@@ -101,12 +101,15 @@ def refuse_options(args: argparse.Namespace) -> None:
 def load(
     args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", options: Mapping[str, Any]
 ) -> "tuple[StructuredCaptioner, StructuredSearch]":
-    """Load the captioner, and build its search from the options.
+    """Load the captioner, and build its search for candidates from the command line.
 
-    ``options`` are the options of generation on the command line.
+    Args:
+        args: Parsed command line; ``data`` is set to the folder of ``--split`` if it is None.
+        checkpoints: Opened checkpoints of the model.
+        options: Options of generation that are on the command line.
 
     Raises:
-        UserError: if an option is missing or belongs to other models, or files do not fit together.
+        UserError: if an option is missing or is for other models, or files do not fit together.
     """
     from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner
@@ -146,7 +149,7 @@ def load(
 
 
 def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> dict[str, Any]:
-    """Return the fields that all records of candidates share."""
+    """Return the fields that are equal in the JSON records of all images."""
     options = dataclasses.asdict(search)
     options.update(options.pop("weights"))
     trained_on = os.path.join(args.data, "text", "train.txt")
@@ -160,7 +163,13 @@ def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> 
 
 
 def json_line(name: str, result: Any, facts: Mapping[str, Any]) -> str:
-    """Return the JSON record of an image."""
+    """Return the JSON record of an image.
+
+    Args:
+        name: Name of the image in the output.
+        result: Captions and nearest training caption of the image, from the captioner.
+        facts: Result of :func:`provenance_fields`.
+    """
     records = [
         {
             "hypothesis": caption.text,

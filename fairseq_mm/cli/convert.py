@@ -83,13 +83,13 @@ ARGUMENTS: Rows = {
 
 
 class Layout(NamedTuple):
-    """Kind of a SOURCE.
+    """Kind of SOURCE that the command converts.
 
     Attributes:
-        module: Module of the package ``conversion`` whose ``function`` converts to or from Hugging
-            Face's format; empty for other conversions.
-        function: Name of the function.
-        options: Options for this kind only.
+        module: Module of ``fairseq_mm.conversion`` that converts to or from Hugging Face's format;
+            empty for other formats.
+        function: Name of the converting function in the module.
+        options: Options that not every kind accepts, but this kind does.
     """
 
     module: str = ""
@@ -167,7 +167,9 @@ def _convert_pretrained(
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """Convert a model of Kiros (``state``: None), VSE++, GLAC Net or Transtory-XL."""
+    """Convert Kiros's model (``state``: None) or a checkpoint of VSE++, GLAC Net or
+    Transtory-XL.
+    """
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
@@ -199,7 +201,9 @@ def _list_files(folder: str) -> str:
 
 
 def _released_usage(result: Any, *, is_story: bool) -> list[str]:
-    """Return commands that prepare data, extract features, use the model and train it further."""
+    """Return the commands that prepare data, extract features, use the model and train it
+    further.
+    """
     from fairseq_mm.conversion.new_checkpoint import format_flags
     from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, NETWORK
 
@@ -228,7 +232,7 @@ def _released_usage(result: Any, *, is_story: bool) -> list[str]:
 
 
 def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """Return the kind of the source, a key of ``LAYOUTS``, and the content of a checkpoint."""
+    """Return the kind of SOURCE (a key of ``LAYOUTS``), and its content if it is a checkpoint."""
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
@@ -296,7 +300,7 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return title, ``--arch`` and options of the models without and with videos."""
+    """Return title, ``--arch`` and options of the text model and, if any, its model for videos."""
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     architectures = [("text only", arch, dict(options))]

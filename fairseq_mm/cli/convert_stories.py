@@ -1,4 +1,4 @@
-"""``fairseq-mm convert`` from fairseq's story model, ``fconv_self_att``, to ``conv_story``."""
+"""``fairseq-mm convert`` from fairseq's story model ``fconv_self_att`` to ``conv_story``."""
 
 import argparse
 import os
@@ -35,7 +35,7 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert a checkpoint with the content ``state``."""
+    """Convert the checkpoint ``args.source``, whose loaded content is ``state``."""
     from fairseq_mm.conversion import stories as converting
 
     _check_output(args)
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Check that the output can be written, before minutes of work."""
+    """Check that the output can be written, before the conversion, which takes minutes."""
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
         raise UserError(f"{args.output}: there is no folder {folder}.")
@@ -122,7 +122,7 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _table(num_tensors: int, conversion: Any) -> list[str]:
-    """Return one row per outcome of the conversion, followed by the names of the tensors."""
+    """Return a table: how many tensors were read, converted, left out and so on, and which."""
     left_out = conversion.left_out
     lines = [
         f"{'tensors':<12}{'number':>7}",
@@ -145,7 +145,7 @@ def _table(num_tensors: int, conversion: Any) -> list[str]:
 
 
 def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Merge rows whose names differ only in numbers."""
+    """Format rows (name, rest of the line); in long lists, merge names that differ in numbers."""
     # a model of 15 layers has hundreds of tensors, which differ in the number of their layer
     rows = list(rows)
     if len(rows) <= _LISTED:

@@ -20,10 +20,14 @@ _USE_ITS_FOLDER = (
 def check_checkpoint(
     path: str, folder: Optional[str], features: Optional[str], store: Any, weights: Optional[str]
 ) -> Iterator[Finding]:
-    """Check a checkpoint: its weights, its dictionaries, its extractor, and the data folder.
+    """Check that a checkpoint's model can be built, and fits the data folder and the extractor.
 
-    ``features`` are the paths of feature stores, ``store`` the same stores, opened; ``weights`` is
-    the extractor's state dict file, which by default is found beside the checkpoint.
+    Args:
+        path: Path of the checkpoint.
+        folder: Data folder; None to build the model without one.
+        features: Paths of feature stores (default: the stores of the folder).
+        store: The same stores, opened; None if they cannot be opened.
+        weights: State dict of the extractor (default: a file beside the checkpoint).
     """
     try:
         import torch
@@ -82,7 +86,7 @@ def check_checkpoint(
 def _find_fault(
     checkpoint: "Checkpoint", folder: str, features: Optional[str]
 ) -> Optional[Finding]:
-    """Find the reason why fairseq-generate could not build a model in a data folder's task."""
+    """Return why fairseq-generate cannot build the model in a data folder's task, if it cannot."""
     from fairseq.tasks import TASK_REGISTRY
 
     root, kind = find_data_folder(folder)
@@ -114,7 +118,7 @@ def _find_fault(
 def _check_extractor(
     identity: Mapping[str, Any], file: str, weights: Optional[str]
 ) -> Iterator[Finding]:
-    """Check that commands that read image or video files will find the extractor's weights."""
+    """Check that commands which read images or videos will find the weights of the extractor."""
     from fairseq_mm.extract.weights import checked_weights_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, find_weights_file
 
@@ -145,7 +149,7 @@ def _check_extractor(
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Check weights that torchvision downloads by their name; the doctor downloads nothing."""
+    """Check, without a download, weights that torchvision would download by their name."""
     source, _, name = recorded.partition(":")
     if source != "torchvision":
         return

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
     Attributes:
         task: Name of the task that reads the folder.
-        inputs: ``input_kind`` of the task.
+        inputs: Kind of the task's inputs: ``images``, ``prompts`` or ``videos``.
         languages: Extensions of the source and the target; empty if there is one text.
     """
 
@@ -42,7 +42,7 @@ class Kind(NamedTuple):
 
     @property
     def dictionaries(self) -> list[str]:
-        """Names of the dictionary files."""
+        """Names of the dictionary files in a folder of this kind."""
         return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
 
 
@@ -56,7 +56,7 @@ KINDS = {
 
 
 def check_file_types(folder: str) -> Iterator[Finding]:
-    """Find pipes and devices in a data folder, which a reader would wait for or never finish."""
+    """Find pipes and devices in a data folder, because reading them could take forever."""
     parent, name = os.path.split(os.path.abspath(folder))
     places = [folder, *(os.path.join(folder, inner) for inner in ("text", *LANGUAGE_MODELS))]
     # --data may name the folder of a language model; the pairs in its parent are read, too.
@@ -73,7 +73,10 @@ def check_file_types(folder: str) -> Iterator[Finding]:
 
 
 def find_data_folder(folder: str) -> tuple[str, str]:
-    """Return the data folder, which ``folder`` may be a language model's part of, and its kind."""
+    """Return the data folder and its kind, a key of ``KINDS``.
+
+    If ``folder`` is a language model's subfolder of a data folder, that data folder is returned.
+    """
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
         kind = str(read_prepare_record(place).get("kind"))
@@ -103,7 +106,7 @@ def read_prepare_record(folder: str) -> dict[str, Any]:
 
 
 def needs_features(folder: str) -> bool:
-    """Return whether a data folder must have features; models of videos may read text only."""
+    """Return True if a data folder must have features; folders of videos may have only text."""
     inputs = KINDS[find_data_folder(folder)[1]].inputs
     if is_text_alone(folder):
         return False
@@ -113,7 +116,7 @@ def needs_features(folder: str) -> bool:
 
 
 def is_text_alone(folder: str) -> bool:
-    """Return whether ``prepare captions --without-images`` has made the folder."""
+    """Return True if ``fairseq-mm prepare captions --without-images`` has made the folder."""
     root, name = find_data_folder(folder)
     image_files = ["features.h5", "features.json"]
     image_files += [f"{split}.{x}" for split in SPLITS for x in ("visual_ids", "references.jsonl")]
@@ -126,8 +129,14 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open the feature stores at ``paths``, or else the folder's stores, as one store; return it,
-    or None if it cannot be opened, and the findings.
+    """Open several feature stores as one, and check it.
+
+    Args:
+        folder: Data folder whose stores are opened if ``paths`` is None.
+        paths: Paths of stores.
+
+    Returns:
+        The opened store, None if it cannot be opened, and the findings.
     """
     subject = paths or os.path.join(folder or "", "features.h5")
     try:
@@ -186,8 +195,11 @@ def check_data(
 ) -> Iterator[Finding]:
     """Set up the task of a data folder and load its splits.
 
-    ``is_readable`` says whether the expected features could be opened, ``is_aligned`` whether
-    digests show that all files are as they were written.
+    Args:
+        folder: Data folder.
+        features: Paths of feature stores (default: the stores of the folder).
+        is_readable: False if the folder needs features, but they could not be opened.
+        is_aligned: True if digests show that all files are as they were written.
     """
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
@@ -317,9 +329,9 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Check that no item's text is a reference of another item instead of its own.
+    """Check that the text of each item is a reference of this item, not only of another.
 
-    Exchanged references leave every file readable and every count right.
+    No other check finds exchanged references: every file is readable, and all line counts agree.
     """
     from fairseq_mm.cli.score_alignment import extract_letters
     from fairseq_mm.data.input_files import read_lines
@@ -344,10 +356,10 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
 
 
 class _SplitChecks:
-    """Checks of the splits of a data folder in its task, whose limits of lengths are removed.
+    """Checks of the splits of a data folder, loaded in a task without limits of text lengths.
 
-    If digests show that all files are as they were written (``is_aligned``), the files are not
-    compared with each other.
+    If ``is_aligned`` is True, digests show that all files are as they were written, and the files
+    are not compared with each other.
     """
 
     def __init__(self, task: Any, folder: str, kind: Kind, *, is_aligned: bool) -> None:
@@ -364,7 +376,7 @@ class _SplitChecks:
         self.language_models: dict[str, Any] = {}
 
     def check_language_models(self) -> Iterator[Finding]:
-        """Check that the folders of language models have the dictionaries of the pairs."""
+        """Check that language models' folders have the same dictionaries as the data folder."""
         from fairseq_mm.data.binarised_text import load_dictionary
 
         for part, side in LANGUAGE_MODELS.items():
@@ -388,7 +400,7 @@ class _SplitChecks:
             yield problem(path, text, ANEW)
 
     def check(self, split: str) -> Iterator[Finding]:
-        """Load a split, compare its files with each other, and describe it."""
+        """Load a split, compare its files with each other, and report its size or its problems."""
         cfg, inputs = self.task.cfg, self.kind.inputs
         references_path = os.path.join(self.folder, f"{split}.references.jsonl")
         # With --eval-gen, the task reads the references, as a validation does.
@@ -468,7 +480,7 @@ class _SplitChecks:
             _check_references_fit(text_path, references_path, ids_path)
 
     def _check_language_model(self, dataset: Any, part: str) -> Iterator[Finding]:
-        """Check that a language model's folder has the text of the pairs."""
+        """Check that a language model's folder ``part`` has the same text as the data folder."""
         from fairseq_mm.data.binarised_text import load_binarised_text
 
         # fairseq's language_modeling task would join the lines to blocks of tokens.
@@ -500,7 +512,7 @@ class _SplitChecks:
             yield note(split, text, remedy)
 
     def _describe_text(self, lines: Any, side: str) -> tuple[str, float]:
-        """Return the lengths of a text, and the percentage of unknown tokens."""
+        """Describe the lengths of a split's texts; also return the percentage of unknown tokens."""
         sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
         unk = self.task.dictionary.unk()
         unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))

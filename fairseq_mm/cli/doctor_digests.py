@@ -1,4 +1,5 @@
-"""Comparison of a data folder's files with their digests, for ``fairseq-mm doctor``.
+"""Comparison of a data folder's files with the digests in its ``prepare.json``, for ``fairseq-mm
+doctor``.
 
 Digests show any change of a file, even if all files stay readable and all line counts agree.
 """
@@ -29,20 +30,21 @@ _MADE_LATER = (".tags", STORE_LIST)
 
 
 class FolderDigests:
-    """Digests of a data folder, compared with its files and renewed on demand.
+    """Digests of a data folder, which are compared with its files and can be renewed.
 
     Args:
         folder: Path of the data folder, or of a language model's folder inside it.
-        repair: Add the digests that are missing.
-        accept: Replace also the digests that differ.
+        repair: True to add missing digests.
+        accept: True to also replace digests that differ from the files.
 
     Attributes:
-        record: Digests in ``prepare.json``; None if it has no digests.
+        record: Digests in ``prepare.json``; None if the file has no digests.
         damage: Error message of a ``prepare.json`` that cannot be read; else empty.
-        changed: Path from the folder -> difference from the digest, as a predicate.
+        changed: Path of a file that differs from its digest, relative to the folder -> words that
+            follow the path in the message, such as "is not the file that ...".
         unrecorded: Prepared files without a digest.
-        stores: Path from the folder -> items and checksum of a store that the folder reads.
-        is_whole: Whether every prepared file is there and as it was written.
+        stores: Path of a feature store, relative to the folder -> number of items and checksum.
+        is_whole: True if every prepared file exists and is as it was written.
     """
 
     def __init__(self, folder: str, *, repair: bool = False, accept: bool = False) -> None:
@@ -57,7 +59,9 @@ class FolderDigests:
         self.is_whole = False
 
     def check(self) -> Iterator[Finding]:
-        """Compare all files with their digests; ``mend`` reports differences that it may repair."""
+        """Compare all files with their digests; with ``repair``, only :meth:`mend` reports
+        changes.
+        """
         from fairseq_mm.prepare.data_folder import is_half_moved
 
         if not os.path.isdir(self.folder) or is_half_moved(self.folder):
@@ -95,8 +99,9 @@ class FolderDigests:
             )
 
     def check_store(self, stores: Any) -> Iterator[Finding]:
-        """Compare the folder's opened stores, which agree with their own checksums, with their
-        records.
+        """Compare opened feature stores of the folder with their records in ``prepare.json``.
+
+        The stores already agree with their own checksums.
         """
         from fairseq_mm.data.feature_store import listed_stores
 
@@ -120,9 +125,9 @@ class FolderDigests:
                     yield self._build_problem(name)
 
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
-        """Record files without a digest, and with `accept` files that differ from their digests.
+        """Add digests that are missing and, with ``accept``, replace digests that differ.
 
-        Nothing is recorded if the folder has other problems, so that it is not ``is_sound``.
+        Nothing is recorded if ``is_sound`` is False, because the folder has other problems.
         """
         if not self.repair:
             return
@@ -162,7 +167,7 @@ class FolderDigests:
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _build_store_records(self) -> dict[str, Any]:
-        """Return entries of ``prepare.json``; an entry that is None is removed."""
+        """Return the entries of ``prepare.json`` about feature stores; None removes an entry."""
         # The record of a store that differs is kept unless the change is accepted.
         old = {} if self.record is None else self.record.stores
         remaining = {x: old[x] for x in old if not self.accept or x not in self.changed}
@@ -171,7 +176,7 @@ class FolderDigests:
         return {"store": stores.pop(STORE, None), "stores": stores or None}
 
     def _report_problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
-        """Report changed files and, unless their digests were just added, unrecorded ones."""
+        """Report changed files and, if ``with_unrecorded`` is True, files without a digest."""
         for name in self.changed:
             yield self._build_problem(name)
         for name in self.unrecorded if with_unrecorded and self.record is not None else ():
@@ -187,7 +192,7 @@ class FolderDigests:
         return problem(path, self.changed[name], remedy)
 
     def _prepared_files(self) -> list[str]:
-        """Return the files of the folder that `prepare` writes, and the tags of its captions."""
+        """Return the existing files that ``fairseq-mm prepare`` writes, and files of tags."""
         try:
             from fairseq_mm.prepare.captions import CaptionWriter
             from fairseq_mm.prepare.prompts import PromptWriter

@@ -1,4 +1,4 @@
-"""Lines of the doctor's report, and the checks of Python, packages, fairseq, programs, device."""
+"""Findings of ``fairseq-mm doctor``; its checks of Python, packages, programs and device."""
 
 import importlib
 import importlib.metadata
@@ -25,7 +25,7 @@ FAIRSEQ_EXTENSIONS = ("fairseq.data.data_utils_fast", "fairseq.data.token_block_
 
 
 class Finding(NamedTuple):
-    """One line of the report.
+    """One line of the report of ``fairseq-mm doctor``.
 
     Attributes:
         level: ``ok``, ``note`` or ``PROBLEM``.
@@ -80,7 +80,10 @@ def check_package(name: str) -> Finding:
 
 
 def torchvision_for(torch_version: str) -> Optional[str]:
-    """Return the series of torchvision for a version of torch: 0.13 for 1.12, 0.15 for 2.0."""
+    """Return the torchvision version for a torch version: 0.13 for 1.12, 0.15 for 2.0.
+
+    The result is None if the version of torch is not known.
+    """
     try:
         major, minor = (int(number) for number in torch_version.split(".")[:2])
     except ValueError:
@@ -112,7 +115,7 @@ def check_torchvision_fits() -> Iterator[Finding]:
 
 
 def check_fairseq() -> Iterator[Finding]:
-    """Check the installed build of fairseq, its import, and its parts."""
+    """Check which fairseq is installed, whether it can be imported, and whether it is complete."""
     installed = {}
     for name in ("fairseq", "fairseq-fixed"):
         try:

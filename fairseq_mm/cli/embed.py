@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> None:
 def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
     """Embed sentences and words of a data folder that may lack features and image ids.
 
-    The folder may have its own dictionary; words that the model does not know become ``<unk>``.
+    The folder's dictionary may differ from the model's: words that the model lacks become
+    ``<unk>``.
     """
     from fairseq_mm.data.binarised_text import (
         check_no_empty_line,
@@ -153,7 +154,9 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
 def _check_same(
     path: str, attributes: Mapping[str, str], rows: "list[tuple[str, np.ndarray]]"
 ) -> None:
-    """Check that a finished store has the attributes, ids and vectors of this run."""
+    """Check that an existing store has the attributes, ids and vectors that this run would
+    write.
+    """
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore

@@ -39,7 +39,7 @@ from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIO
 
 
 def _count(least: int) -> dict[str, Any]:
-    """Return the settings of an option whose value is an integer of ``least`` or more."""
+    """Return the argparse settings of an option with an integer of ``least`` or more."""
 
     def number(text: str) -> int:
         value = int(text)  # argparse turns ValueError into "invalid number value", by this name
@@ -227,7 +227,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _drop_stored(items: list, stores: list[str], noun: str) -> list:
-    """Return the items that none of the stores has."""
+    """Return the items whose ids are in none of the stores; ``noun`` names them in messages."""
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.extract.run_files import check_unchanged
 
@@ -245,7 +245,7 @@ def _drop_stored(items: list, stores: list[str], noun: str) -> list:
 
 
 def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, Any]]:
-    """Return items and output of a shard, with the attributes that `store merge` needs."""
+    """Return items, output path and store attributes (for ``store merge``) of the shard I/N."""
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None:
         raise UserError(f"--shard must be I/N, such as 1/4, but is {shard} instead.")

@@ -46,12 +46,12 @@ from fairseq_mm.generation.defaults import (
 
 
 class Input(NamedTuple):
-    """Input of a command.
+    """Input of a command that generates texts.
 
     Attributes:
         name: Name of the input in the output.
         index: Index of the input; the random numbers of ``--sampling`` depend on it.
-        value: Value from which the command makes an example.
+        value: Content, such as a path or a JSON object, from which the example is made.
         error: Reason why the input cannot be read, if it is already known.
         where: Name of the input in messages (default: ``name``).
     """
@@ -74,10 +74,11 @@ class TextRun:
     input to :meth:`write`, and returns the exit status of :meth:`finish`.
 
     Args:
-        models: Generators: one, or several that are compared.
+        models: One generator, or several whose texts are compared.
         configs: Generation config of each model.
         inputs: Inputs in the order of the output.
-        copies: Number of consecutive inputs that differ in their index only.
+        copies: Number of consecutive inputs that are equal except for their index (``--n``);
+            messages count them as one.
 
     Attributes:
         form: Form of the output: ``text``, ``raw`` or ``jsonl``.
@@ -113,7 +114,10 @@ class TextRun:
         self._warnings: set[str] = set()
 
     def provenance(self) -> list[dict[str, Any]]:
-        """Return for each model the fields that all its JSON records share; empty without JSON."""
+        """Return for each model the fields that are equal in all its JSON records.
+
+        The fields are empty if the output is not JSON.
+        """
         # hashing a checkpoint takes seconds
         if self.form != "jsonl":
             return [{} for _ in self.models]
@@ -124,8 +128,9 @@ class TextRun:
         """Open the output files; they appear when the context ends without an error.
 
         Args:
-            paths: Files to write, None for standard output (default: ``--output``). If there are
-                several, each gets one line per input; an empty list writes nothing.
+            paths: Paths of the files (default: ``--output``); a path that is None is standard
+                output. If there are several, each gets one line per input; if the list is empty,
+                nothing is written.
         """
         self.paths = self.paths if paths is None else paths
         with contextlib.ExitStack() as stack:
@@ -136,14 +141,17 @@ class TextRun:
     def generate(self, read: Read, *, size: int = 100) -> Iterator[tuple[Input, Any, list[Any]]]:
         """Generate the texts of all inputs, and report the inputs that cannot be read.
 
-        ``size`` inputs are read at a time.
+        Args:
+            read: Function from inputs to one result per input: a list with the example for each
+                model, or a UserError if the input cannot be read.
+            size: Number of inputs that are read at a time.
 
         Yields:
             Each input that can be read, its example for each model, and for each model its
             hypotheses, best first.
 
         Raises:
-            UserError: if the only input or none of the inputs can be read.
+            UserError: if no input can be read.
         """
         for start in range(0, len(self.inputs), size):
             piece = self.inputs[start : start + size]
@@ -186,14 +194,17 @@ class TextRun:
         self._bar.update()
 
     def warn(self, message: str) -> None:
-        """Print a message to stderr, once."""
+        """Print a message to stderr, unless the same message was printed before."""
         # the copies of an input would all give the same message
         if message not in self._warnings:
             self._warnings.add(message)
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
 
     def write(self, lines: Sequence[str], num_texts: int) -> None:
-        """Write the lines of an input: all to the only file, or one line to each of several."""
+        """Write the lines of an input, which have ``num_texts`` texts.
+
+        If there is one output file, it gets all lines; if there are several, each gets one line.
+        """
         for file, part in zip(self._files, [lines] if len(self._files) == 1 else zip(lines)):
             # flushed, so that a reader of a pipe gets each text when it is generated
             print(*part, sep="\n", file=file, flush=True)
@@ -202,7 +213,9 @@ class TextRun:
     def finish(self, remarks: Iterable[str] = (), page: str = "") -> int:
         """Report on stderr what was written, and return the exit status: 2 if an input failed.
 
-        ``remarks`` are printed first; ``page`` describes the page that was written to ``--html``.
+        Args:
+            remarks: Messages that are printed first.
+            page: Description of the page that was written to ``--html``; empty for no page.
         """
         messages = list(remarks)
         if self.args.output:
@@ -219,11 +232,12 @@ class TextRun:
 
 
 def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[str, Any]]]:
-    """Read the inputs of a JSONL file, each with its JSON object.
+    """Read the inputs of a JSONL file; return pairs of an input and its JSON object.
 
     Args:
         path: Path of the file; ``-`` is standard input.
-        processor: Processor of the task. If it refuses an object, the input gets an error.
+        processor: Processor of the task, which checks each object. If it refuses an object, the
+            input has an ``error``.
 
     Raises:
         UserError: if the file cannot be read or is empty, a line is no JSON object, or two lines
@@ -311,6 +325,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
-    """Read inputs for one model, with the options of its processor."""
+    """Yield for each input a list with its example, or a UserError if it cannot be read.
+
+    Args:
+        model: Generator.
+        inputs: Inputs to read.
+        **options: Options of the model's processor.
+    """
     for example in model.processor.examples([item.value for item in inputs], **options):
         yield example if isinstance(example, UserError) else [example]

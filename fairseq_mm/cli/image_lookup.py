@@ -18,7 +18,7 @@ _MIN_IMAGES_FOR_PROCESSES = 64
 def missing_in_folders(
     names: Iterable[str], folders: Sequence[str], *, verify: bool = False
 ) -> dict[str, str]:
-    """Return the images that are missing or cannot be read, with the reason.
+    """Return the name of each image that is missing or cannot be read -> the reason.
 
     Args:
         names: Names of images, without suffix.
@@ -46,7 +46,7 @@ def missing_in_folders(
 
 
 def _try_to_read(images: list[Any]) -> list[Optional[str]]:
-    """Return the reason why each image cannot be read; None if it can be read."""
+    """Return for each image why it cannot be read, or None if it can."""
     bar = functools.partial(tqdm, desc="verify", total=len(images), unit=" images", disable=None)
     if len(images) < _MIN_IMAGES_FOR_PROCESSES:
         return list(bar(map(_explain_unreadable, images)))
@@ -69,12 +69,16 @@ def _explain_unreadable(image: Any) -> Optional[str]:
 def keys_in_stores(
     names: Iterable[str], paths: Sequence[str], *, by_stem: bool
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Find the keys of images in feature stores; with ``by_stem``, ``12`` also matches a key such
-    as ``a/12.jpg``.
+    """Find images in feature stores.
+
+    Args:
+        names: Names of images.
+        paths: Paths of the stores.
+        by_stem: True if the name ``12`` also matches a key such as ``a/12.jpg``.
 
     Returns:
-        keys: Name -> key, for images in the stores.
-        missing: Name -> reason, for all others.
+        keys: Name -> key in the stores, for each image that a store has.
+        missing: Name -> reason, for each other image.
 
     Raises:
         UserError: if a store cannot be read, or has several keys with the stem of a name.

@@ -38,10 +38,10 @@ class Subject(NamedTuple):
     """Story to inspect.
 
     Attributes:
-        index: Index on which the samples of a generated story depend.
-        id: Id of its record.
-        title: Title of its section; empty if it is the only story.
-        keys: Ids of five images, or their paths; None for a missing image.
+        index: Index of the story; if the story is sampled, the random numbers depend on it.
+        id: Id of the story in its JSON record.
+        title: Title of the story's section on the page; empty if there is only one story.
+        keys: Ids or paths of five images; None for a missing image.
         sentences: Words of each sentence; None if the model generates them.
     """
 
@@ -161,7 +161,9 @@ def _choose_positions(
 def _read_subjects(
     args: argparse.Namespace,
 ) -> tuple[list[Subject], Optional[FeatureStores], frozenset[str]]:
-    """Return the stories, the store of their images' features, and the images that it lacks."""
+    """Return the stories, the store of their images' features (None for image files), and the ids
+    of images that the store lacks.
+    """
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
     if args.data:
@@ -244,11 +246,11 @@ def _check_sentences(sentences: Sentences, title: str) -> None:
 
 
 class _StoryImages:
-    """Images of the stories for the page; each is read once.
+    """Images of the stories, as the page embeds them; each image is read once.
 
     Args:
-        folders: Folders or archives with the images of a store.
-        is_stored: True if keys are ids of a store, False if they are paths of images.
+        folders: Folders or archives in which the images of a feature store are searched.
+        is_stored: True if images are named by ids of a feature store, False if by paths.
     """
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
@@ -258,7 +260,7 @@ class _StoryImages:
         self._embedded: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return an image as the page embeds it; None if no folder has it."""
+        """Return the image with an id or path; None if no folder has it."""
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:
@@ -267,7 +269,7 @@ class _StoryImages:
         return self._embedded[key]
 
     def check(self) -> None:
-        """Raise a UserError if folders are given, but they lack all images of the stories."""
+        """Raise a UserError if there are folders, but none has an image of the stories."""
         # A folder may lack some images, but a folder without any image of the stories is wrong.
         if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

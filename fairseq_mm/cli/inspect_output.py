@@ -1,4 +1,4 @@
-"""Output of ``fairseq-mm inspect``: JSON lines, a page, and statistics."""
+"""Output of ``fairseq-mm inspect``: JSON lines, an HTML page, and statistics."""
 
 import argparse
 import contextlib
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """Part of an inspection, such as one text.
+    """Part of an inspection, such as the result for one text.
 
     Attributes:
-        records: JSON objects.
-        draw: Function that makes the sections of the page; not called without a page.
+        records: JSON objects of the part.
+        draw: Function that makes the part's sections of the page; it is called only if a page is
+            written.
     """
 
     records: list[dict[str, Any]]
@@ -34,8 +35,8 @@ class Inspection(NamedTuple):
         title: Title of the page.
         subtitle: Line under the title.
         parts: Iterator that makes one part at a time, because all parts may not fit into memory.
-        result: Content of ``--json``.
-        lines: Description of ``result`` for a terminal.
+        result: Content of the file ``--json``; None if the inspection has no statistics.
+        lines: Lines that describe ``result`` on a terminal.
     """
 
     title: str
@@ -46,7 +47,9 @@ class Inspection(NamedTuple):
 
 
 def check_line(line: int, total: int, path: Any) -> None:
-    """Raise a UserError unless a file of ``total`` lines has the line, counted from 0."""
+    """Raise a UserError unless ``line``, counted from 0, is one of the ``total`` lines of a
+    file.
+    """
     if not 0 <= line < total:
         raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
@@ -54,12 +57,19 @@ def check_line(line: int, total: int, path: Any) -> None:
 def read_told_lines(
     path: str, wanted: Sequence[int], parse: Callable[[Any], Any], needed: str
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the numbers of the ``wanted`` lines of a file of ``fairseq-mm tell --jsonl``, counted
-    from 0 without blank lines, and the results of ``parse`` for their JSON values.
+    """Read lines of a file that ``fairseq-mm tell --jsonl`` has written.
+
+    Args:
+        path: Path of the file.
+        wanted: Numbers of the lines to read, counted from 0 without blank lines.
+        parse: Function that is applied to the JSON value of each line.
+        needed: End of the error message, which names the fields that ``parse`` needs.
+
+    Yields:
+        Number of the line, and the result of ``parse``.
 
     Raises:
-        UserError: if the file has no such line, or ``parse`` misses a field; the message ends with
-            ``needed``, which names the fields.
+        UserError: if the file has no such line, or a line lacks a field that ``parse`` needs.
     """
     lines = [(number, text) for number, text in read_lines(Path(path)) if text.strip()]
     for line in wanted:
@@ -76,7 +86,10 @@ def read_told_lines(
 
 
 def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
-    """Write ``--output``, ``--html`` and ``--json``, or the JSON lines to standard output."""
+    """Write the files ``--output`` (JSON lines), ``--html`` and ``--json`` that are asked for.
+
+    Without these options, the JSON lines go to standard output.
+    """
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.report.html_page import render_page, write_page
 

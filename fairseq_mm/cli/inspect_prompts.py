@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` of stories of prompts and of language models' texts."""
+"""``fairseq-mm inspect`` for stories that have a prompt, and for texts of language models."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ Text = tuple[Optional[list[str]], list[str]]
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """Inspect the story of a prompt, or the text of a language model.
+    """Inspect a story with its prompt, or a text of a language model.
 
     Raises:
         UserError: if files or options do not fit, or the model records nothing.

@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` of summaries of videos: attention to the frames, and forget gates."""
+"""``fairseq-mm inspect`` for summaries of videos: attention to the frames, and forget gates."""
 
 import argparse
 import os
@@ -75,11 +75,11 @@ class _SplitTexts:
     """References and generated summaries of a split.
 
     Args:
-        path: Path of the generated summaries, or None.
-        inspection: Inspection of the split.
+        path: Path of the generated summaries; None to use the references only.
+        inspection: Model and split that are inspected.
 
     Attributes:
-        hypotheses: Video id -> generated summary; None without a file.
+        hypotheses: Video id -> generated summary; None if there is no file of summaries.
     """
 
     def __init__(self, path: Optional[str], inspection: VideoInspection) -> None:
@@ -156,10 +156,10 @@ def _inspect_attention(
 
 
 class _Videos:
-    """Videos whose frames and seconds are shown.
+    """Video files of a split, from which thumbnails and times of frames are read for the page.
 
     Args:
-        paths: Folders or archives.
+        paths: Folders or archives in which videos are searched; empty for no thumbnails.
         attributes: Attributes of the feature store.
     """
 
@@ -173,14 +173,17 @@ class _Videos:
             self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
 
     def get_times(self, key: str, num_frames: int) -> Any:
-        """Return the times of a video's frames, with thumbnails if the video is shown."""
+        """Return the times of the ``num_frames`` frames of the video with the id ``key``.
+
+        The result has thumbnails if the folders have the video.
+        """
         if key not in self.by_key:
             return Times(clip_step(self.attributes))
         self.num_shown += 1
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
-        """Raise a UserError if folders are given, but they lack all videos of the lines."""
+        """Raise a UserError if there are folders, but none has a video of the inspected lines."""
         if self.paths and not self.num_shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
 
@@ -204,8 +207,8 @@ def _inspect_gates(
 
 
 def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return statistics and histograms of all videos, of videos with and without a transcript, and
-    the records of the videos without a transcript, with ranks.
+    """Return statistics and histograms of gate scores, over all videos and over videos with and
+    without a transcript, and the ranks of the videos without one.
     """
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
@@ -227,7 +230,7 @@ def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> di
 
 
 def _describe(result: dict[str, Any]) -> list[str]:
-    """Return lines for a terminal: statistics, and the videos without a transcript."""
+    """Format the result of ``_summarize_gates`` as lines for a terminal."""
     rows = dict(result["statistics"])
     if len(result["layers"]) > 1:  # a single layer's scores would repeat the row of all
         rows.update(result["layers"])

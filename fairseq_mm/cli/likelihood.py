@@ -1,4 +1,5 @@
-"""Options, texts, models and result cards shared by ``fairseq-mm rank`` and ``perplexity``.
+"""Parts that ``fairseq-mm rank`` and ``fairseq-mm perplexity`` share: options, texts, models and
+result cards.
 
 Both commands score the texts of a data folder. The kind of a checkpoint (:attr:`.Checkpoint.kind`)
 decides which texts: captions, stories of prompts, visual stories or summaries.
@@ -38,7 +39,9 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the options of every kind of checkpoint; return the group for speed and memory."""
+    """Add the options that every kind of checkpoint has; return the group for options about speed
+    and memory.
+    """
     parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
     arguments.add(
         parser,
@@ -71,7 +74,7 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
 def resolve_options(
     args: argparse.Namespace, options: Options, checkpoints: "Sequence[Checkpoint]"
 ) -> str:
-    """Set the options of the checkpoints' kind to their defaults, and return the kind.
+    """Replace None in the options for the checkpoints' kind by defaults, and return the kind.
 
     Raises:
         UserError: if the command is not for the checkpoints, an option is for another kind, or the
@@ -106,7 +109,7 @@ def resolve_options(
 
 
 def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
-    """Sample ``wanted`` of ``total`` line numbers, ascending; all lines if there are fewer.
+    """Return ``wanted`` random line numbers below ``total``, ascending; all if ``total`` is less.
 
     A larger sample with the same seed contains the smaller one.
     """
@@ -121,7 +124,9 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 def build_card(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """Build the record that makes a result reproducible: command, options, hashes, versions."""
+    """Build the record that makes a result reproducible: command, options, hashes of files,
+    versions.
+    """
     from fairseq_mm.metrics.result_card import result_card
 
     card = result_card(
@@ -135,16 +140,16 @@ def build_card(
 
 
 class _Texts:
-    """Texts of a split with the models that score them.
+    """Texts of a split, with the models that compute the likelihood of the texts.
 
     Attributes:
         models: Loaded models.
         device: Device of the models.
-        likelihood: Computes the likelihood of texts under the models.
+        likelihood: Object that computes the likelihood of texts under the models.
         texts: Words of each line.
         names: Prompt or album of each line; empty for language models.
-        files: Role -> path of each file that determines the scores.
-        ends: Tokens that end a text or a sentence.
+        files: Role, such as ``checkpoint_0`` -> path of each file that determines the likelihoods.
+        ends: Token indices that end a text or a sentence.
     """
 
     likelihood: Any
@@ -162,7 +167,7 @@ class _Texts:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return hashes of the files that determine the scores, by role."""
+        """Return hashes of the files that determine the likelihoods, by role."""
         from fairseq_mm.metrics.result_card import file_hash
 
         hashes: dict[str, Any] = {}
@@ -180,7 +185,7 @@ def _numbered(role: str, paths: Sequence[str]) -> dict[str, str]:
 
 
 class PromptTexts(_Texts):
-    """Stories of prompts, or the texts of a language model."""
+    """Stories with their prompts, or texts of a language model."""
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.data import split_text
@@ -208,7 +213,7 @@ class PromptTexts(_Texts):
         self.ends = [self.likelihood.dictionary.eos()]
 
     def _find_side(self, args: argparse.Namespace) -> str:
-        """Return ``--side``, or the side of the data folder whose dictionary the model has."""
+        """Return ``--side``, or else the side (source or target) whose dictionary the model has."""
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
         from fairseq_mm.models._provenance import list_words
         from fairseq_mm.prepare.data_folder import read_dictionary_words
@@ -237,12 +242,14 @@ class PromptTexts(_Texts):
         return {**super().identity(), "words": self.num_words}
 
     def tokens(self, line: int) -> list[int]:
-        """Return the tokens of a text, with its end unless the text is truncated."""
+        """Return the token indices of a line's text, with its end unless the text is truncated."""
         return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
 
     def condition(self, line: int) -> Optional[list[int]]:
-        """Return the tokens of the line's prompt; None for language models. Raise UserError, which
-        names the line, if the prompt is too long.
+        """Return the token indices of a line's prompt; None for language models.
+
+        Raises:
+            UserError: if the prompt is too long; the message names the line.
         """
         if self.models.are_language_models:
             return None
@@ -252,7 +259,7 @@ class PromptTexts(_Texts):
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the line that represents each prompt."""
+        """Return prompt -> line that represents it; prompts with equal tokens share one line."""
         # Prompts that differ only in unknown words have the same tokens. They share one line, so
         # that their scores are equal; computed in two batches, they could differ slightly.
         first: dict[str, int] = {}
@@ -266,12 +273,17 @@ class PromptTexts(_Texts):
         return lines
 
     def find_own_line(self, line: int, line_of_prompt: Mapping[str, int]) -> int:
-        """Return the line that represents the line's own prompt."""
+        """Return the line that represents the prompt of ``line``.
+
+        Args:
+            line: Line of a story.
+            line_of_prompt: Result of :meth:`find_lines`.
+        """
         return line_of_prompt[self.names[line]]
 
 
 class AlbumTexts(_Texts):
-    """Visual stories and their image sequences."""
+    """Visual stories with their image sequences."""
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.data.feature_store import open_folder_features
@@ -300,15 +312,15 @@ class AlbumTexts(_Texts):
         self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
 
     def tokens(self, line: int) -> list[int]:
-        """Return the tokens of a story, with its separators and its end."""
+        """Return the token indices of a line's story, with separators of sentences and its end."""
         return self.likelihood.encode_story(self.texts[line])
 
     def condition(self, line: int) -> str:
-        """Return the line's image sequence."""
+        """Return the image sequence of a line, ids separated by tabs."""
         return self.visual_ids[line]
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the first line of each album's first image sequence."""
+        """Return album -> first line of the album's first image sequence."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             # condition_columns ignores white space, too
@@ -316,7 +328,7 @@ class AlbumTexts(_Texts):
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
-        """Return the first line with the line's own image sequence."""
+        """Return the first line that has the image sequence of ``line``."""
         # An album has several image sequences; the story was written for this one.
         return self.visual_ids.index(self.visual_ids[line])
 
@@ -384,18 +396,18 @@ class DatasetTexts:
         }
 
     def tokens(self, line: int) -> list[int]:
-        """Return the tokens of a text, with its end."""
+        """Return the token indices of a line's text, with its end."""
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
-        """Return the index of the dataset's example, which is the line."""
+        """Return the line itself, which is the index of its example in the dataset."""
         return line
 
 
 class DatasetLikelihood:
     """Likelihood of the texts of a dataset, as ``fairseq-generate --score-reference`` computes it.
 
-    Unlike :class:`.TextLikelihood`, it asks nothing of the models but what fairseq asks.
+    Unlike :class:`.TextLikelihood`, it works with every model that fairseq can decode.
     """
 
     def __init__(
@@ -414,7 +426,7 @@ class DatasetLikelihood:
     def batches(
         self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """Compute log-probabilities, see :meth:`.TextLikelihood.batches`."""
+        """Compute log-probabilities of pairs, as :meth:`.TextLikelihood.batches` does."""
         import torch
         from fairseq import utils
         from fairseq.sequence_scorer import SequenceScorer

@@ -65,8 +65,8 @@ _COLLECTION = (100_000, 20, 100)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fills the paragraphs of a description to the terminal's width; lines that are indented stay
-    as they are."""
+    """Formatter of help texts that fills paragraphs to the terminal's width and keeps indented
+    lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -82,8 +82,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose errors are one line, with a suggestion for a misspelt name, and whose usage
-    names the required arguments.
+    """Parser whose error messages are one line, with a suggestion for a misspelt name, and whose
+    usage names the required arguments.
     """
 
     _given: Sequence[str] = ()
@@ -217,7 +217,7 @@ def main(argv: Optional[list[str]] = None) -> int:
 
 
 def _drop_output() -> None:
-    """Discard buffered output, which would fail again when Python exits."""
+    """Discard buffered output: writing it has failed, and would fail again when Python exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
