@@ -106,13 +106,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Counts(NamedTuple):
-    """Sums of log2-probabilities, with the number of their tokens.
+    """Sums of log2-probabilities of tokens, each with the number of tokens.
 
     Attributes:
-        known: Sum over known words.
-        unknown: Sum over unknown words.
-        ends: Sum over ends and separators.
-        sentences: Sum of each sentence with its end.
+        known: Sum over words of the dictionary.
+        unknown: Sum over words outside the dictionary, scored as ``<unk>``.
+        ends: Sum over the ends of texts and the separators of sentences.
+        sentences: Sum of each sentence, its end included.
         truncated: Number of texts whose last words were not scored.
     """
 
@@ -162,10 +162,17 @@ def run(args: argparse.Namespace) -> None:
 def shuffle_images(
     visual_ids: Sequence[str], albums: Sequence[str], *, seed: int, data: str
 ) -> list[str]:
-    """Assign to each line the images of another album, the same for lines of one image sequence.
+    """Return for each line an image sequence of another album.
 
-    The albums are shuffled with the seed, and each gets the image sequences of the next one, in
-    order; an album with fewer sequences repeats them.
+    The albums are shuffled with the seed, and each gets the image sequences of the next album, in
+    order; if the next album has fewer sequences, they repeat. Lines with the same image sequence
+    get the same other sequence.
+
+    Args:
+        visual_ids: Image sequence of each line.
+        albums: Album of each line.
+        seed: Seed of the shuffling.
+        data: Path of the data folder, for messages.
 
     Raises:
         UserError: if there is only one album.

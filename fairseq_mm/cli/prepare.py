@@ -42,9 +42,9 @@ class Release(NamedTuple):
     Attributes:
         kind: Kind of its data, a key of ``KINDS``.
         module: Module with a docstring, ``add_arguments(parser)`` and ``read(args)``.
-        options: Options about the data.
-        fixed_options: Options of the kind that the release does not offer.
-        values: Values of the fixed options, and defaults that replace the kind's defaults.
+        options: Options about images and features that the release accepts, separated by spaces.
+        fixed_options: Options of the kind whose value the release fixes, separated by spaces.
+        values: Option -> fixed value, or default that replaces the default of the kind.
     """
 
     kind: str

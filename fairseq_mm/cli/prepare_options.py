@@ -135,14 +135,14 @@ SUBWORD_OPTIONS = {
 
 
 class Kind(NamedTuple):
-    """Kind of data, such as captions.
+    """Kind of data that ``fairseq-mm prepare`` accepts, such as captions.
 
     Attributes:
         task: fairseq task that reads the data.
         module: Module whose docstring shows the format of your own data.
-        writer: Function from options to a writer.
-        tokenizers: Name -> description.
-        tokenizer: Default tokenizer.
+        writer: Function from the parsed command line to a writer of data folders.
+        tokenizers: Name of a tokenizer -> description for the help text.
+        tokenizer: Name of the default tokenizer; None if the default depends on other options.
         threshold: Default of ``--threshold``.
         text_options: Options about text, separated by spaces.
         own_options: Options about your own data, separated by spaces.
@@ -158,7 +158,7 @@ class Kind(NamedTuple):
     own_options: str = "--keys --features --missing"
 
     def defaults(self) -> dict[str, Any]:
-        """Return the values that releases may replace."""
+        """Return the default values that a release may replace."""
         return {
             "tokenizer": self.tokenizer,
             "default_threshold": self.threshold,
@@ -171,13 +171,14 @@ class Kind(NamedTuple):
 def add_options(
     parser: Any, kind: Kind, options: Iterable[str], settled: Mapping[str, Any]
 ) -> None:
-    """Add options of ``OPTIONS`` to a parser or a group.
+    """Add options of the table ``OPTIONS`` to a parser or a group.
 
     Args:
         parser: Parser or group.
         kind: Kind of the data, whose nouns and tokenizers the help texts name.
-        options: Keys of ``OPTIONS``, or ``--tokenizer``.
-        settled: Values of the kind or the release, which the help texts name as defaults.
+        options: Options to add: keys of ``OPTIONS``, or ``--tokenizer``.
+        settled: Result of :meth:`Kind.defaults`, with changes by a release; the help texts name
+            these defaults.
     """
     # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
@@ -203,7 +204,7 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 
 
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
-    """Return the settings that all writers accept."""
+    """Return the arguments that every writer accepts; ``settings`` are recorded in prepare.json."""
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}
 
@@ -293,7 +294,7 @@ _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """Check the options of subwords, and return the subwords that they name."""
+    """Check the options about subwords, and load the subwords that the options name."""
     if args.indexed_oov < 0:
         raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
     if args.indexed_oov > _MOST_INDEXED_OOV:

@@ -52,14 +52,14 @@ TITLES = {
 
 
 class Retrieval(NamedTuple):
-    """Results of one direction of retrieval.
+    """Results of one direction: images retrieved for sentences, or sentences for images.
 
     Attributes:
-        summary: Recall and ranks of the model.
-        chance: Recall and ranks of a random order.
-        ids: Id of each query: the line number of a sentence, or the visual_ids of an image.
-        ranks: Rank of the best true candidate of each query.
-        best: Best candidates of each query (``--top``); None without ``--top``.
+        summary: Recall and mean and median rank with the model.
+        chance: The same figures for a random order.
+        ids: Id of each query: the line number of a sentence, or the id of an image.
+        ranks: Rank of the best correct candidate for each query.
+        best: Records of the ``--top`` best candidates for each query; None without ``--top``.
         curve: Recall at the percentages of the recall curve; None if no curve is drawn.
     """
 
@@ -74,7 +74,10 @@ class Retrieval(NamedTuple):
 def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
     """Rank images for sentences and sentences for images; print and write the results.
 
-    ``kind`` is the kind of the checkpoint, ``captions`` or ``vectors``.
+    Args:
+        args: Parsed command line.
+        checkpoints: One opened checkpoint.
+        kind: Kind of the checkpoint: ``captions`` ranks by likelihood, ``vectors`` by cosine.
 
     Raises:
         UserError: if there are several checkpoints, or checkpoint and data do not fit together.
@@ -135,7 +138,7 @@ def _rank_by_likelihood(
     checkpoint: str,
     output: str,
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
-    """Return the results of each direction, and the settings that determine the scores."""
+    """Return the results of both directions, and the settings that determine the scores."""
     sampled, mean_image = [], None
     if args.marginal == "sampled":
         sampled = sample_training_images(args.data, args.marginal_images, args.seed)
@@ -203,7 +206,7 @@ def _fill(
     blocks: list[np.ndarray],
     args: argparse.Namespace,
 ) -> None:
-    """Compute the scores that the file lacks."""
+    """Compute and store the likelihoods that the file of scores lacks."""
     device = next(model.parameters()).device
     likelihood = build_likelihood(
         model,
@@ -231,9 +234,10 @@ def _fill(
 
 
 def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
-    """Return the published captions of lines (from 0) of a split that the task has loaded.
+    """Return the published captions of lines of a split, counted from 0.
 
-    If the data folder has no published captions, words outside the dictionary become ``<unk>``.
+    The task must have loaded the split. If the data folder has no published captions, words outside
+    the dictionary become ``<unk>``.
     """
     captions = read_published_captions(task.cfg.data, split)
     if captions is not None:
@@ -245,8 +249,13 @@ def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
 def best_candidates(
     scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
 ) -> list[list[dict[str, Any]]]:
-    """Return records of the ``top`` best candidates of each query: id, score, and text if there are
-    texts. Scores are [queries, candidates].
+    """Return JSON records of the ``top`` best candidates for each query: id, score and text.
+
+    Args:
+        scores: [queries, candidates] scores, higher for better candidates.
+        top: Number of candidates in the result.
+        ids: Id of each candidate.
+        texts: Text of each candidate; None for records without text.
     """
     records = []
     for row in scores:
@@ -268,13 +277,13 @@ def _build_records(
 
 
 class SplitVectors(NamedTuple):
-    """Vectors of the images and sentences of a split.
+    """Vectors of the I images and N sentences of a split, of dimension K.
 
     Attributes:
-        images: [I, K] float32.
-        sentences: [N, K] float32.
+        images: [I, K] float32 vectors of the images.
+        sentences: [N, K] float32 vectors of the sentences.
         image_of_sentence: [N] row of each sentence's image in ``images``.
-        image_names: [I] visual_ids of the images.
+        image_names: [I] ids of the images.
         lines: [N] line number of each sentence in the split, ascending.
     """
 
@@ -287,7 +296,10 @@ class SplitVectors(NamedTuple):
 
 def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     """Embed a split: sentences in the order of their lines, images in the order of their first
-    lines. Raise a UserError if a vector is not finite.
+    lines.
+
+    Raises:
+        UserError: if a vector is not finite.
     """
     images, sentences, items = embed_split(dataset, model.to(device), torch.device(device))
     # embed_split returns sentences in this order, which is sorted by length.
@@ -391,7 +403,7 @@ def _report(
 def _print(
     figures: Mapping[str, dict[str, Any]], chance: Mapping[str, dict[str, Any]], rsum: float
 ) -> None:
-    """Print one row per direction of retrieval, each followed by the row of a random order."""
+    """Print the row of each direction of retrieval, followed by the row of a random order."""
     width = max(len(TITLES[name]) for name in figures)
     print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
     for name in figures:

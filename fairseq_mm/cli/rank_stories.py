@@ -33,7 +33,12 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
-    """Rank each story's own prompt or album (``kind``) among others; print and write the results.
+    """Rank each story's own prompt or images among others; print and write the results.
+
+    Args:
+        args: Parsed command line.
+        checkpoints: Opened checkpoint, or the checkpoints of an ensemble.
+        kind: ``prompts`` or ``albums``.
 
     Raises:
         UserError: if files or options do not fit.
@@ -101,7 +106,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
 
 
 def name_output(files: Sequence[str], split: str) -> str:
-    """Return the default output folder."""
+    """Return the default output folder, beside the first checkpoint of ``files``."""
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
 
@@ -113,7 +118,7 @@ def _score(
     lines: Sequence[int],
     columns: Columns,
 ) -> np.ndarray:
-    """Return log-likelihoods [stories, columns]; compute and append missing pairs."""
+    """Return log-likelihoods [stories, conditions]; compute those that the file lacks."""
     # Pairs are named by line numbers, so that runs with other draws or stories can reuse them.
     line_by_name = texts.find_lines(columns.texts)
     keys = []
@@ -204,7 +209,7 @@ def _entries(
     true: np.ndarray,
     distractors: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """Return one record per story: its line, its prompt or album, and its ranks."""
+    """Return one JSON record per story: its line, its prompt or album, and its ranks."""
     is_prompt = isinstance(texts, PromptTexts)
     compare = condition_ranking.draw_credits if is_prompt else condition_ranking.candidate_ranks
     by_draw = compare(scores, true, distractors)  # [draws, stories]

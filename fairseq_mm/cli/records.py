@@ -1,7 +1,7 @@
-"""Records, output files and progress bars of the subcommands that generate texts.
+"""JSON records, output files and progress bars of the subcommands that generate texts.
 
-A record has ``id``, ``hypothesis`` and ``score``, then the fields of its task, then its provenance:
-``options``, ``checkpoint`` (SHA-256) and ``extractor``.
+A record has ``id``, ``hypothesis`` and ``score``, then fields that depend on the task, then its
+provenance: ``options``, ``checkpoint`` (SHA-256) and ``extractor``.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RANK = "{k}"
 
 @contextlib.contextmanager
 def open_output(path: Optional[str]) -> Iterator[TextIO]:
-    """Open standard output (None), or a file that appears when it is complete."""
+    """Open a file that appears when it is complete; the path None is standard output."""
     if path is None:
         yield sys.stdout
         return
@@ -40,7 +40,7 @@ def progress_bar(total: int, unit: str, *, many: int = 50) -> Any:
     Args:
         total: Number of inputs.
         unit: Plural noun for the inputs, such as ``images``.
-        many: Number of inputs from which a bar is shown.
+        many: Least number of inputs for which the bar is shown.
     """
     from tqdm import tqdm
 
@@ -60,10 +60,10 @@ def json_line(
 
     Args:
         name: Id of the input.
-        hypotheses: Hypotheses, best first; several hypotheses are listed in the record.
+        hypotheses: Hypotheses, best first. If there are several, the record has a list of all.
         others: Further fields of the record.
-        as_line: True for the tokens of a hypothesis instead of its detokenized text.
-        each: Further fields of each hypothesis (default: none).
+        as_line: True to write the tokens of a hypothesis instead of its detokenized text.
+        each: Further fields of each hypothesis; empty for none.
     """
     # the best hypothesis is always a field of its own, where `score` looks for it
     entries = [
@@ -76,7 +76,9 @@ def json_line(
 
 
 def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the fields of ``--best-of`` for each hypothesis; empty without the option."""
+    """Return for each hypothesis the fields about ``--best-of``: its rank, the number of
+    candidates, and how they were ranked. Without the option, the list is empty.
+    """
     if args.best_of is None:
         return []
     return [
@@ -86,13 +88,17 @@ def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dic
 
 
 def rank_paths(args: argparse.Namespace) -> list[str]:
-    """Return the paths that ``--output`` names: with ``{k}``, one path per rank of ``--nbest``."""
+    """Return the paths that ``--output`` names; a name with ``{k}`` has one path per rank, from 1
+    to ``--nbest``.
+    """
     ranks = range(1, (args.nbest or 1) + 1) if RANK in args.output else [1]
     return [args.output.replace(RANK, str(rank)) for rank in ranks]
 
 
 def provenance_fields(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
-    """Return the checkpoint, the options of generation and the extractor, for records."""
+    """Return the fields of a record that say how it was made: digest of the checkpoint, options of
+    generation and, for models of images or videos, the extractor.
+    """
     options = {name: value for name, value in config.to_dict().items() if value is not None}
     facts = {"checkpoint": compute_digests(model.files), "options": options}
     identity = model.processor.extractor_identity
@@ -108,7 +114,7 @@ def compute_digests(files: Sequence[str]) -> Any:
 
 
 def list_first(names: Sequence[str], count: int) -> str:
-    """Join the first names, with dots if there are more: ``a, b, ...``."""
+    """Join the first ``count`` names, followed by dots if there are more: ``a, b, ...``."""
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 

@@ -111,12 +111,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: str) -> "Section":
-    """Return a section with the command, files with hashes, decoding settings and versions.
+    """Return a section of the page with the command, hashes of files, decoding settings and
+    versions.
 
     Args:
         command: Command line.
-        files: Role -> path of an input file; None is left out.
-        hypotheses: Path of the generated texts, whose head names checkpoint and settings.
+        files: Role -> path of an input file; a path that is None is left out.
+        hypotheses: Path of the generated texts. If its first lines name checkpoint and decoding
+            settings, these are added.
     """
     from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.report.html_page import section
@@ -138,7 +140,9 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
 
 
 def figures_section(result: Mapping[str, Any]) -> "Section":
-    """Return a table of the results of ``fairseq-mm score --json``, one row per result."""
+    """Return a section with a table of the content of ``fairseq-mm score --json``, one row per
+    metric.
+    """
     from fairseq_mm.metrics.score_rows import format_figure
     from fairseq_mm.report.html_page import section
 
@@ -156,7 +160,7 @@ def _make_items(
     texts: dict[str, str],
     scores: dict[str, dict[str, float]],
 ) -> tuple[list, list[str]]:
-    """Return the items of the page, and the ids of images that are not in ``--images``."""
+    """Return the items of the page, and the ids of images that ``--images`` lacks."""
     from tqdm import tqdm
 
     from fairseq_mm.report.item_gallery import Item
@@ -186,7 +190,7 @@ def _make_items(
 def _read_scores(
     paths: list[Path], references: dict[str, list[str]]
 ) -> dict[str, dict[str, float]]:
-    """Read the numbers of all files: item -> name -> number."""
+    """Read item -> name of a score -> number from all files of ``--scores``."""
     from fairseq_mm.data.input_files import parse_object, read_lines
 
     scores: dict[str, dict[str, float]] = {}

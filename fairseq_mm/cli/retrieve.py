@@ -38,7 +38,7 @@ _NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
-    """Insert ``nearest`` if the arguments name no kind."""
+    """Insert ``nearest`` if the first argument is none of ``prompts``, ``nearest`` and ``plot``."""
     # argparse cannot have a default subcommand.
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
         return list(argv)
@@ -178,7 +178,7 @@ def _name_outputs(args: argparse.Namespace) -> list[Optional[str]]:
 
 
 def _tokenize(prompt: str) -> str:
-    """Tokenize a prompt like the prompts of the data: punctuation marks are words."""
+    """Tokenize a prompt as WritingPrompts is tokenized: punctuation marks are words."""
     from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 
     check_encodable(prompt, "--prompt")
@@ -202,7 +202,7 @@ def _read(path: Path) -> list[str]:
 def _check_neighbours(
     args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
-    """Report prompts without a kth neighbour; raise a UserError if no prompt has one."""
+    """Report prompts with fewer neighbours than ``--k``; raise a UserError if these are all."""
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]
     if not few:

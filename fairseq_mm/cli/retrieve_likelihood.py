@@ -1,4 +1,4 @@
-"""``fairseq-mm retrieve nearest`` by the likelihood of a model of captions."""
+"""``fairseq-mm retrieve nearest`` by likelihood, for models of captions."""
 
 import argparse
 from collections.abc import Sequence
@@ -22,10 +22,11 @@ MARGINAL_IMAGES = 100
 
 
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return records of the images nearest to a sentence, or of the sentences nearest to an image.
+    """Return JSON records of the images nearest to a sentence, or of the sentences nearest to an
+    image.
 
     Raises:
-        UserError: if the checkpoint has no likelihood of captions, or the query cannot be read.
+        UserError: if the checkpoint is no model of captions, or the query cannot be read.
     """
     if not (args.checkpoint and args.data):
         raise UserError(

@@ -158,7 +158,7 @@ def run_nearest(args: argparse.Namespace) -> None:
 
 
 def warn_of_index(args: argparse.Namespace) -> None:
-    """Warn that ``--index``, which scripts of earlier versions give, has no effect."""
+    """Warn that ``--index`` has no effect; earlier versions had this option."""
     if args.index is not None:
         print(
             f"--index {args.index}: is ignored, because no index is needed any more; the folder "
@@ -209,10 +209,10 @@ def _search_vectors(args: argparse.Namespace) -> "list[Retrieved]":
 
 
 def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Embedder":
-    """Load the model of ``--checkpoint``.
+    """Load the model of ``--checkpoint``, which must have made the vectors of the store.
 
     Raises:
-        UserError: if it cannot be loaded, or has not made the vectors of the store.
+        UserError: if the model cannot be loaded, or another model has made the vectors.
     """
     from fairseq_mm.inference.embedder import load_embedder
 
@@ -222,9 +222,9 @@ def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Emb
 
 
 class _Sentences:
-    """Captions of the sentences whose ids are SPLIT:LINE, as published.
+    """Published captions of a data folder, by the sentence id SPLIT:LINE.
 
-    If a data folder has no published captions, words outside the dictionary become ``<unk>``.
+    If the data folder has no published captions, words outside the dictionary become ``<unk>``.
     """
 
     def __init__(self, data: Optional[str]) -> None:
@@ -235,7 +235,7 @@ class _Sentences:
         self._captions: dict[str, Any] = {}
 
     def get(self, key: str) -> Optional[str]:
-        """Return the caption of a sentence; None for other items."""
+        """Return the caption of a sentence id; None for ids of other items."""
         split, _, line = key.rpartition(":")
         if self.data is None or not split or not line.isdecimal():
             return None
@@ -251,7 +251,7 @@ class _Sentences:
         return text if isinstance(text, str) else self.dictionary.string(text)
 
     def _read(self, path: str, split: str) -> Any:
-        """Return the captions of a split, or their tokens."""
+        """Return the published captions of a split or, without them, its binarised text."""
         from fairseq_mm.data.binarised_text import load_binarised_text
         from fairseq_mm.data.split_files import read_published_captions
 

@@ -18,11 +18,11 @@ _SIDE = 320  # pixels of an image in the file
 
 
 class RetrievedPage:
-    """Page that shows a query and the items that were retrieved for it.
+    """Page that shows a query and the images or sentences that were retrieved for it.
 
     Args:
-        args: Options of ``fairseq-mm retrieve nearest``, with ``--html``. Faults of ``--html`` and
-            ``--images`` are reported here, before the search.
+        args: Parsed options of ``fairseq-mm retrieve nearest``, with ``--html``. Errors in
+            ``--html`` and ``--images`` are raised by the constructor, before the search.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -36,11 +36,11 @@ class RetrievedPage:
         """Write the page.
 
         Args:
-            entries: Records of the items, nearest first.
+            entries: JSON records of the retrieved items, nearest first.
             query_text: Query sentence; None if the query is an image.
 
         Raises:
-            UserError: if an image cannot be read, or ``--images`` has no image of the items.
+            UserError: if an image cannot be read, or ``--images`` lacks all images of the items.
         """
         items = []
         for entry in entries:
@@ -84,7 +84,7 @@ class RetrievedPage:
         return Item(" ".join([name, *words]), text, (), {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
-        """Return the data URIs of an item's images; a line of ``visual_ids`` may have several."""
+        """Return the data URIs of an item's images; the item is an image or an image sequence."""
         if self._thumbnails is None:
             return {}
         names = key.split("\t")

@@ -14,19 +14,21 @@ is_program = False
 
 
 def silence_deprecations() -> None:
-    """Hide deprecation warnings: users cannot change fairseq or fairscale."""
+    """Hide deprecation warnings, which are about fairseq and fairscale."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
 def silence_imports() -> None:
-    """Show only warnings of fairseq's modules, which log while they are imported."""
+    """Set the log level to warnings, because fairseq's modules log while they are imported."""
     logging.basicConfig(level=logging.WARNING)
     silence_deprecations()
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator of ``fairseq-mm`` keep freed memory for the next tensors."""
+    """If the process is ``fairseq-mm``, let the allocator keep freed memory for the next
+    tensors.
+    """
     if is_program:
         from fairseq_mm.compat import allocator
 
@@ -54,7 +56,7 @@ def register_quietly() -> None:
 
 
 def import_user_dir(folder: str) -> None:
-    """Import a package that registers its own models and tasks, as fairseq's commands do.
+    """Import the package of ``--user-dir``, which registers models and tasks of the user.
 
     Raises:
         UserError: if the folder does not exist, or the package cannot be imported.
@@ -82,10 +84,13 @@ def import_user_dir(folder: str) -> None:
 def load_generator(command: str, path: str, **options: Any) -> Any:
     """Load the generator of a subcommand's checkpoints.
 
-    Further options go to :func:`fairseq_mm.from_pretrained`.
+    Args:
+        command: Name of the subcommand.
+        path: Path of the checkpoint, or of several, separated by ``:``.
+        **options: Options of :func:`fairseq_mm.from_pretrained`.
 
     Raises:
-        UserError: if another subcommand is for a checkpoint, or it cannot be loaded.
+        UserError: if a checkpoint is for another subcommand, or cannot be loaded.
     """
     register_quietly()
     from fairseq_mm.inference.checkpoint import Checkpoint
@@ -97,7 +102,7 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Lock the output folder: two runs at once would overwrite each other's files.
+    """Lock the output folder, so that a second run cannot write into it at the same time.
 
     Raises:
         UserError: if another process has locked the folder, or it cannot be created.
