@@ -96,7 +96,7 @@ COMPARE_SAMPLES = 1000
 
 
 class Preset(NamedTuple):
-    """Protocol of a paper: tokenization, metrics, and use of references."""
+    """Evaluation protocol: name of the tokenizer, names of the metrics, and use of references."""
 
     tokenizer: str
     metrics: tuple[str, ...]
@@ -125,7 +125,7 @@ OUTPUTS = ("json", "per_item", "submission")
 
 
 def load_tokenizer(name: str) -> Callable[[str], list[str]]:
-    """Return the function that splits a text into words.
+    """Return the function of a tokenizer, which splits a text into words.
 
     Args:
         name: One of :data:`TOKENIZERS`.
@@ -284,7 +284,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _select_metrics(args: argparse.Namespace) -> list[str]:
-    """Return the metrics of the preset or of ``--metrics``, checked against the other options."""
+    """Return the metrics of ``--metrics`` or else of the preset; refuse options that do not fit."""
     preset = PRESETS[args.preset]
     metrics = list(preset.metrics)
     if args.metrics is not None:
@@ -338,7 +338,7 @@ def _split_names(metrics: str) -> list[str]:
 
 
 def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Drop figures that ``--metrics`` does not name: for bleu4, drop bleu1 to bleu3."""
+    """Return the rows that ``--metrics`` names: for bleu4, no rows bleu1 to bleu3."""
     if metrics is None:
         return rows
     figures = {figure for name in _split_names(metrics) for figure in FIGURES.get(name, (name,))}
@@ -346,7 +346,7 @@ def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Check options and output files, and fill the defaults of ``bootstrap`` and ``card``."""
+    """Check options and output files, and set ``bootstrap`` and ``card`` to defaults if None."""
     album = args.references_of == "album"
     if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
         raise UserError(
@@ -399,7 +399,7 @@ def _training_path(args: argparse.Namespace) -> Optional[str]:
 def _score(
     args: argparse.Namespace, metrics: list[str], result: dict[str, Any]
 ) -> tuple[list[Row], list[str]]:
-    """Return the rows of the texts' metrics and the ids of the items, and extend ``result``."""
+    """Score the texts: add their results to ``result``, and return the rows and the item ids."""
     references, systems = _read_systems(args)
     all_ids = list((references or systems[0]).texts)
     # systems are compared over the items that both have, so that each figure is over equal items
@@ -481,7 +481,7 @@ def _read_shared(
     ids: list[str],
     split_words: Callable[[str], list[str]],
 ) -> dict[str, Any]:
-    """Read the fields of ``TokenizedItems`` that are the same for both systems."""
+    """Read the fields of ``TokenizedItems`` that do not depend on a system's texts."""
     shared: dict[str, Any] = {}
     training = _training_path(args)
     if "novelty" in metrics and training is not None:
@@ -498,7 +498,7 @@ def _read_shared(
 def _read_systems(
     args: argparse.Namespace,
 ) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
-    """Read references, None for a preset without, and the texts of one or two systems."""
+    """Read the references (None if the preset has none) and the texts of one or two systems."""
     paths = [path for path in (args.hypotheses, args.compare) if path]
     references = None
     if PRESETS[args.preset].has_references:
@@ -517,14 +517,14 @@ def _read_systems(
 
 
 def _is_submission_alone(args: argparse.Namespace) -> bool:
-    """Return True if captions are only written for COCO's server, without references."""
+    """Return True if the command only writes the file for COCO's server, and scores nothing."""
     others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
     has_others = any(getattr(args, name) for name in (*others, "reference_scores"))
     return bool(args.submission) and args.preset in ("coco", "m_rnn") and not has_others
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """Return the content of a results file for COCO's server."""
+    """Return a system's texts as the content of a results file for COCO's server."""
     repeated = system.hypotheses.repeated
     if repeated:
         raise UserError(
@@ -536,7 +536,7 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Return the rows over tokens and over sentences; without scores, their note says so."""
+    """Return two rows, perplexity over tokens and over sentences, or why there is no figure."""
     if args.reference_scores is None:
         return perplexity_rows(None)
     texts = read_log_probabilities(args.reference_scores)

@@ -1,7 +1,8 @@
-"""Check that fairseq-generate's output belongs to the data folder and split it is scored with.
+"""Check that fairseq-generate's output was generated from the data folder and split with which it
+is scored.
 
-Line numbers cannot show it, because every folder has the same numbers. The ``T-`` lines (``S-``
-lines if there are no targets) can: they are the folder's text, as fairseq-generate printed it.
+Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines, or
+``S-`` lines if there are no targets, can: fairseq-generate prints the text of the folder in them.
 """
 
 import html
@@ -28,7 +29,7 @@ def check_generated_for(
 
     Args:
         path: Path of the output, for messages.
-        output: Parsed output; None if the file has another layout.
+        output: Parsed output; None if the file is no output of fairseq-generate.
         data: Path of the data folder.
         split: Name of the split.
 
@@ -122,10 +123,16 @@ def check_scores_for(
 def check_generated_for_lines(
     path: str, output: Optional[GeneratedOutput], references_path: str, lines: Sequence[str]
 ) -> None:
-    """Check that no ``T-`` line is another line of a plain file of references.
+    """Check that no ``T-`` line equals a reference of another line.
 
     A ``T-`` line that equals no reference is accepted, because the references may be tokenized
     differently.
+
+    Args:
+        path: Path of the output, for messages.
+        output: Parsed output; None if the file is no output of fairseq-generate.
+        references_path: Path of a text file with one reference per line.
+        lines: Lines of this file.
     """
     if output is None:
         return
@@ -162,7 +169,7 @@ def _prefix(output: GeneratedOutput) -> str:
 
 
 def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]:
-    """Return the functions with which the run may have decoded tokens."""
+    """Return the functions from tokens to text that fit the ``H-`` and ``D-`` lines."""
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
     numbers = [
@@ -184,7 +191,7 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 
 def _is_beginning(text: str, line: str) -> bool:
-    """Return True if a text equals a line or its beginning, as after truncation."""
+    """Return True if ``text`` equals ``line`` or the beginning of ``line``."""
     letters = extract_letters(text)
     if letters or not extract_letters(line):
         return extract_letters(line).startswith(letters)
@@ -193,7 +200,7 @@ def _is_beginning(text: str, line: str) -> bool:
 
 
 def extract_letters(text: str) -> str:
-    """Return the letters and digits in lower case, which subwords and tokenizers keep."""
+    """Return the letters and digits of a text in lower case; subwords and tokenizers keep them."""
     # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
     return "".join(filter(str.isalnum, normal))

@@ -1,7 +1,7 @@
-"""``fairseq-mm score --constant``: the same text for every item, as a row to compare systems with.
+"""``fairseq-mm score --constant``: scores of one text that is repeated for every item.
 
-A measure that scores one text for all items about as high as a system does not tell whether the
-system looks at its input.
+If a metric is about as high for this text as for a system, it does not show whether the system
+uses its input.
 """
 
 import os
@@ -24,13 +24,14 @@ MOST_FREQUENT = "\0"
 def constant_texts(
     text: str, data: Optional[str], split: str, references: Optional[References]
 ) -> JoinedTexts:
-    """Return one text for every item.
+    """Return texts of a system that gives the same text for every item.
 
     Args:
         text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
-        data: Data folder, or None.
-        split: Split whose lines are the items if there are no references.
-        references: References of the items, or None for stories of prompts.
+        data: Path of the data folder; None if there is none.
+        split: Name of the split.
+        references: References, whose ids are the items; None for stories of prompts, whose items
+            are the lines of the split.
     """
     if text == MOST_FREQUENT:
         text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
@@ -49,7 +50,7 @@ def constant_texts(
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:
-    """Check that the text has as many sentences as the visual stories of a data folder."""
+    """If the split has visual stories, check that the text has as many sentences as they have."""
     from fairseq_mm.data.binarised_split import find_split_text
 
     stories = find_split_text(data, split)
@@ -76,7 +77,9 @@ def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
 
 
 def _most_frequent_text(text: "SplitText") -> str:
-    """Return the most frequent line; for visual stories, the most frequent sentence per place."""
+    """Return the most frequent line; for visual stories, join each place's most frequent
+    sentence.
+    """
     if len(text) == 0:
         raise UserError(f"{text.path}: must have training texts, but is empty.")
     has_sentences = SEPARATOR in text.dictionary.indices

@@ -1,7 +1,8 @@
-"""``fairseq-mm score --text-only --baseline``: the share of a gain that comes from the video.
+"""``fairseq-mm score --text-only --baseline``: how much of a system's gain over a baseline comes
+from the video.
 
-Yu et al. 2021 report that 83.6 % of their gain over a baseline comes from the video: the mean over
-ROUGE-1, -2 and -L of (system - text-only) / (system - baseline).
+The share of the video is the mean over ROUGE-1, -2 and -L of (system - text-only) / (system -
+baseline). Yu et al. 2021 report 83.6 %.
 """
 
 import argparse
@@ -46,15 +47,15 @@ def add_gain_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """ROUGE of one system; None where the command line or the file does not say.
+    """ROUGE scores of one system; an attribute is None if its source does not contain it.
 
     Args:
         name: Key of :data:`OPTIONS`.
-        source: File, or figures of the command line.
-        figures: Figures between 0 and 1, one for each of :data:`METRICS`.
-        signatures: Signatures of the figures, without versions of packages.
-        by_item: Figures by item id.
-        num_items: Number of items.
+        source: Path of the file with the scores, or the figures as on the command line.
+        figures: Scores between 0 and 1, one for each of :data:`METRICS`.
+        signatures: Signatures of the scores, without versions of packages.
+        by_item: Item id -> scores.
+        num_items: Number of items over which the scores are means.
     """
 
     name: str
@@ -66,7 +67,15 @@ class SystemScores:
 
 
 def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
-    """Return True if the options ask for a gain of a system with ``metrics``."""
+    """Return True if the command line asks for the gain over ``--baseline``; check its options.
+
+    Args:
+        args: Parsed command line.
+        metrics: Metrics by which HYPOTHESES are scored; they must include ``rouge``.
+
+    Raises:
+        UserError: if an option is missing, or cannot be combined with the others.
+    """
     options = [name for name in OPTIONS if getattr(args, name.replace("-", "_")) is not None]
     if not options:
         return False
@@ -84,7 +93,9 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
 
 
 def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
-    """Refuse options that have no meaning with ``other``."""
+    """Raise a UserError if one of ``options`` is given, because it has no meaning with
+    ``other``.
+    """
     for option in options:
         if getattr(args, option) is not None:
             name = "HYPOTHESES" if option == "hypotheses" else flag(option)
@@ -92,7 +103,7 @@ def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -
 
 
 def run_gain(args: argparse.Namespace) -> None:
-    """Compute, print and write the gain of ``--system``."""
+    """Compute, print and write the gain of the scores ``--system`` over ``--baseline``."""
     for option in ("seed", "bootstrap"):
         value = getattr(args, option)
         if value is not None and value < 0:
@@ -105,7 +116,13 @@ def run_gain(args: argparse.Namespace) -> None:
 
 
 def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> SystemScores:
-    """Return the scores of HYPOTHESES as they would be read from ``--per-item``."""
+    """Return the scores of HYPOTHESES, as if they were read from a file of ``--per-item``.
+
+    Args:
+        path: Path of HYPOTHESES.
+        ids: Ids of the items.
+        rows: Rows of the metrics, with scores by item.
+    """
     columns = {row.name: row.per_item for row in rows}
     by_item = dict(zip(ids, zip(*(columns[name] for name in METRICS))))
     return SystemScores("system", path, _mean(by_item), by_item=by_item, num_items=len(ids))
@@ -114,9 +131,13 @@ def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> Sy
 def compute_gain(
     system: SystemScores, args: argparse.Namespace, *, samples: Optional[int]
 ) -> dict[str, Any]:
-    """Compute the gain of a system over ``--baseline``, and the share of the video, for ``--json``.
+    """Return the gain of a system over ``--baseline`` and the share of the video, as JSON values.
 
-    ``samples`` is the number of bootstrap samples: None for the default, 0 for no interval.
+    Args:
+        system: Scores of the system.
+        args: Parsed command line.
+        samples: Number of bootstrap samples for the interval: None for the default, 0 for no
+            interval.
     """
     others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
     systems = _restrict_to_common_items([system, *others])
@@ -147,7 +168,7 @@ def compute_gain(
 
 
 def _read_system(name: str, value: str) -> SystemScores:
-    """Read scores from a file, or three figures in percent or, if none is above 1, as shares."""
+    """Read scores from a file, or from three numbers: percent or, if none is above 1, fractions."""
     try:
         typed = [float(part) for part in value.split(",")]
     except ValueError:
@@ -222,7 +243,7 @@ def _mean(by_item: Mapping[str, Figures]) -> Figures:
 
 
 def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
-    """Recompute the scores over the items that all files with scores by item have."""
+    """Recompute the means over the items that every system with scores by item has."""
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:
         if system.signatures != signed[0].signatures:
@@ -294,7 +315,7 @@ def _write_message(gain: VideoGain) -> str:
 
 
 def print_gain(result: Mapping[str, Any]) -> None:
-    """Print the table of scores and gains, and the share of the video in words."""
+    """Print a table of scores and gains, and a sentence about the share of the video."""
     rows = {**result["systems"], "gain over baseline": result["gain"]}
     rows["gain from video"] = result["gain_from_video"]
     print(f"{'':<20}" + "".join(f"{name:>9}" for name in METRICS))

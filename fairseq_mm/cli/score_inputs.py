@@ -1,5 +1,5 @@
-"""Inputs of ``fairseq-mm score``: references, texts joined with references, and files of a data
-folder: transcripts, words of indexed OOV tokens, training texts.
+"""Readers of the inputs of ``fairseq-mm score``: references, texts of systems, and files of a data
+folder (transcripts, words of indexed OOV tokens, training texts).
 """
 
 import os
@@ -29,11 +29,11 @@ class References:
         path: Path of the file.
         texts: Item id -> references.
         visual_ids: Id of each line of the split; None without a data folder.
-        data: Data folder, or None.
+        data: Path of the data folder; None if there is none.
         split: Name of the split; None without a data folder.
-        lines: Lines of a plain file of references; None for other layouts.
-        aliases: Other name of an item (file name in a COCO annotation file) -> id.
-        oov_words: Item id -> words that its indexed OOV tokens denote, if there are any.
+        lines: Lines of the file if it has one reference per line; None for JSON.
+        aliases: Other name of an item, such as a file name in a COCO annotation file -> item id.
+        oov_words: Item id -> words that its indexed OOV tokens (``<unk-0>``) stand for.
     """
 
     path: str
@@ -46,7 +46,9 @@ class References:
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
     def find_id(self, key: str) -> Optional[str]:
-        """Return the id of an item from its id, its path or its alias; None if it is unknown."""
+        """Return the item id that ``key`` (an id, a path or an alias) names; None if it is
+        unknown.
+        """
         # fairseq-mm caption writes paths; a data folder's ids are often names of files
         name = PurePosixPath(key).name
         for known in (key, name):
@@ -57,14 +59,14 @@ class References:
 
 @dataclass
 class JoinedTexts:
-    """Texts of a system by item id, in the order of the references, with reports on the rest.
+    """Texts of a system by item id, in the order of the references, with records of mismatches.
 
     Args:
-        path: Path of the file.
+        path: Path of the file of texts.
         hypotheses: Content of the file.
         texts: Item id -> text.
-        missing: Ids of references without a text.
-        without_references: Id -> text, for ids without references.
+        missing: Ids of items that have references, but no text.
+        without_references: Id -> text, for ids that have no references.
         not_compared: Reason why the file was not compared with the data folder, or None.
     """
 
@@ -76,7 +78,7 @@ class JoinedTexts:
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
-        """Return the ids that have each problem, by a description of the problem."""
+        """Return description of a problem -> ids that have the problem."""
         read = self.hypotheses
         problems = {
             "references without a text": self.missing,
@@ -91,7 +93,7 @@ class JoinedTexts:
         return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Return the fields of the JSON result."""
+        """Return the fields about this file in the JSON result."""
         return {
             "path": self.path,
             "layout": self.hypotheses.layout,
@@ -160,14 +162,27 @@ def read_split_ids(data: str, split: str) -> list[str]:
 
 
 def reference_name(split: str, references_of: str) -> str:
-    """Return the name of a data folder's file of references, of an ``item`` or an ``album``."""
+    """Return the name of the file in a data folder with the references of a split.
+
+    Args:
+        split: Name of the split.
+        references_of: ``item`` for references of each item, ``album`` for references of its album.
+    """
     return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
 
 
 def read_score_references(
     data: Optional[str], split: str, references: Optional[str], references_of: str = "item"
 ) -> References:
-    """Read references, and the visual ids and indexed OOV tokens of a data folder."""
+    """Read references and, from the data folder, the item ids and the words of indexed OOV tokens.
+
+    Args:
+        data: Path of the data folder; None if there is none.
+        split: Name of the split.
+        references: Path of a file that replaces the references of the data folder; None for the
+            references of the folder.
+        references_of: ``item`` or ``album``, see :func:`reference_name`.
+    """
     # --references replaces the folder's file; the folder still says which items its lines are
     if references is None and data is None:
         raise UserError("references are needed: give --data DIR (and --split), or --references.")
@@ -198,7 +213,9 @@ def read_score_references(
 
 
 def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a file of a data folder; None if there is no folder or no file."""
+    """Return the path of a data folder's file; None if ``data`` is None or the file does not
+    exist.
+    """
     path = None if data is None else Path(data, *names)
     return str(path) if path is not None and path.is_file() else None
 
@@ -268,9 +285,10 @@ class _LineNumbers(Sequence[str]):
 
 
 def read_without_references(path: str, data: Optional[str], split: str) -> JoinedTexts:
-    """Read a system's texts, with the ids of the file or line numbers.
+    """Read the texts of a system that is scored without references.
 
-    Output of fairseq-generate is compared with a data folder, unless ``data`` is None.
+    The ids are those in the file, or else line numbers. If ``data`` is not None, output of
+    fairseq-generate is compared with the text of this data folder.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -293,7 +311,7 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
 
 
 def read_alone(path: str) -> JoinedTexts:
-    """Read texts with the ids of their file: JSONL, COCO results, or ``id<TAB>text`` lines."""
+    """Read texts, without references, from JSONL, COCO results, or ``id<TAB>text`` lines."""
     # the ids of a plain text file stand before its tabs; without references, no others are known
     read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
     return JoinedTexts(path, read, read.texts)
@@ -302,10 +320,14 @@ def read_alone(path: str) -> JoinedTexts:
 def copied_runs(
     systems: Sequence[Sequence[list[str]]], training: str
 ) -> tuple[list[list[CopiedRun]], int]:
-    """Find the longest run of words that each story of each system copies.
+    """Find the longest run of words that each story copies from the training text.
+
+    Args:
+        systems: For each system, the words of its stories.
+        training: Path of the training text.
 
     Returns:
-        Runs by system and story, and the number of words of the training text.
+        For each system, the run of each story; and the number of words of the training text.
     """
     from tqdm import tqdm
 
@@ -347,8 +369,9 @@ def read_sources(
     """Read and tokenize the transcripts of the videos ``ids``.
 
     Returns:
-        Tokens of each video's transcript, None for a video without one or with the text
-        "transcript not available". None if the folder has no file of transcripts.
+        For each video, the tokens of its transcript, or None if it has no transcript or the text is
+        "transcript not available". None instead of this list if the folder has no file of
+        transcripts.
     """
     path = existing_file(data, f"{split}.transcripts.jsonl")
     if path is None:
@@ -362,7 +385,7 @@ def read_sources(
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return the words that each video's indexed OOV tokens denote; empty if there is no file."""
+    """Return video id -> words that its indexed OOV tokens stand for; empty if there is no file."""
     path = existing_file(data, f"{split}.unknowns.jsonl")
     if path is None:
         return {}
@@ -376,5 +399,7 @@ def oov_words_by_video(
 
 
 def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
-    """Replace the indexed OOV tokens of a text by their words."""
+    """Replace the indexed OOV tokens (``<unk-0>``) of a text by the words they stand for; None for
+    ``oov_words`` leaves the text as it is.
+    """
     return text if oov_words is None or "<unk-" not in text else restore_oov_words(text, oov_words)

@@ -15,7 +15,7 @@ NAMED = 5  # ids in a message
 def item_entries(
     ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """Return one record per item with its text and its scores."""
+    """Return one JSON record per item, with its text and its score in each row."""
     return [
         {
             "id": key,
@@ -27,7 +27,7 @@ def item_entries(
 
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """Return JSON lines ordered by id; ids that are all numbers are sorted as numbers."""
+    """Return records as JSON lines, sorted by id: as numbers if every id is a number."""
     # as text, item 10 would stand before item 9
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
@@ -37,7 +37,14 @@ def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
 def compare(
     rows: Sequence[Row], others: Sequence[Row], *, samples: int, seed: int
 ) -> list[dict[str, object]]:
-    """Return both systems' figures over the same items, with interval and p of the difference."""
+    """Return the metrics of two systems, with interval and p-value of the difference.
+
+    Args:
+        rows: Rows of the first system.
+        others: Rows of the second system, over the same items.
+        samples: Number of bootstrap samples.
+        seed: Seed of the bootstrap.
+    """
     compared = []
     for row, other in zip(rows, others):
         if row.value is None or other.value is None:
@@ -58,7 +65,13 @@ def compare(
 
 
 def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
-    """Return a row of the JSON result, with its 95% interval if ``samples`` is above 0."""
+    """Return the JSON record of a row.
+
+    Args:
+        row: Row to convert.
+        samples: Number of bootstrap samples for the 95% interval; 0 for no interval.
+        seed: Seed of the bootstrap.
+    """
     entry: dict[str, object] = {
         "metric": row.name,
         "value": row.value,
@@ -85,7 +98,7 @@ def _format_interval(entry: dict[str, Any]) -> str:
 
 
 def _print_columns(lines: list[list[str]]) -> None:
-    """Print columns as wide as needed, without columns that are empty below the header."""
+    """Print a table, whose first line is the header, without columns that have only a header."""
     columns = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines) for i in columns]
     for line in lines:
@@ -93,13 +106,13 @@ def _print_columns(lines: list[list[str]]) -> None:
 
 
 def print_problems(path: str, problems: dict[str, list[str]]) -> None:
-    """Print the result of :meth:`JoinedTexts.problems` to stderr."""
+    """Print ``problems``, a result of :meth:`JoinedTexts.problems`, to stderr."""
     for what, ids in problems.items():
         print(f"{path}: {len(ids)} {what}: {list_first(ids, NAMED)}", file=sys.stderr)
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """Print the table to stdout and problems of the hypotheses to stderr."""
+    """Print the tables of a JSON result to stdout, and problems of the scored texts to stderr."""
     for system in result.get("texts", ()):
         if system["layout"] == "constant":
             # the most frequent text was not on the command line

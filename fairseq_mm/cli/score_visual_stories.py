@@ -1,5 +1,5 @@
-"""``fairseq-mm score --preset vist``: sentences of visual stories, coverage of a split, and the
-results file of the Visual Storytelling Challenge."""
+"""``fairseq-mm score --preset vist``: sentences of visual stories, how much of a split was scored,
+and the results file of the Visual Storytelling Challenge."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Tokenizer = Callable[[str], list[str]]
 
 
 def without_separators(text: str) -> str:
-    """Return a story without its sentence separators; other texts are unchanged."""
+    """Remove the sentence separators (``<sent>``) of a story; other texts are unchanged."""
     if SEPARATOR not in text:
         return text  # with its spaces, which split and join would normalize
     return " ".join(word for word in text.split() if word != SEPARATOR)
@@ -42,7 +42,9 @@ def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[li
 def read_written_sentences(
     data: Optional[str], split: str, tokenize: Tokenizer
 ) -> Optional[list[list[list[str]]]]:
-    """Return the sentences of the split's own stories, for comparison; None without stories."""
+    """Return the sentences of the stories that people wrote for a split; None if the data folder
+    has no such stories.
+    """
     if data is None or not story_text_path(data, split).is_file():
         return None
     return split_stories([" ".join(words) for words in read_story_words(data, split)], tokenize)
@@ -51,9 +53,13 @@ def read_written_sentences(
 def describe_split(
     references: References, ids: Sequence[str], data: Optional[str], generated: Optional[str]
 ) -> dict[str, object]:
-    """Count the sequences of a split that were scored, and its images with features.
+    """Count the image sequences of a split that were scored, and the images with features.
 
-    The head of the file ``generated`` may name the feature stores.
+    Args:
+        references: References of the split.
+        ids: Ids of the scored sequences.
+        data: Path of the data folder; None if there is none.
+        generated: Path of the generated stories, whose first lines may name the feature stores.
     """
     expected = len(references.texts)
     part = OFFICIAL_TEST_PARTS.get(expected)
@@ -92,7 +98,7 @@ def describe_split(
 
 
 def _stores(data: Optional[str], generated: str) -> list[str]:
-    """Return the stores that stories were generated from, or the folder's; empty if missing."""
+    """Return the feature stores that the file of stories names, or else the folder's store."""
     from fairseq_mm.metrics.result_card import decoding_settings
 
     try:
@@ -107,7 +113,13 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
 
 
 def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
-    """Return stories, by line of visual_ids, as the challenge's ``-testFile`` of EvalVIST."""
+    """Return the stories as the content of a ``-testFile`` of EvalVIST.
+
+    Args:
+        data: Path of the data folder.
+        split: Name of the split.
+        texts: Image sequence (ids of five images, separated by tabs) -> story.
+    """
     visual_ids = read_split_ids(data, split)
     albums = read_albums(data, split)
     if len(albums) != len(visual_ids):

@@ -10,7 +10,7 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
 def run_subcommand(*words: str) -> None:
-    """Run ``fairseq-mm WORDS`` with the options of the command line, and exit with its status."""
+    """Run ``fairseq-mm`` with the given words and the arguments of the command line, then exit."""
     sys.exit(main([*words, *sys.argv[1:]]))
 
 

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
 
 
 def _set_output(args: argparse.Namespace) -> None:
-    """Set ``args.output`` if the store to make is the last argument."""
+    """Set ``args.output`` to the last argument if ``--output`` is not given."""
     if args.action == "merge":
         if args.output is None:
             args.output = args.paths.pop()
@@ -300,7 +300,7 @@ def _convert(args: argparse.Namespace) -> None:
 
 
 def _parse_attribute(text: str) -> tuple[str, object]:
-    """Parse ``NAME=VALUE``; numbers, true and false become JSON values."""
+    """Parse ``NAME=VALUE``; the values true and false become bool, numbers become int or float."""
     name, separator, value = text.partition("=")
     if not separator or not name:
         raise UserError(f"--attribute must be NAME=VALUE, but is {text!r} instead.")
@@ -313,7 +313,7 @@ def _parse_attribute(text: str) -> tuple[str, object]:
 
 
 def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
-    """Add the defaults of ``fairseq-mm extract`` to the value of ``--preprocessing``."""
+    """Fill the JSON of ``--preprocessing`` with the defaults of ``fairseq-mm extract``."""
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     if text is None:
@@ -329,7 +329,7 @@ def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
 
 
 def _progress_bar(label: str) -> Callable[[Iterable[str]], Iterable[str]]:
-    """Return a function that shows a progress bar on stderr for an iteration over ids."""
+    """Return a function that wraps an iterable of ids in a progress bar on stderr."""
     from tqdm import tqdm
 
     return functools.partial(tqdm, desc=label, unit=" items", file=sys.stderr, mininterval=0.5)

@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
-    """List the videos and transcripts of the command line; each value is a :class:`.Video`."""
+    """List the inputs of the command line; ``value`` has the keys ``video`` and ``transcript``."""
     inputs: list[Input] = []
     for path in args.inputs:
         if path.lower().endswith(".jsonl"):
@@ -181,7 +181,7 @@ def _read_jsonl(path: str, processor: Any, ids: Optional[str]) -> Iterator[Input
 
 
 def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, list[Input]]:
-    """Open the feature store; if no input is named, all its items are inputs."""
+    """Open the feature store; if ``inputs`` is empty, return all items of the store as inputs."""
     from fairseq_mm.data.feature_store import open_features
 
     reader.check_reads_video("--features:")
@@ -194,7 +194,9 @@ def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, l
 
 
 class _Reading(NamedTuple):
-    """Example of an input, whether the model reads only a part of its frames, and page images."""
+    """Example of an input, True if its video was truncated, and images of the video for the
+    page.
+    """
 
     example: Any
     is_cut: bool
@@ -225,7 +227,7 @@ def _read_video(args: argparse.Namespace, processor: Any, item: Input, store: An
 def _write_summaries(
     args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input], store: Any
 ) -> int:
-    """Generate the summaries, and return the exit status; without a store, videos are read."""
+    """Generate and write summaries; return the exit status. Without a store, read video files."""
     texts = TextRun("summarize", args, [model], [config], inputs)
     (facts,) = texts.provenance()
     if facts:
@@ -282,7 +284,7 @@ def _write_summaries(
 def _find_truncations(
     name: str, transcript: Any, is_cut: bool, processor: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield a remark and the input's name for each part that is missing or was truncated."""
+    """Yield a remark and the input's name if its transcript is missing, or a part was truncated."""
     if not transcript.is_available:
         yield f'no transcript ("{NOT_AVAILABLE}" is read)', name
     if transcript.num_cut:

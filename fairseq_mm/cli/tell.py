@@ -267,7 +267,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
-    """Check that the stories have ranks, and that no file of a rank is an input."""
+    """Check the option ``--output`` with ``{k}``: stories have ranks, and no file is an input."""
     if has_images or args.prompts_only:
         raise UserError(
             f"--output {args.output}: {RANK} stands for the rank of a prompt's story; stories of "
@@ -285,7 +285,7 @@ _NO_IMAGES = (
 
 
 def _named_path(text: str) -> tuple[str, str]:
-    """Split ``NAME=PATH``; the name is empty if there is only a path."""
+    """Split ``NAME=PATH`` into name and path; the name is empty if there is only a path."""
     # a path may have "=" in it
     name, sign, path = text.partition("=")
     if not (sign and name) or os.sep in name or os.path.exists(text):
@@ -294,7 +294,7 @@ def _named_path(text: str) -> tuple[str, str]:
 
 
 def _open_systems(args: argparse.Namespace) -> "dict[str, list[Checkpoint]]":
-    """Open the checkpoints of each system, by the system's name."""
+    """Open the checkpoints of ``--compare`` or ``--checkpoint``, by the name of their system."""
     from fairseq_mm.inference.checkpoint import Checkpoint
 
     # with --split the folder has image sequences, not a model's dictionaries
@@ -332,7 +332,7 @@ def _visual_stories(
 
 
 def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
-    """Return each image sequence once per story, and the store of the features, if there is one."""
+    """Return an image sequence for each story, and the feature store (None for image files)."""
     if args.split:
         return sequences_of_split(
             args.data, args.split, features=args.features, chosen=args.line, limit=args.limit

@@ -20,12 +20,13 @@ class ImageSequence(NamedTuple):
     """Five images in the order of the story.
 
     Attributes:
-        index: Index of the story, on which its samples depend.
-        id: Id of its record: a line of ``visual_ids``, the id in the file, or the images' paths.
+        index: Index of the story; if the story is sampled, the random numbers depend on it.
+        id: Id of the story in its JSON record: a line of ``visual_ids``, the id in the file of
+            inputs, or the paths of the images.
         where: Name of the sequence in messages.
-        keys: Keys in the feature store, or paths, of the images; None for a missing image.
-        images: File of each image; empty if the features are in a store.
-        references: Stories by people: words of each sentence.
+        keys: Id in the feature store, or path, of each image; None for a missing image.
+        images: File of each image, None for a missing image; an empty list if there is a store.
+        references: Stories that people wrote, each as the words of its sentences.
     """
 
     index: int
@@ -41,10 +42,10 @@ class ImageSequence(NamedTuple):
 
 
 def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
-    """Build the sequence of five image files.
+    """Build the image sequence of five files.
 
     Args:
-        images: Paths; None or ``-`` for a missing image.
+        images: Five paths; None or ``-`` for a missing image.
 
     Raises:
         UserError: if there are not five images, or all are missing.
@@ -60,7 +61,11 @@ def sequence_of_files(images: Sequence[Optional[str]]) -> ImageSequence:
 def sequences_of_ids(
     ids: Sequence[str], features: str
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """Build the sequence of five ids of feature stores, and open the stores.
+    """Build the image sequence of five ids, and open the feature stores.
+
+    Args:
+        ids: Five ids of images; ``-`` for a missing image.
+        features: Paths of feature stores, separated by the system's path separator.
 
     Raises:
         UserError: if there are not five ids, or one is not in the stores.
@@ -84,13 +89,18 @@ def sequences_of_split(
     chosen: Sequence[int] = (),
     limit: Optional[int] = None,
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """List the image sequences of a split with the stories by people, and open the feature stores.
+    """List image sequences of a split with the stories that people wrote, and open the feature
+    stores.
 
-    ``chosen`` has lines of the split, counted from 0 (default: the first line of each sequence);
-    ``features`` has paths of feature stores (default: the stores of the folder).
+    Args:
+        folder: Path of the data folder.
+        split: Name of the split.
+        features: Paths of feature stores (default: the stores of the folder).
+        chosen: Lines of the split, counted from 0 (default: the first line of each sequence).
+        limit: Maximum number of sequences (default: no maximum).
 
     Raises:
-        UserError: if the data folder is incomplete, or has no such line.
+        UserError: if the data folder is incomplete, or lacks a chosen line.
     """
     from fairseq_mm.data.feature_store import open_folder_features
     from fairseq_mm.data.input_files import check_line_counts
@@ -131,7 +141,9 @@ def sequences_of_split(
 
 
 def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
-    """Check that there are five images; return them with None for a missing image."""
+    """Check that there are five images, not all missing; return them with None in place of
+    ``-``.
+    """
     place = f"{where}: " if where else ""
     if len(images) != NUM_IMAGES:
         verb = "is 1" if len(images) == 1 else f"are {len(images)}"

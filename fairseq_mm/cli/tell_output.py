@@ -29,7 +29,7 @@ SIDE = 400  # pixels of an image on the page
 
 
 def heading(index: int, title: str) -> str:
-    """Return the heading line of a story."""
+    """Return the heading line of a story, with its index and a title, which may be empty."""
     title = " ".join(title.split())
     return f"=== {index}{': ' if title else ''}{title} ===\n"
 
@@ -41,9 +41,14 @@ def write_visual_stories(
     sequences: Sequence[ImageSequence],
     store: Any = None,
 ) -> int:
-    """Generate the stories of image sequences, and return the exit status.
+    """Generate and write the stories of image sequences; return the exit status.
 
-    ``sequences`` has one entry per story. Without a store, the images are read.
+    Args:
+        args: Parsed command line.
+        systems: Name of a system -> its generator.
+        configs: Generation config of each system.
+        sequences: Image sequences, one for each story.
+        store: Feature store; None to read the image files.
     """
     for model in systems.values():
         reader = model.processor.reader
@@ -91,7 +96,7 @@ def write_visual_stories(
 def _read_sequences(
     sequences: Sequence[ImageSequence], systems: Mapping[str, Any], store: Any
 ) -> Iterator[Any]:
-    """Yield for each sequence one example per system, or why an image cannot be read."""
+    """Yield for each sequence a list of examples, one per system, or a UserError about an image."""
     processors = [model.processor for model in systems.values()]
     extractors = [json.dumps(x.extractor_identity, sort_keys=True) for x in processors]
     # an image of several sequences is read once, and once for all systems with one extractor
@@ -123,7 +128,7 @@ def _read_sequences(
 def _format_stories(
     args: argparse.Namespace, sequence: ImageSequence, stories: Mapping[str, Any]
 ) -> list[str]:
-    """Return the stories as text; with ``--compare`` as one table with the references."""
+    """Return each story as text or, with ``--compare``, one table of all stories and references."""
     if not args.compare:
         (hypotheses,) = stories.values()
         return ["\n".join(hypothesis.sentences) for hypothesis in hypotheses]
@@ -140,7 +145,7 @@ def _records(
     stories: Mapping[str, Any],
     facts: Mapping[str, dict[str, Any]],
 ) -> Iterator[str]:
-    """Yield JSON records, whose ``hypothesis`` has the tokens that ``fairseq-mm score`` reads."""
+    """Yield the JSON records of a sequence, one per system and, with ``--compare``, reference."""
     about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
     if args.compare:
         for reference in sequence.references:
@@ -159,7 +164,7 @@ def _records(
 
 
 def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return names and values that describe the run on the page."""
+    """Return (name, value) rows for the page: command, options, checkpoints and extractor."""
     options = {k: v for k, v in configs[0].to_dict().items() if v is not None}
     rows = [
         ("command", shlex.join(["fairseq-mm", *sys.argv[1:]])),
@@ -201,10 +206,10 @@ class Page:
     """HTML page of images and their stories.
 
     Args:
-        folders: Folders with the images of a feature store.
+        folders: Folders in which the images of a feature store are searched; may be empty.
 
     Attributes:
-        num_absent: Number of images that are in none of the folders.
+        num_absent: Number of images so far that no folder has.
     """
 
     def __init__(self, folders: list[str]) -> None:
@@ -217,7 +222,7 @@ class Page:
         self.num_absent = 0
 
     def add(self, sequence: ImageSequence, stories: dict[str, Any]) -> None:
-        """Add an image sequence with the hypotheses of each system.
+        """Add an image sequence with its stories: name of a system -> hypotheses.
 
         Raises:
             UserError: if an image cannot be read.
@@ -257,10 +262,14 @@ class Page:
     def write(self, path: str, subtitle: str, card: Sequence[tuple[str, str]]) -> None:
         """Write the page.
 
-        ``card`` has names and values that describe the run.
+        Args:
+            path: Path of the HTML file.
+            subtitle: Line under the title.
+            card: (name, value) rows that describe the run.
 
         Raises:
-            UserError: if the file cannot be written, or no image of the stories is in the folders.
+            UserError: if the file cannot be written, or there are folders, but
+                none has an image of the stories.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page
         from fairseq_mm.report.visual_story_sections import stories_section

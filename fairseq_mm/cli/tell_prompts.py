@@ -1,4 +1,4 @@
-"""Generation of stories for ``fairseq-mm tell``: from prompts that are given, from prompts that a
+"""Generation of stories for ``fairseq-mm tell``: from prompts of the user, from prompts that a
 language model generates, or without prompts."""
 
 import argparse
@@ -31,10 +31,10 @@ NAMED = 5
 
 
 def check_repeats(args: argparse.Namespace, config: Any) -> None:
-    """Check that ``--n`` above 1 samples: a search would repeat the same story.
+    """Check that generation samples if ``--n`` is above 1; beam search would repeat one story.
 
     Raises:
-        UserError: if it searches.
+        UserError: if ``--n`` is above 1 and ``config`` does not sample.
     """
     if (args.n or 1) > 1 and not config.sampling:
         raise UserError(
@@ -44,7 +44,13 @@ def check_repeats(args: argparse.Namespace, config: Any) -> None:
 
 
 def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) -> Any:
-    """Return the generation config; ``--best-of N`` generates N stories of each input.
+    """Return the generation config of the command line, with N stories per input for ``--best-of
+    N``.
+
+    Args:
+        args: Parsed command line.
+        model: Generator.
+        options: Options of generation that are on the command line.
 
     Raises:
         UserError: if an option does not fit, or ``--best-of`` is given without sampling.
@@ -78,7 +84,10 @@ def read_prompts(
 ) -> list[Input]:
     """Read the prompts of the command line and of files.
 
-    A file has one prompt per line; ``-`` is standard input. Messages call the files by ``option``.
+    Args:
+        texts: Prompts of the command line.
+        files: Paths of files with one prompt per line; ``-`` is standard input.
+        option: Option that names the files, for messages.
 
     Raises:
         UserError: if a file cannot be read or is empty, or a prompt is no UTF-8 text.
@@ -111,9 +120,14 @@ def prompt_stories(
     options: Mapping[str, Any],
     prompts: list[Input],
 ) -> int:
-    """Generate stories from prompts, or by a language model, and return the exit status.
+    """Generate and write stories from prompts or by a language model; return the exit status.
 
-    ``systems`` has one entry; ``options`` are the options of generation on the command line.
+    Args:
+        args: Parsed command line.
+        systems: Name of the only system -> its opened checkpoints.
+        options: Options of generation that are on the command line.
+        prompts: Prompts of the user; empty if a language model generates the prompts, or if the
+            model reads no prompt.
     """
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.pretrained import from_checkpoints
@@ -158,7 +172,7 @@ def prompt_stories(
 def _write_stories(
     args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input]
 ) -> int:
-    """Generate the stories of the prompts, one per input, and return the exit status."""
+    """Generate and write the stories, one for each input; return the exit status."""
     # prompts that a language model has generated have no place in a file or on the command line
     is_given = bool(inputs[0].where)
     options = {"truncate": True} if args.truncate_prompt else {}
@@ -210,7 +224,7 @@ def _write_stories(
 
 
 def _report_prompt(texts: TextRun, where: str, prompt: Any, unknown: dict[str, str]) -> None:
-    """Warn of a truncated prompt, and keep a remark of its unknown words for the end."""
+    """Warn if a prompt was truncated, and store a remark about unknown words in ``unknown``."""
     if prompt.num_truncated:
         texts.warn(
             f"{where}: truncated to {len(prompt.words)} words, {prompt.num_truncated} are left out"
@@ -230,7 +244,7 @@ def _open_ranking(
     inputs: Sequence[Input],
     options: Mapping[str, Any],
 ) -> Any:
-    """Build the ranking of ``--best-by ranking``; None without the option."""
+    """Return the object that ranks stories for ``--best-by ranking``; None without the option."""
     if args.best_by != "ranking":
         return None
     from fairseq_mm.inference.prompt_ranking import PromptRanking
@@ -258,8 +272,7 @@ def _records(
     ranks: list[dict[str, Any]],
     facts: Mapping[str, Any],
 ) -> list[str]:
-    """Return one JSON record with all stories of a prompt, or with ``{k}`` in ``--output`` one
-    record per story."""
+    """Return one JSON record for a prompt or, if ``--output`` has ``{k}``, one per story."""
     others = {**_story_fields(hypotheses[0]), **({} if prompt is None else _prompt_fields(prompt))}
     if RANK not in (args.output or ""):
         return [json_line(index, hypotheses, {**others, **facts}, each=ranks)]
@@ -275,7 +288,7 @@ def _story_fields(story: Any) -> dict[str, Any]:
 
 
 def _prompt_fields(prompt: Any) -> dict[str, Any]:
-    """Return the fields of a story's record that describe its prompt."""
+    """Return the fields of a story's JSON record that describe its prompt."""
     fields = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
     if prompt.score is None:
         return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}

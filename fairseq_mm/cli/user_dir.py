@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments; every subcommand has this function."""
+    """Add no arguments; ``fairseq-mm`` calls this function of every subcommand."""
 
 
 def run(args: argparse.Namespace) -> None:
