@@ -39,8 +39,7 @@ from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, Video
 
 
 class GateScores(NamedTuple):
-    """Forget gate values of n videos, averaged over the positions of a text and the feature
-    dimension.
+    """Forget gate values of n videos, averaged over positions of the text and features.
 
     Attributes:
         lines: [n] indices of the lines in the split, from 0.
@@ -99,8 +98,8 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """Return a JSON record with one entry per word; with ``layers`` it has the weights of each
-        layer, too.
+        """Return a JSON record with one entry per word: weights averaged over the layers and, if
+        ``layers`` is True, also the weights of each layer.
         """
         words = []
         for w, word in enumerate(self.words):
@@ -322,9 +321,7 @@ class VideoInspection:
         return list(lines)
 
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
-        """Return the tokens of the summary that the decoder reads, with the original unknown
-        words.
-        """
+        """Return the summary's tokens that the decoder reads, with the original unknown words."""
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -380,9 +377,7 @@ class VideoInspection:
     def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Return attention and gates of a batch of lines by layer, and each line's row in the
-        batch.
-        """
+        """Return layers with attention and gates of a batch, and each line's row in the batch."""
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         # gates of an encoder do not depend on the summary: the decoder is then not run

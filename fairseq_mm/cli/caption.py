@@ -167,10 +167,12 @@ def _write_captions(
 
 
 def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
-    """List the images of files, folders and archives (``paths``) and of text files with paths
-    (``lists``).
+    """List images as inputs.
 
-    A path that cannot be read, or has no images, becomes an input with an error.
+    Args:
+        paths: Image files, folders and archives. A path that cannot be read, or has no images,
+            becomes an input with an error.
+        lists: Text files with one path of an image per line.
     """
     from fairseq_mm.extract import media_list
 

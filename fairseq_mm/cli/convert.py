@@ -167,9 +167,7 @@ def _convert_pretrained(
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """Convert Kiros's model (``state``: None) or a checkpoint of VSE++, GLAC Net or
-    Transtory-XL.
-    """
+    """Convert a model of Kiros (``state``: None), VSE++, GLAC Net or Transtory-XL."""
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
@@ -201,9 +199,7 @@ def _list_files(folder: str) -> str:
 
 
 def _released_usage(result: Any, *, is_story: bool) -> list[str]:
-    """Return the commands that prepare data, extract features, use the model and train it
-    further.
-    """
+    """Return commands to prepare data, extract features, use the model and train it further."""
     from fairseq_mm.conversion.new_checkpoint import format_flags
     from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, NETWORK
 

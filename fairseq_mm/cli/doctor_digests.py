@@ -59,9 +59,7 @@ class FolderDigests:
         self.is_whole = False
 
     def check(self) -> Iterator[Finding]:
-        """Compare all files with their digests; with ``repair``, only :meth:`mend` reports
-        changes.
-        """
+        """Compare all files with their digests; with ``repair``, :meth:`mend` reports changes."""
         from fairseq_mm.prepare.data_folder import is_half_moved
 
         if not os.path.isdir(self.folder) or is_half_moved(self.folder):

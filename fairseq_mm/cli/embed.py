@@ -154,9 +154,7 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
 def _check_same(
     path: str, attributes: Mapping[str, str], rows: "list[tuple[str, np.ndarray]]"
 ) -> None:
-    """Check that an existing store has the attributes, ids and vectors that this run would
-    write.
-    """
+    """Check that an existing store has the attributes, ids and vectors of this run."""
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore

@@ -47,9 +47,7 @@ class Inspection(NamedTuple):
 
 
 def check_line(line: int, total: int, path: Any) -> None:
-    """Raise a UserError unless ``line``, counted from 0, is one of the ``total`` lines of a
-    file.
-    """
+    """Raise a UserError unless a file of ``total`` lines has ``line``, counted from 0."""
     if not 0 <= line < total:
         raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
 

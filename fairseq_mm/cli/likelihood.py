@@ -124,9 +124,7 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 def build_card(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """Build the record that makes a result reproducible: command, options, hashes of files,
-    versions.
-    """
+    """Return the record of a run: command, ``options``, hashes of ``files``, versions."""
     from fairseq_mm.metrics.result_card import result_card
 
     card = result_card(

@@ -65,8 +65,7 @@ _COLLECTION = (100_000, 20, 100)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Formatter of help texts that fills paragraphs to the terminal's width and keeps indented
-    lines."""
+    """Formatter that fills paragraphs to the terminal's width, but keeps indented lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []

@@ -295,8 +295,7 @@ class SplitVectors(NamedTuple):
 
 
 def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
-    """Embed a split: sentences in the order of their lines, images in the order of their first
-    lines.
+    """Embed a split: sentences in the order of their lines, images by their first lines.
 
     Raises:
         UserError: if a vector is not finite.

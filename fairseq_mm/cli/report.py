@@ -111,8 +111,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: str) -> "Section":
-    """Return a section of the page with the command, hashes of files, decoding settings and
-    versions.
+    """Return a section with the command, hashes of files, decoding settings and versions.
 
     Args:
         command: Command line.
@@ -140,9 +139,7 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
 
 
 def figures_section(result: Mapping[str, Any]) -> "Section":
-    """Return a section with a table of the content of ``fairseq-mm score --json``, one row per
-    metric.
-    """
+    """Return a section with the metrics that ``fairseq-mm score --json`` wrote, one per row."""
     from fairseq_mm.metrics.score_rows import format_figure
     from fairseq_mm.report.html_page import section
 

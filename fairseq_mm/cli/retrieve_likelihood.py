@@ -22,8 +22,7 @@ MARGINAL_IMAGES = 100
 
 
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return JSON records of the images nearest to a sentence, or of the sentences nearest to an
-    image.
+    """Return JSON records of the images nearest to a sentence, or sentences nearest to an image.
 
     Raises:
         UserError: if the checkpoint is no model of captions, or the query cannot be read.

@@ -26,9 +26,7 @@ def silence_imports() -> None:
 
 
 def keep_freed_memory() -> None:
-    """If the process is ``fairseq-mm``, let the allocator keep freed memory for the next
-    tensors.
-    """
+    """Let the allocator keep freed memory for later tensors, if the process is ``fairseq-mm``."""
     if is_program:
         from fairseq_mm.compat import allocator
 

@@ -77,9 +77,7 @@ def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
 
 
 def _most_frequent_text(text: "SplitText") -> str:
-    """Return the most frequent line; for visual stories, join each place's most frequent
-    sentence.
-    """
+    """Return the most frequent line; of visual stories, each place's most frequent sentence."""
     if len(text) == 0:
         raise UserError(f"{text.path}: must have training texts, but is empty.")
     has_sentences = SEPARATOR in text.dictionary.indices

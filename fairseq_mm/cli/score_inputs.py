@@ -46,9 +46,7 @@ class References:
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
     def find_id(self, key: str) -> Optional[str]:
-        """Return the item id that ``key`` (an id, a path or an alias) names; None if it is
-        unknown.
-        """
+        """Return the item id for an id, a path or an alias; None if the key is unknown."""
         # fairseq-mm caption writes paths; a data folder's ids are often names of files
         name = PurePosixPath(key).name
         for known in (key, name):
@@ -213,9 +211,7 @@ def read_score_references(
 
 
 def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a data folder's file; None if ``data`` is None or the file does not
-    exist.
-    """
+    """Return the path of a data folder's file; None without a data folder or file."""
     path = None if data is None else Path(data, *names)
     return str(path) if path is not None and path.is_file() else None
 
@@ -366,7 +362,7 @@ def _read_transcripts(path: str) -> dict[str, str]:
 def read_sources(
     data: Optional[str], split: str, ids: Sequence[str], tokenize: Callable[[str], list[str]]
 ) -> Optional[list[Optional[list[str]]]]:
-    """Read and tokenize the transcripts of the videos ``ids``.
+    """Read the transcripts of the videos ``ids`` from a data folder, and split them with ``tokenize``.
 
     Returns:
         For each video, the tokens of its transcript, or None if it has no transcript or the text is

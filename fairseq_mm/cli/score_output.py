@@ -15,7 +15,7 @@ NAMED = 5  # ids in a message
 def item_entries(
     ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """Return one JSON record per item, with its text and its score in each row."""
+    """Return one JSON record per item: its id, its text and, from each of ``rows``, its score."""
     return [
         {
             "id": key,

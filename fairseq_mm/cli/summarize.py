@@ -194,9 +194,7 @@ def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, l
 
 
 class _Reading(NamedTuple):
-    """Example of an input, True if its video was truncated, and images of the video for the
-    page.
-    """
+    """Example of an input, with ``is_cut`` True if its video was truncated, and page images."""
 
     example: Any
     is_cut: bool

@@ -89,8 +89,7 @@ def sequences_of_split(
     chosen: Sequence[int] = (),
     limit: Optional[int] = None,
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """List image sequences of a split with the stories that people wrote, and open the feature
-    stores.
+    """List image sequences of a split with their human stories, and open the feature stores.
 
     Args:
         folder: Path of the data folder.
@@ -141,9 +140,7 @@ def sequences_of_split(
 
 
 def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
-    """Check that there are five images, not all missing; return them with None in place of
-    ``-``.
-    """
+    """Check that there are five images, not all missing; return them with None for ``-``."""
     place = f"{where}: " if where else ""
     if len(images) != NUM_IMAGES:
         verb = "is 1" if len(images) == 1 else f"are {len(images)}"

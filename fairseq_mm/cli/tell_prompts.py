@@ -44,8 +44,7 @@ def check_repeats(args: argparse.Namespace, config: Any) -> None:
 
 
 def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) -> Any:
-    """Return the generation config of the command line, with N stories per input for ``--best-of
-    N``.
+    """Return the generation config; for ``--best-of N``, it generates N stories per input.
 
     Args:
         args: Parsed command line.

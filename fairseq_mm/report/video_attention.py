@@ -35,8 +35,7 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a heat map with a column per frame and a row per word, below a row for the words'
-    mean.
+    """Return a heat map with a column per frame, a row per word and, above, the words' mean.
 
     Args:
         words: W words.
