@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from fairseq_mm.compat.repairs import REPAIRS, Repair, Scope
+from fairseq_mm.compat.activation import Repair, Scope
+from fairseq_mm.compat.repairs import REPAIRS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- repairs: written by scripts/list_repairs.py -->\n", "<!-- end of repairs -->\n"

@@ -5,10 +5,11 @@ with fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fai
 Python 3.10 with PyTorch 1.12.
 """
 
+from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activation)
+from fairseq_mm.compat.activation import activate, apply
 from fairseq_mm.compat.command_line import check_hydra_recipe
 from fairseq_mm.compat.loading import load_weights
 from fairseq_mm.compat.pytorch import convolution_memory_format, float32_by_default
-from fairseq_mm.compat.repairs import activate, apply
 from fairseq_mm.compat.scope import is_ours, is_user_dir
 
 __all__ = [

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NoReturn, Optional
 
+from fairseq_mm.compat import activation
 from fairseq_mm.compat.scope import is_ours, names_ours
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -41,9 +42,7 @@ def explain_arguments() -> None:
             _check_language_pair(arguments)
         if names_ours(arguments):
             # the only place where fairseq-generate knows its task before it runs
-            from fairseq_mm.compat import repairs
-
-            repairs.activate()
+            activation.activate()
         return parsed
 
     options.parse_args_and_arch = parse_args_and_arch

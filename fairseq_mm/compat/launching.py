@@ -19,6 +19,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+from fairseq_mm.compat import activation
 from fairseq_mm.compat.allocator import keep_freed_memory
 from fairseq_mm.compat.command_line import check_sampling
 from fairseq_mm.compat.fairseq import configure_command
@@ -159,7 +160,7 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
     if not names_ours(cfg):
         original(device_id, main, cfg, kwargs)
         return
-    _activate()
+    activation.activate()
     _set_allocator(on_cpu=cfg.common.cpu or not torch.cuda.is_available())
     is_spawned = cfg.distributed_training.distributed_rank is None
     # spawned data workers would import everything in each epoch, and leave semaphores behind
@@ -180,12 +181,6 @@ def _set_allocator(*, on_cpu: bool) -> None:
     # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions
     if on_cpu and any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
         keep_freed_memory()
-
-
-def _activate() -> None:
-    from fairseq_mm.compat import repairs
-
-    repairs.activate()
 
 
 def name_processes_by_this_module() -> None:
@@ -214,7 +209,7 @@ def watch_commands() -> None:
 
         if not names_ours(cfg):
             return original(cfg, main, **kwargs)
-        _activate()
+        activation.activate()
         # started as `python -m`, the program's module is __main__, so its name says nothing
         module = sys.modules.get(getattr(main, "__module__", None) or "")
         is_training = hasattr(module, "validate_and_save")

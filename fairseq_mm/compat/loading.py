@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+from fairseq_mm.compat import activation
 from fairseq_mm.compat.evaluated_options import EVALUATED, check_options, evaluate_literal
 from fairseq_mm.compat.scope import names_ours
 from fairseq_mm.compat.unpickling import (
@@ -90,15 +91,13 @@ class _GuardedTorch(types.ModuleType):
 
 def _activate_for(state: Any) -> None:
     """Apply all repairs if a checkpoint of this package is loaded, whatever its task."""
-    from fairseq_mm.compat import repairs
-
-    if repairs.are_active():
+    if activation.are_active():
         return
     options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
     # options of a damaged file may raise anything when they are read; fairseq refuses them later
     with contextlib.suppress(Exception):
         if any(names_ours(section) for section in options):
-            repairs.activate()
+            activation.activate()
 
 
 def _check_weights(state: Any, name: str) -> None:

@@ -1,14 +1,8 @@
-"""Table of all parts of fairseq that this package replaces, and functions that apply its entries.
+"""Table of all parts of fairseq that this package replaces.
 
 ``scripts/list_repairs.py`` writes the table to ``docs/compatibility.md``. A test compares the table
 with the attributes of fairseq that really change.
 """
-
-import enum
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Optional
 
 from fairseq_mm import errors
 from fairseq_mm.compat import (
@@ -26,39 +20,7 @@ from fairseq_mm.compat import (
     stopping,
     training,
 )
-
-# environment variable that switches every repair off, except safe loading
-LEFT_OUT_BY = "FAIRSEQ_MM_NO_REPAIRS"
-
-
-class Scope(enum.Enum):
-    """When a repair is applied."""
-
-    SAFE_LOADING = "on import, cannot be turned off"
-    INSTALLED = "on import, where the installed version has the defect"
-    OURS = "only where something of this package is used"
-
-
-@dataclass(frozen=True)
-class Repair:
-    """One defect of the host and its repair.
-
-    Attributes:
-        apply: Function that replaces what ``replaces`` names.
-        replaces: Dotted names of attributes, or of other state of the process.
-        scope: When it is applied.
-        defect: Failure of the host without the repair.
-        goes_when: Change of the host that makes the repair unnecessary.
-        has_defect: Probe of the installed versions; None if all known versions have the defect.
-    """
-
-    apply: Callable[[], None]
-    replaces: tuple[str, ...]
-    scope: Scope
-    defect: str
-    goes_when: str
-    has_defect: Optional[Callable[[], bool]] = None
-
+from fairseq_mm.compat.activation import Repair, Scope, use_table
 
 REPAIRS: tuple[Repair, ...] = (
     Repair(
@@ -385,55 +347,4 @@ REPAIRS: tuple[Repair, ...] = (
     ),
 )
 
-_applied: list[Repair] = []
-_are_done: set[Scope] = set()
-
-
-def apply() -> None:
-    """Apply safe loading and the repairs for the installed versions; a second call does nothing.
-
-    Raises:
-        ImportError: naming the remedy, if fairseq is missing or does not import.
-    """
-    # before any repair imports fairseq, for a message that says what to install
-    fairseq.check_fairseq()
-    _apply(Scope.SAFE_LOADING)
-    if are_wanted():
-        _apply(Scope.INSTALLED)
-
-
-def activate() -> None:
-    """Apply the repairs for this package's own tasks and models; a second call does nothing.
-
-    All parts of the package call it when they are used: commands, tasks, models, and loading.
-    """
-    if are_active():
-        return
-    apply()
-    if are_wanted():
-        _apply(Scope.OURS)
-
-
-def are_active() -> bool:
-    """Return whether :func:`activate` has been called in this process."""
-    return Scope.OURS in _are_done
-
-
-def are_wanted() -> bool:
-    """Return whether repairs other than safe loading are to be applied."""
-    return os.environ.get(LEFT_OUT_BY, "") in ("", "0")
-
-
-def list_applied() -> list[Repair]:
-    """Return the repairs that this process has applied so far."""
-    return list(_applied)
-
-
-def _apply(when: Scope) -> None:
-    if when in _are_done:
-        return
-    _are_done.add(when)
-    for repair in REPAIRS:
-        if repair.scope is when and (repair.has_defect is None or repair.has_defect()):
-            repair.apply()
-            _applied.append(repair)
+use_table(REPAIRS, check_host=fairseq.check_fairseq)

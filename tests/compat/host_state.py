@@ -112,12 +112,12 @@ def main():
     fairseq.utils.import_user_module(argparse.Namespace(user_dir=package))
     imported = snapshot()
     from fairseq_mm import compat
-    from fairseq_mm.compat import repairs
+    from fairseq_mm.compat import activation
 
-    of_import = repairs.list_applied()
+    of_import = activation.list_applied()
     compat.activate()
     activated = snapshot()
-    of_activation = [x for x in repairs.list_applied() if x not in of_import]
+    of_activation = [x for x in activation.list_applied() if x not in of_import]
     print(
         json.dumps(
             {

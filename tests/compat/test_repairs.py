@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from toy_data import PACKAGE
 
 from fairseq_mm.compat import scope
-from fairseq_mm.compat.repairs import REPAIRS, Scope
+from fairseq_mm.compat.activation import Scope
+from fairseq_mm.compat.repairs import REPAIRS
 
 
 def measured(**variables):
