@@ -312,7 +312,7 @@ def test_the_extractor_of_stored_features_of_real_images_is_rebuilt(shared_data,
     images = list_images([str(folder / "dev_images_224.tar")])[:3]
     ids = (folder / "image_ids.txt").read_text().split()
     stored = np.load(folder / "mobilenet_v2_pool_f16.npy", mmap_mode="r")
-    for image, rows in zip(images, reader.features_of(images)):
+    for image, rows in zip(images, reader.read_features(images)):
         expected = stored[[ids.index(image.key)]].astype(np.float32)
         np.testing.assert_allclose(rows, expected, atol=2e-2, rtol=2e-2)
 

@@ -60,7 +60,7 @@ def of_line(folder, line, model, *, store="features.h5"):
     rows = [None if key == "p1_2" else features.read(key) for key in keys]
     story = (folder / "data/text/valid.txt").read_text().splitlines()[line]
     sentences = [part.split() for part in story.split("<sent>")]
-    example = generator.processor.example_of(0, rows)
+    example = generator.processor.build_example(0, rows)
     return inspect_visual_story(generator, example, sentences), keys, generator
 
 

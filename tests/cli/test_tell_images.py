@@ -257,9 +257,9 @@ def test_systems_with_one_extractor_read_the_images_once(tell, files, model, ima
     other = fairseq_mm.from_pretrained(files["other"], device="cpu")
     stories = [story_of(x, images) for x in (model, other)]
     calls = []
-    read = ImageReader.features_of
+    read = ImageReader.read_features
     monkeypatch.setattr(
-        ImageReader, "features_of", lambda *args, **kwargs: calls.append(1) or read(*args)
+        ImageReader, "read_features", lambda *args, **kwargs: calls.append(1) or read(*args)
     )
     systems = ["--compare", files["pixels"], f"b={files['other']}"]
     _, output, _ = tell(*images, *systems, "--raw", *LENGTH)
