@@ -224,11 +224,11 @@ class VideoInspection:
         return [self.dataset.visual_ids[line] for line in lines]
 
     def transcript(self, line: int) -> str:
-        """Return the text of a line's transcript, truncated like the model's input."""
+        """Return the text of the transcript in a line, truncated like the model's input."""
         return self._decode(self._tokens(TRANSCRIPT, line))
 
     def reference(self, line: int) -> str:
-        """Return the text of a line's summary."""
+        """Return the text of the reference summary in a line."""
         return self._decode(self._tokens(SUMMARY, line))
 
     def _decode(self, tokens: Sequence[str]) -> str:

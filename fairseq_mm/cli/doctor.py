@@ -4,17 +4,17 @@ names remedies.
   fairseq-mm doctor
   fairseq-mm doctor --data data-bin/flickr8k --checkpoint checkpoints/m_rnn
 
-The data folder's task is set up as fairseq-train does it, and its splits are
-loaded; the checkpoint's model is built in it as fairseq-generate does it.
-Without --data the model is built from what the checkpoint itself carries.
+The task of the data folder is set up as in fairseq-train, and the splits are
+loaded. The model of the checkpoint is built in this task as in
+fairseq-generate; without --data, it is built from the checkpoint alone.
 Nothing is downloaded.
 
 The files of a data folder are compared with the digests that fairseq-mm
-prepare has recorded in prepare.json. --repair adds missing digests where
-nothing else is wrong; --accept-changes replaces those that differ, too.
+prepare has recorded in prepare.json. --repair adds missing digests if the
+folder has no other problem; --accept-changes also replaces digests that differ.
 
 Each finding is a line: "ok", "note" (something optional is missing) or
-"PROBLEM", the last two with a remedy behind "->". The exit status is 2 if
+"PROBLEM"; notes and problems have a remedy behind "->". The exit status is 2 if
 there is a problem. The command runs where fairseq, or any other package, is
 missing or broken.
 """

@@ -137,7 +137,7 @@ def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None
 
 
 def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, np.ndarray]]":
-    """Embed each word of the dictionary as a sentence of one word."""
+    """Return ids and vectors of the dictionary's words, each embedded as a one-word sentence."""
     import torch
 
     numbers = torch.arange(dictionary.nspecial, len(dictionary))

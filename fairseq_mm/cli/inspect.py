@@ -15,15 +15,16 @@ Stories of prompts have an object for each word: its log-probability; the
 gates g1 (of the model in training) and g2 (of the pretrained model), means
 over the feature dimension (Fan et al. 2018, Figure 8); its attention to each
 word of the prompt, mean over layers and heads; and for each layer and head of
-self-attention the share of the zero slot and the mean distance in words of
-the rest.
+self-attention the weight of the zero slot, whose key and value are zeros, and
+the mean distance in words to the attended words.
 
-Visual stories have an object each: of each word its log-probability and
-image_weights of the five images (transtory_full, mean over heads in the last
-layer; Li et al. 2020, Figure 5) or slice_weights of the slices of its image's
-vector (glac_decoder_attention); of a model with a non-local block
-(glac_non_local) the five positions of each image's grid that are most similar
-to one position (Figure 4), drawn as arrows.
+Each visual story has one object. For each word, it has the log-probability and
+image_weights, the attention to the five images (transtory_full, mean over the
+heads of the last layer; Li et al. 2020, Figure 5), or slice_weights, the
+attention to the slices of the image's feature vector (glac_decoder_attention).
+For a model with a non-local block (glac_non_local), it has the five positions
+of each image's grid that are most similar to one position (Figure 4); the page
+draws arrows to them.
 
 Summaries of videos have an object for each line: the weights of the frames
 for each word of the transcript or of the summary, means over heads and

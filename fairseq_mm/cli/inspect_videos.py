@@ -107,8 +107,8 @@ class _SplitTexts:
         return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
     def get_fields(self, lines: Sequence[int]) -> list[dict[str, Any]]:
-        """Return fields of each line's record: ``transcript_available``, and ``hypothesis`` and
-        ``reference`` if they exist.
+        """Return the fields of each line's JSON record: ``transcript_available``, ``reference``
+        and, if there is a generated summary, ``hypothesis``.
         """
         inspection, ids = self.inspection, self.inspection.ids(lines)
         # The published transcripts decide; if their file is missing, the model's input decides.

@@ -334,11 +334,11 @@ class AlbumTexts(_Texts):
 def load_on_data(
     checkpoints: "Sequence[Checkpoint]", args: argparse.Namespace
 ) -> tuple[list[Any], Any]:
-    """Load models of captions or summaries, in evaluation mode and float32, and the task of the
-    data folder ``args.data``.
+    """Load models of captions or summaries (in evaluation mode and float32), and set up the task of
+    the data folder ``args.data``.
 
     Raises:
-        UserError: if a checkpoint is of another task, or its weights do not fit.
+        UserError: if a checkpoint is of another task, or its weights do not fit the model.
     """
     from fairseq import checkpoint_utils
 

@@ -371,7 +371,7 @@ def _report(
     args: argparse.Namespace,
     card: dict[str, Any],
 ) -> None:
-    """Print the table and write the files of the output folder."""
+    """Print the table of results, and write the files of the output folder."""
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}
     # rsum is defined by VSE++'s code: the recalls of both directions, without a shortlist.

@@ -142,7 +142,7 @@ def _score(
 
 
 def _to_json(result: Union[PromptRanking, AlbumRanking]) -> dict[str, Any]:
-    """Convert a result to values that JSON can hold."""
+    """Convert a result to JSON values."""
     figures: dict[str, Any] = {}
     for name, value in result._asdict().items():
         if isinstance(value, condition_ranking.Figure):

@@ -84,7 +84,7 @@ def _encode_text(args: argparse.Namespace, dictionary: Any) -> list[int]:
 
 
 def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
-    """Return the [rows, D] features of the query image."""
+    """Return the features of the query image, [rows, feature dimension]."""
     if args.id is not None:
         if args.id not in split.images:
             raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")

@@ -225,7 +225,7 @@ def _read_lines(path: str, kind: str) -> list[str]:
 
 
 def read_training_texts(path: str) -> list[str]:
-    """Return the lines of a text file that are not empty."""
+    """Return the lines of a training text that are not empty."""
     lines = [line for line in _read_lines(path, "training text") if line.strip()]
     if not lines:
         raise UserError(f"{path}: must have training texts, but is empty.")
@@ -233,7 +233,7 @@ def read_training_texts(path: str) -> list[str]:
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
-    """Read a system's texts and join them with the references by id."""
+    """Read the texts of a system, and find the item of ``references`` for each text."""
     item_ids: Sequence[str] = list(references.texts)
     read = read_hypotheses(
         path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
@@ -362,7 +362,7 @@ def _read_transcripts(path: str) -> dict[str, str]:
 def read_sources(
     data: Optional[str], split: str, ids: Sequence[str], tokenize: Callable[[str], list[str]]
 ) -> Optional[list[Optional[list[str]]]]:
-    """Read the transcripts of the videos ``ids`` from a data folder, and split them with ``tokenize``.
+    """Read the transcripts of the videos ``ids`` in a data folder, and tokenize them.
 
     Returns:
         For each video, the tokens of its transcript, or None if it has no transcript or the text is

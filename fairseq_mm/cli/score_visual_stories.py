@@ -33,7 +33,7 @@ def without_separators(text: str) -> str:
 
 
 def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[list[list[str]]]]:
-    """Return the tokens (by ``tokenize``) of each story's sentences; None if no text has ``<sent>``."""
+    """Return the tokens of each story's sentences; None if no text has the separator ``<sent>``."""
     if not any(SEPARATOR in text.split() for text in texts):
         return None
     return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]

@@ -88,7 +88,7 @@ def _add_image(axes: Any, point: PlotPoint, gid: str) -> None:
 
 
 def _add_labels(axes: Any, words: Sequence[PlotPoint]) -> None:
-    """Put each label at the first free place around its dot that lies inside the plot."""
+    """Put the label of each word at the first free place around its dot inside the plot."""
     # the layout is fixed here: labels must not move the axes after their places were measured
     axes.figure.draw_without_rendering()
     axes.figure.set_layout_engine("none")

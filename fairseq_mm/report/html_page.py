@@ -45,7 +45,13 @@ def plain_number(value: float) -> str:
 
 
 def section(heading: str, template: str, *scripts: str, **values: Any) -> Section:
-    """Build a section from a template, a file in ``templates/`` or an absolute path.
+    """Build a section from a template.
+
+    Args:
+        heading: Plain text; empty for a section without a heading.
+        template: Name of a file in ``templates/``, or an absolute path.
+        *scripts: Names of scripts in ``templates/`` that the section needs.
+        **values: Values of the template's variables.
 
     Raises:
         UserError: If jinja2 is missing.
@@ -54,7 +60,7 @@ def section(heading: str, template: str, *scripts: str, **values: Any) -> Sectio
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template, with all values escaped.
+    """Return the HTML of a template, in which all values are escaped.
 
     Raises:
         UserError: If jinja2 is missing.

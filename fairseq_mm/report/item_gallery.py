@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
     @property
     def shown_scores(self) -> dict[str, str]:
-        """Return all scores, formatted like the other figures of the page."""
+        """Return all scores as text, formatted like the other numbers of the page."""
         return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
 
     @property
@@ -57,13 +57,13 @@ class Item(NamedTuple):
 def gallery_section(
     items: Sequence[Item], *, heading: str, note: str = "", is_sortable: bool = True
 ) -> Section:
-    """Return a section with a card per item, a filter box, and a menu to sort by any score.
+    """Return a section with a card per item, and a filter and a menu to sort the cards by a score.
 
     Args:
         items: Items in the order of the split.
-        heading: Plain text.
+        heading: Heading of the section, plain text.
         note: Plain text above the cards.
-        is_sortable: False to leave out the filter and the menu; a page can have only one of each.
+        is_sortable: True to add the filter and the menu, which only one section of a page can have.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}
@@ -88,7 +88,7 @@ class SummaryCard(NamedTuple):
 
 
 def cards_section(cards: Sequence[SummaryCard]) -> Section:
-    """Return one card per summary, in order, with collapsed transcripts."""
+    """Return a section with one card per video summary, in order; transcripts are collapsed."""
     shown = [
         (card, [jpeg_uri(Image.fromarray(pixels)) for pixels in card.images]) for card in cards
     ]

@@ -26,7 +26,7 @@ def read_listed(image: MediaFile) -> Image.Image:
 
 
 def thumbnail_uri(image: MediaFile, side: int) -> str:
-    """Return the data URI of a JPEG whose longer side has at most ``side`` pixels."""
+    """Return an image file as a JPEG data URI, reduced to ``side`` pixels on the longer side."""
     return jpeg_uri(read_listed(image), side=side)
 
 
@@ -48,7 +48,7 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
 
 
 class Thumbnails:
-    """Thumbnails of the images of a folder or archive, by id.
+    """Thumbnails of the images in folders and archives, by the id of the image.
 
     Args:
         inputs: Folders, image files and archives, as for ``fairseq-mm extract``.

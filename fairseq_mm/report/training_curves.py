@@ -1,4 +1,4 @@
-"""Training curves from the log of fairseq-train, one small chart per metric.
+"""Training curves from the log of fairseq-train, as one small chart per metric.
 
 The log may be of ``--log-format json`` or ``simple`` (``tqdm`` writes ``simple`` lines to a file),
 with or without time stamps.
@@ -29,9 +29,9 @@ _STAT = re.compile(r"(\w+) (\S+)")
 
 
 def read_training_log(path: Path) -> Curves:
-    """Read the curves of a training log.
+    """Read the curves of a training log: metric -> subset -> update -> value.
 
-    A resumed run prints some updates twice; the later values are used.
+    If a run was resumed, its log may have an update twice; the later values are used.
 
     Raises:
         UserError: If the file cannot be read, or has no line with values.

@@ -19,7 +19,8 @@ class Times(NamedTuple):
 
     Attributes:
         step: Seconds from the start of one frame to the next; None if unknown.
-        thumbnails: Data URIs of images, each for an equal part of the frames; may be empty.
+        thumbnails: Data URIs of images, one for each of equal parts of the video; empty for no
+            images.
     """
 
     step: Optional[float] = None

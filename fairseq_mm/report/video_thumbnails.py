@@ -1,4 +1,4 @@
-"""Times of a video's features, and small images of the video."""
+"""Times of the features of a video, and thumbnails of its frames."""
 
 import math
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
 
     Args:
         video: Video file.
-        num_rows: Number of features.
+        num_rows: Number of features of the video, one per frame or clip.
         attributes: Attributes of the feature store.
 
     Raises:
