@@ -29,9 +29,9 @@ class Finding(NamedTuple):
 
     Attributes:
         level: ``ok``, ``note`` or ``PROBLEM``.
-        subject: Checked object.
+        subject: Name of what was checked, such as a package or a path.
         text: Result of the check.
-        remedy: Advice for the user.
+        remedy: What the user can do; empty for ``ok``.
     """
 
     level: str

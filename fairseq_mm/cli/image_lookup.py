@@ -18,7 +18,7 @@ _MIN_IMAGES_FOR_PROCESSES = 64
 def missing_in_folders(
     names: Iterable[str], folders: Sequence[str], *, verify: bool = False
 ) -> dict[str, str]:
-    """Return the name of each image that is missing or cannot be read -> the reason.
+    """Return name -> reason for each image that is missing or cannot be read.
 
     Args:
         names: Names of images, without suffix.

@@ -74,7 +74,12 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
 def resolve_options(
     args: argparse.Namespace, options: Options, checkpoints: "Sequence[Checkpoint]"
 ) -> str:
-    """Replace None in the options for the checkpoints' kind by defaults, and return the kind.
+    """Set options that are not given to their defaults, and return the kind of the checkpoints.
+
+    Args:
+        args: Parsed command line, in which options are set.
+        options: Kind of checkpoint -> option that the kind accepts -> default.
+        checkpoints: Opened checkpoints.
 
     Raises:
         UserError: if the command is not for the checkpoints, an option is for another kind, or the
@@ -257,7 +262,10 @@ class PromptTexts(_Texts):
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return prompt -> line that represents it; prompts with equal tokens share one line."""
+        """Return prompt -> line that represents it, for the prompts ``names``.
+
+        Prompts whose tokens are equal share one line.
+        """
         # Prompts that differ only in unknown words have the same tokens. They share one line, so
         # that their scores are equal; computed in two batches, they could differ slightly.
         first: dict[str, int] = {}
@@ -318,7 +326,7 @@ class AlbumTexts(_Texts):
         return self.visual_ids[line]
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return album -> first line of the album's first image sequence."""
+        """Return album -> first line of its first image sequence, for the albums ``names``."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             # condition_columns ignores white space, too

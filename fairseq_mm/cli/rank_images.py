@@ -55,7 +55,7 @@ class Retrieval(NamedTuple):
     """Results of one direction: images retrieved for sentences, or sentences for images.
 
     Attributes:
-        summary: Recall and mean and median rank with the model.
+        summary: Recall, median rank and mean rank of the model.
         chance: The same figures for a random order.
         ids: Id of each query: the line number of a sentence, or the id of an image.
         ranks: Rank of the best correct candidate for each query.

@@ -38,7 +38,7 @@ _NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
-    """Insert ``nearest`` if the first argument is none of ``prompts``, ``nearest`` and ``plot``."""
+    """Insert ``nearest`` unless the arguments begin with prompts, nearest, plot or ``--help``."""
     # argparse cannot have a default subcommand.
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
         return list(argv)
@@ -202,7 +202,7 @@ def _read(path: Path) -> list[str]:
 def _check_neighbours(
     args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
-    """Report prompts with fewer neighbours than ``--k``; raise a UserError if these are all."""
+    """Report prompts with fewer neighbours than ``--k``; if every prompt has, raise a UserError."""
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]
     if not few:

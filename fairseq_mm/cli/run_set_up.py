@@ -84,7 +84,7 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
     Args:
         command: Name of the subcommand.
-        path: Path of the checkpoint, or of several, separated by ``:``.
+        path: Path of the checkpoint, or of several, separated by the system's path separator.
         **options: Options of :func:`fairseq_mm.from_pretrained`.
 
     Raises:

@@ -96,7 +96,13 @@ COMPARE_SAMPLES = 1000
 
 
 class Preset(NamedTuple):
-    """Evaluation protocol: name of the tokenizer, names of the metrics, and use of references."""
+    """Evaluation protocol of a paper or challenge, which ``--preset`` names.
+
+    Attributes:
+        tokenizer: Name of the tokenizer, one of :data:`TOKENIZERS`.
+        metrics: Names of the metrics.
+        has_references: False for texts that are scored without references.
+    """
 
     tokenizer: str
     metrics: tuple[str, ...]
@@ -536,7 +542,7 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Return two rows, perplexity over tokens and over sentences, or why there is no figure."""
+    """Return two rows: perplexity over tokens and over sentences; if it is missing, a note why."""
     if args.reference_scores is None:
         return perplexity_rows(None)
     texts = read_log_probabilities(args.reference_scores)

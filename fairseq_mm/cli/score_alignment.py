@@ -34,10 +34,10 @@ def check_generated_for(
         split: Name of the split.
 
     Returns:
-        Reason why the texts could not be compared, or None.
+        Reason why the texts could not be compared; None if they were, or if ``output`` is None.
 
     Raises:
-        UserError: If a line is not the folder's text.
+        UserError: If a ``T-`` or ``S-`` line differs from the text of the folder.
     """
     if output is None:
         return None

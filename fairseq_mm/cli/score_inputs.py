@@ -65,7 +65,8 @@ class JoinedTexts:
         texts: Item id -> text.
         missing: Ids of items that have references, but no text.
         without_references: Id -> text, for ids that have no references.
-        not_compared: Reason why the file was not compared with the data folder, or None.
+        not_compared: Reason why the file was not compared with the data folder; None if it
+            was, if there is no data folder, or if fairseq-generate has not written the file.
     """
 
     path: str

@@ -98,7 +98,7 @@ def describe_split(
 
 
 def _stores(data: Optional[str], generated: str) -> list[str]:
-    """Return the feature stores that the file of stories names, or else the folder's store."""
+    """Return paths of the stores that ``generated`` names, or else of the folder's store."""
     from fairseq_mm.metrics.result_card import decoding_settings
 
     try:
