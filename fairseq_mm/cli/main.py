@@ -181,7 +181,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     args = parser.parse_args(name_kind(argv[1:]))
     try:
         arguments.check_names(args)
-        if getattr(args, "user_dir", None):
+        if getattr(args, "user_dir", None) is not None:
             run_set_up.import_user_dir(args.user_dir)
         if chosen not in _LOOK_THEMSELVES:
             arguments.check_checkpoints(args)

@@ -41,8 +41,9 @@ class Release(NamedTuple):
 
     Attributes:
         kind: Kind of its data, a key of ``KINDS``.
-        module: Module with a docstring, ``add_arguments(parser)`` and ``read(args)``.
-        options: Options about images and features that the release accepts, separated by spaces.
+        module: Module that reads the release: its docstring is the help text, and it has the
+            functions ``add_arguments(parser)`` and ``read(args)``.
+        options: Options about the data that the release accepts, separated by spaces.
         fixed_options: Options of the kind whose value the release fixes, separated by spaces.
         values: Option -> fixed value, or default that replaces the default of the kind.
     """

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -59,20 +60,28 @@ def import_user_dir(folder: str) -> None:
     Raises:
         UserError: if the folder does not exist, or the package cannot be imported.
     """
+    if not folder:
+        raise UserError("--user-dir: must name a folder, but is empty.")
+    # Python imports a folder without this file, and registers nothing
+    if os.path.isdir(folder) and not os.path.isfile(os.path.join(folder, "__init__.py")):
+        raise UserError(f"--user-dir {folder}: must be a Python package, but has no __init__.py.")
     register_quietly()
     from fairseq.utils import import_user_module
 
+    from fairseq_mm.plugins import refused_names
+
     try:
-        import_user_module(argparse.Namespace(user_dir=folder))
+        with refused_names():
+            import_user_module(argparse.Namespace(user_dir=folder))
     except FileNotFoundError as error:
         # fairseq's own error has no filename; otherwise the package itself misses a file
         if error.filename is not None:
             raise UserError(f"--user-dir {folder}: cannot be imported: {error}.") from None
         raise UserError(f"--user-dir {folder}: no such folder.") from None
-    except UserError:
+    except (UserError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        # a package may raise anything while it is imported
+    except BaseException as error:
+        # a package may raise anything while it is imported, SystemExit too
         first_line = next(iter(str(error).splitlines()), "")
         raise UserError(
             f"--user-dir {folder}: cannot be imported: {type(error).__name__}: {first_line}"

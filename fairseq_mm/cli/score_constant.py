@@ -39,6 +39,9 @@ def constant_texts(
         raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
     elif not text.strip():
         raise UserError(f"--constant: must have words, but is {text!r}.")
+    elif any(0xD800 <= ord(character) <= 0xDFFF for character in text):
+        # bytes of the command line that are no UTF-8 become such halves of characters
+        raise UserError(f"--constant: must be UTF-8 text, but is {text!a}.")
     elif data is not None:
         _check_sentences(text, data, split)
     if references is not None:

@@ -32,8 +32,8 @@ class PlotPoint(NamedTuple):
 
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
-    """Return a plot of words as labelled dots, and of images as thumbnails or, without one, as dots
-    whose name appears on hover.
+    """Return a plot of words as labelled dots, and of images as thumbnails. An image without a
+    thumbnail is a dot whose name appears on hover.
 
     Args:
         points: Words and images.

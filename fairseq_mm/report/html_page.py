@@ -35,7 +35,7 @@ class Section(NamedTuple):
 def plain_number(value: float) -> str:
     """Format a number with three significant digits, or all digits of its integer part.
 
-    The text has no exponent, such as ``0.00001``, ``165`` and ``23.4``.
+    Numbers of 1e-9 or more have no exponent: ``0.00001``, ``165``, ``23.4``.
     """
     # below 1e-9, zeros would fill a line: a number as small is shown with an exponent
     if not np.isfinite(value) or 0 < abs(value) < 1e-9:

@@ -26,7 +26,7 @@ def read_listed(image: MediaFile) -> Image.Image:
 
 
 def thumbnail_uri(image: MediaFile, side: int) -> str:
-    """Return an image file as a JPEG data URI, reduced to ``side`` pixels on the longer side."""
+    """Return an image file as a JPEG data URI, at most ``side`` pixels on the longer side."""
     return jpeg_uri(read_listed(image), side=side)
 
 
