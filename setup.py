@@ -60,6 +60,9 @@ setup(
         *("story generation", "video summarization", "multimodal", "text generation"),
     ],
     python_requires=">=3.10,<3.14",
+    # for `pip install -e`: with it, setuptools puts the clone on sys.path. Otherwise, in the folder
+    # that holds a clone named fairseq_mm, Python takes the clone itself for a namespace package
+    package_dir={"": "."},
     packages=find_packages(include=["fairseq_mm", "fairseq_mm.*"]),
     package_data={"fairseq_mm": ["py.typed"], "fairseq_mm.report": ["templates/*"]},
     install_requires=[

@@ -7,12 +7,17 @@ has::
     my_captioners = "my_captioners"
 """
 
+import contextlib
+import functools
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Optional
+
+from fairseq_mm.errors import UserError
 
 GROUP = "fairseq_mm.plugins"
 
@@ -32,15 +37,63 @@ def load_plugins() -> None:
     # sorted, because the order of installed packages differs between machines
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
-            _load(entry)
-        except Exception as error:
-            # a plugin may raise anything; the others, and fairseq_mm itself, must still work
+            with refused_names():
+                _load(entry)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            # a plugin may raise anything, SystemExit too; the others, and fairseq_mm itself, must
+            # still work
             first_line = next(iter(str(error).splitlines()), "")
             print(
                 f"fairseq_mm: plugin {entry.name} ({entry.value}) is not loaded: "
                 f"{type(error).__name__}: {first_line}",
                 file=sys.stderr,
             )
+
+
+@contextlib.contextmanager
+def refused_names() -> Iterator[None]:
+    """Refuse models and tasks whose name is taken, while a package of a user is imported.
+
+    fairseq returns the registered class in place of the new one and says nothing, so that a
+    training would use another model than the user's.
+
+    Raises:
+        UserError: naming both classes.
+    """
+    from fairseq import models, tasks
+
+    registries: tuple[tuple[Any, str, Any], ...] = (
+        (models, "register_model", models.MODEL_REGISTRY),
+        (tasks, "register_task", tasks.TASK_REGISTRY),
+    )
+    originals = [getattr(module, name) for module, name, _ in registries]
+    for (module, name, registry), original in zip(registries, originals):
+        setattr(module, name, _refusing(original, registry))
+    try:
+        yield
+    finally:
+        for (module, name, _), original in zip(registries, originals):
+            setattr(module, name, original)
+
+
+def _refusing(original: Any, registry: Any) -> Any:
+    @functools.wraps(original)
+    def register(name: str, *args: Any, **options: Any) -> Any:
+        def decorate(cls: Any) -> Any:
+            first = registry.get(name)
+            place, other = f"{cls.__module__}.{cls.__qualname__}", first and first.__module__
+            if first is not None and f"{other}.{first.__qualname__}" != place:
+                raise UserError(
+                    f"{place}: its name, {name!r}, is taken by {other}.{first.__qualname__}; "
+                    "register it under another name."
+                )
+            return original(name, *args, **options)(cls)
+
+        return decorate
+
+    return register
 
 
 def _load(entry: EntryPoint) -> None:

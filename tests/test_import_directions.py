@@ -180,7 +180,6 @@ def test_no_function_is_longer_than_two_screens():
         f"{path}:{node.lineno} {node.name}"
         for path in sorted(PACKAGE.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and count_lines(node) >= 80
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and count_lines(node) >= 80
     ]
     assert long == []

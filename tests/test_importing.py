@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import fairseq_mm
+
 PROBE = """
 import json, sys, warnings
 {before}
@@ -72,3 +74,12 @@ def test_mistakes_under_fairseqs_commands_are_one_line(started_python):
     done = subprocess.run([started_python, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "error: x.txt:3: must be one."
+
+
+def test_a_clone_in_the_working_folder_does_not_hide_the_package(tmp_path):
+    (tmp_path / "fairseq_mm").mkdir()
+    code = "import fairseq_mm; print(fairseq_mm.__version__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr) == (fairseq_mm.__version__, "")

@@ -83,7 +83,10 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
         if name not in options:
             raise UserError(f"--{options[0]}: needs --{name}.")
     if "system" in options:
-        others = ("hypotheses", "constant", "reference_scores", "compare", "per_item", "submission")
+        others = (
+            *("hypotheses", "constant", "reference_scores", "compare", "per_item", "submission"),
+            *("card", "metrics", "tokenizer"),
+        )
         check_absent(args, others, "--system")
     elif args.hypotheses is None:
         raise UserError("--text-only: needs HYPOTHESES or --system.")
@@ -166,7 +169,7 @@ def compute_gain(
 
 
 def _read_system(name: str, value: str) -> SystemScores:
-    """Read scores from a file, or from three numbers in percent."""
+    """Read scores from a file, or from three numbers: percent or, if none is above 1, fractions."""
     try:
         typed = [float(part) for part in value.split(",")]
     except ValueError:
@@ -176,10 +179,9 @@ def _read_system(name: str, value: str) -> SystemScores:
             f"--{name}: must have {len(METRICS)} figures of 0 to 100, {', '.join(METRICS)}, but is "
             f"{value!r}."
         )
-    # --json holds shares, papers print per cent; no system has a ROUGE below one per cent
-    if 0 < max(typed) <= 1:
-        raise UserError(f"--{name}: must be in percent, such as 68.0,51.4,63.3, but is {value!r}.")
-    return SystemScores(name, value, tuple(figure / 100 for figure in typed))
+    # papers print per cent, --json holds shares; no ROUGE of interest is below one per cent
+    scale = 1 if max(typed) <= 1 else 100
+    return SystemScores(name, value, tuple(figure / scale for figure in typed))
 
 
 def _read_file(name: str, path: str) -> SystemScores:

@@ -165,7 +165,10 @@ def name_unknown_architectures() -> None:
         if isinstance(name, str) and name not in known:
             near = difflib.get_close_matches(name, known, n=3)
             hint = f": did you mean {' or '.join(near)}?" if near else "."
-            raise UserError(f"--arch {name} (model._name) is not known{hint}")
+            raise UserError(
+                f"--arch {name} (model._name) is not known{hint} A model of your own needs the "
+                "--user-dir of its package."
+            )
         try:
             return original(cfg, *args, **kwargs)
         except AttributeError as error:

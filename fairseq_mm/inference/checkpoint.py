@@ -338,6 +338,13 @@ class Checkpoint:
                 "models): give the data folder that it was trained on (--data DIR; in Python "
                 "data=...)."
             )
+        kind = ARCH_MODEL_REGISTRY.get(self.arch) or MODEL_REGISTRY.get(self.arch)
+        # a model of a user's package
+        if kind is not None and kind.__module__.partition(".")[0] not in ("fairseq", "fairseq_mm"):
+            return UserError(
+                f"{self.path}: carries no dictionary: build_model of --arch {self.arch} must end "
+                "with fairseq_mm.extension.attach_provenance(model, task); then train it again."
+            )
         return UserError(
             f"{self.path}: carries no dictionary (--arch {self.arch}, --task {self.task_name}): it "
             "is no model of fairseq_mm, or of an earlier version: train it again."

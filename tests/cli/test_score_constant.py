@@ -93,6 +93,10 @@ def test_a_system_is_compared_with_a_constant(score, tmp_path):
         (["x.txt", "--constant", "a dog", "--data", "DATA"], "HYPOTHESES: has no meaning"),
         (["--constant", " ", "--data", "DATA"], "--constant: must have words, but is ' '"),
         (["--constant", "", "--data", "DATA"], "--constant: must have words, but is ''"),
+        (
+            ["--constant", "\udcff dog", "--data", "DATA"],
+            "must be UTF-8 text, but is '\\udcff dog'",
+        ),
         (["--constant", "a", "--data", "DATA", "--bootstrap", "1000001"], "at most 1,000,000"),
         (["--constant", "DATA", "--data", "DATA"], "must be a text, but is a file or folder"),
         (["--constant", "a dog", "--data", "DATA", "--card"], "--card: needs a FILE"),

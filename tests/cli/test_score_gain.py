@@ -215,6 +215,13 @@ def test_hypotheses_are_scored_and_compared_in_one_run(gain, by_item, tmp_path, 
             ["a.txt", "--system", "1,2,3", "--text-only", "1,2,3", "--baseline", "1,1,1"],
             "HYPOTHESES: has no meaning with --system.",
         ),
+        *(
+            (
+                ["--system", "1,2,3", "--text-only", "1,2,3", "--baseline", "1,1,1", option, x],
+                f"{option}: has no meaning with --system.",
+            )
+            for option, x in (("--card", "x"), ("--metrics", "bleu"), ("--tokenizer", "wp"))
+        ),
         (
             ["a.txt", "--references", "a.txt", "--text-only", "1,2,3", "--baseline", "1,1,1"],
             "--text-only: needs --preset how2, which computes rouge1, rouge2, rouge_l.",

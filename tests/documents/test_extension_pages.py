@@ -130,6 +130,21 @@ def test_a_task_of_ones_own_is_trained_scored_reported_and_loaded(task_folder):
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["b"]
 
 
+# a model with the name of another one, which fairseq would train in its place
+TAKEN_NAME = """
+from fairseq.models import BaseFairseqModel, register_model
+
+
+@register_model("m_rnn")
+class MyModel(BaseFairseqModel):
+    pass
+"""
+TAKEN_MESSAGE = (
+    ".MyModel: its name, 'm_rnn', is taken by fairseq_mm.models.m_rnn.MRnnModel; register it under "
+    "another name."
+)
+
+
 @pytest.mark.parametrize("is_given", [False, True])
 def test_an_installed_plugin_is_loaded_once_by_every_command(model_folder, tmp_path, is_given):
     metadata = tmp_path / "site" / "theirs-1.0.dist-info"
@@ -137,11 +152,14 @@ def test_an_installed_plugin_is_loaded_once_by_every_command(model_folder, tmp_p
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
         "[fairseq_mm.plugins]\ncaptioners = theirs.my_captioners\nbroken = theirs.broken\n"
+        "exits = theirs.exits\ntaken = theirs.taken\n"
     )
     package = tmp_path / "site" / "theirs"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "broken.py").write_text("import a_library_that_is_missing\n")
+    (package / "exits.py").write_text("import sys\nsys.exit(0)\n")
+    (package / "taken.py").write_text(TAKEN_NAME)
     (package / "my_captioners").symlink_to(model_folder.path / "my_captioners")
     environment = dict(model_folder.environment)
     model_folder.environment["PYTHONPATH"] += f"{os.pathsep}{tmp_path / 'site'}"
@@ -151,6 +169,8 @@ def test_an_installed_plugin_is_loaded_once_by_every_command(model_folder, tmp_p
         done = model_folder.run(f"fairseq-mm perplexity data --checkpoint checkpoints {user_dir}")
         broken = "plugin broken (theirs.broken) is not loaded: ModuleNotFoundError"
         assert done.stderr.count(broken) == 1
+        assert "plugin exits (theirs.exits) is not loaded: SystemExit: 0" in done.stderr
+        assert f"is not loaded: UserError: theirs.taken{TAKEN_MESSAGE}" in done.stderr
         assert "perplexity, all tokens" in done.stdout
         folder = folder if is_given else str(Path(fairseq_mm.__file__).parent)
         done = model_folder.run(
@@ -174,3 +194,12 @@ def test_a_user_dir_that_cannot_be_imported_is_named(model_folder, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "__init__.py").write_text("raise RuntimeError('no GPU\\nhere')\n")
     assert refused(tmp_path / "broken").endswith("broken: cannot be imported: RuntimeError: no GPU")
+    (tmp_path / "exits").mkdir()
+    (tmp_path / "exits" / "__init__.py").write_text("raise SystemExit(0)\n")
+    assert refused(tmp_path / "exits").endswith("exits: cannot be imported: SystemExit: 0")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "__init__.py").write_text(TAKEN_NAME)
+    assert refused(tmp_path / "taken").endswith(f": taken{TAKEN_MESSAGE}")
+    (tmp_path / "plain").mkdir()
+    assert refused(tmp_path / "plain").endswith("be a Python package, but has no __init__.py.")
+    assert refused("''").endswith("--user-dir: must name a folder, but is empty.")
