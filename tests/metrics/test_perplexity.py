@@ -9,8 +9,10 @@ from fairseq_mm.metrics.perplexity import (
     LogProbability,
     corpus_perplexity,
     mean_sentence_perplexity,
+    perplexity_rows,
     read_log_probabilities,
     sentence_perplexity,
+    transtory_perplexity,
 )
 
 OUTPUT = """\
@@ -87,3 +89,35 @@ def test_wrong_files_are_refused(write, text, message):
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"none.txt: cannot be read as text: .*No such file"):
         read_log_probabilities(str(tmp_path / "none.txt"))
+
+
+def test_the_mean_of_no_sentences_is_refused():
+    with pytest.raises(ValueError, match="one sentence or more"):
+        transtory_perplexity([])
+
+
+def test_lines_that_are_not_scored_are_counted_in_the_rows():
+    texts = {0: LogProbability(-2.0, 1), 2: LogProbability(-4.0, 1)}
+    tokens, sentences = perplexity_rows(texts, expected=4)
+    assert tokens.value == pytest.approx(2**3)
+    assert sentences.value == pytest.approx((2**2 + 2**4) / 2)
+    assert tokens.note == sentences.note == "2 of 4 lines not scored, such as [1, 3]"
+    assert [row.note for row in perplexity_rows(texts)] == ["", ""]
+    assert [row.note for row in perplexity_rows(texts, expected=1)] == ["", ""]
+    for row in perplexity_rows(None, expected=2):
+        assert (row.value, row.note) == (None, "2 of 2 lines not scored, such as [0, 1]")
+
+
+@pytest.mark.parametrize(("differing", "is_refused"), [(1, False), (2, True)])
+def test_more_than_half_of_the_targets_must_be_scored(tmp_path, differing, is_refused):
+    lines = []
+    for line in range(2):
+        hypothesis = "other words" if line < differing else f"text {line}"
+        lines += [f"T-{line}\ttext {line}", f"D-{line}\t-1.0\t{hypothesis}", f"P-{line}\t-1.0 -1.0"]
+    path = tmp_path / "scores.txt"
+    path.write_text("\n".join([*lines, ""]))
+    if is_refused:
+        with pytest.raises(UserError, match="scores the model's own texts"):
+            read_log_probabilities(str(path))
+    else:
+        assert len(read_log_probabilities(str(path))) == 2

@@ -153,3 +153,10 @@ def test_chance_is_the_papers_random_row():
     sentences = chance_summary(np.full(1000, 5), np.full(1000, 5000))
     assert sentences.recall_at[10] == pytest.approx(1.0, abs=0.01)
     assert sentences.median_rank == 647  # the paper's 631 is of one random order
+
+
+def test_the_curve_is_closest_where_few_candidates_are_looked_at():
+    percentages = curve_percentages()
+    assert percentages[:9].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    assert percentages[9:49].tolist() == [place / 5 for place in range(5, 45)]
+    assert percentages[49:].tolist() == list(range(9, 101))

@@ -87,6 +87,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="Mutants at a time.")
     parser.add_argument("--root", type=Path, default=ROOT, metavar="DIR", help="Checkout to test.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="Write one mutant a line.")
+    parser.add_argument(
+        "--also",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="Further tests, which run after the tests of the module's folder.",
+    )
     parser.add_argument("--only", type=Path, metavar="FILE", help="Try the survivors of FILE.")
     args = parser.parse_args()
     root = args.root.resolve()
@@ -95,7 +102,9 @@ def main() -> int:
     else:
         everything = [m for folder in args.folders for m in list_mutants(root, folder)]
         mutants = random.Random(args.seed).sample(everything, min(args.count, len(everything)))
-    with multiprocessing.get_context("spawn").Pool(args.jobs, start_worker, (str(root),)) as pool:
+    with multiprocessing.get_context("spawn").Pool(
+        args.jobs, start_worker, (str(root), args.also)
+    ) as pool:
         outcomes = {"killed": 0, "survived": 0}
         for number, (mutant, outcome, seconds) in enumerate(pool.imap(try_mutant, mutants), 1):
             outcomes[outcome] += 1
@@ -209,11 +218,13 @@ def choose_tests(root: Path, file: str) -> list[str]:
 
 
 _copy: Optional[Path] = None
+_also: list[str] = []
 
 
-def start_worker(root: str) -> None:
+def start_worker(root: str, also: list[str]) -> None:
     """Copy the checkout, and import what no mutant changes."""
-    global _copy
+    global _copy, _also
+    _also = also
     _copy = Path(tempfile.mkdtemp(prefix="mutants-")) / "checkout"
     shutil.copytree(
         root, _copy, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "site", "demo")
@@ -242,7 +253,7 @@ def try_mutant(mutant: Mutant) -> tuple[Mutant, str, float]:
     assert source[mutant.place : end] == mutant.before
     path.write_text(source[: mutant.place] + mutant.after + source[end:], encoding="utf-8")
     try:
-        outcome = "survived" if run_tests(choose_tests(_copy, mutant.file)) else "killed"
+        outcome = "survived" if run_tests([*choose_tests(_copy, mutant.file), *_also]) else "killed"
     finally:
         path.write_text(source, encoding="utf-8")
     return mutant, outcome, time.monotonic() - start
