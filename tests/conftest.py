@@ -50,6 +50,17 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_allocator() -> Iterator[None]:
+    """Keeps the allocator of the tests' process as it is: with memory that is kept, tests of
+    limits of memory would depend on the tests before them."""
+    from fairseq_mm.compat import allocator
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocator, "keep_freed_memory", lambda: False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
     """Path of a file or folder of the real data beside the checkout; skips where it is absent."""
