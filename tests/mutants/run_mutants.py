@@ -97,6 +97,10 @@ def main() -> int:
     parser.add_argument("--only", type=Path, metavar="FILE", help="Try the survivors of FILE.")
     args = parser.parse_args()
     root = args.root.resolve()
+    for path in args.also:
+        # pytest ends with an error on a path that is missing, as if a test had failed
+        if not (root / path).exists():
+            parser.error(f"--also {path}: there is no such file in {root}")
     if args.only:
         mutants = list(read_survivors(args.only, root))
     else:
