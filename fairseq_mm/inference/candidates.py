@@ -34,7 +34,8 @@ class TrainingSentences(NamedTuple):
     Attributes:
         lines: Words, separated by spaces.
         ids: Image ids of the captions; None for text without images.
-        vectors: [n, K] float32 of unit length.
+        vectors: [captions, K] float32, the captions' vectors in the image-sentence embedding, of
+            unit length.
     """
 
     lines: list[str]
@@ -59,7 +60,7 @@ class NearestSentence(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """Conditions and nearest sentences of B images.
+    """Vectors to generate captions of B images from, and each image's nearest sentence.
 
     Attributes:
         conditions: [B, C, K] float32 of unit length, for each of the C requested conditions.
@@ -78,7 +79,7 @@ def find_conditions(
     names: Sequence[str] = DEFAULT_CONDITIONS,
     num_nearest: int = 5,
 ) -> Neighbourhood:
-    """Compute the conditions of images.
+    """Compute the vectors that captions of images are generated from, called conditions.
 
     Means are scaled to unit length, like the vectors that the language model is trained on. For
     models that scale their content vector to a mean square of one, this makes no difference.
@@ -88,8 +89,8 @@ def find_conditions(
         words: [W, K] float32 of unit length, each the vector of a sentence of one word.
         sentences: Training sentences.
         names: Names of the C conditions, from ``CONDITIONS``.
-        num_nearest: Number of words or sentences of a mean, by cosine, and of each kind in the mean
-            of both; all if there are fewer.
+        num_nearest: Number of words or sentences, nearest to the image by cosine, whose mean is a
+            condition; the mean of both has this number of each. All are taken if there are fewer.
     """
     lines, cosines = nearest(images, sentences.vectors, min(num_nearest, len(sentences.lines)))
     near_sentences = sentences.vectors[lines]  # [B, N, K]
@@ -164,13 +165,14 @@ class CandidateWeights:
 
 
 class CandidateScores(NamedTuple):
-    """Scores of the n candidates, [n] each.
+    """Scores of the n candidate captions of an image, [n] each; see :class:`CandidateWeights`.
 
     Attributes:
-        score: Weighted sum.
-        cosine: Cosine between the image's vector and the candidate's.
-        log_prob: Natural logarithm, by word or of the sentence.
-        penalty: Factor of a positive cosine.
+        score: Weighted sum of the penalised cosine and the log-probability.
+        cosine: Cosine between the image's vector and the candidate's, without penalty.
+        log_prob: Natural log-probability of the candidate: the mean of its words and its end, or
+            their sum.
+        penalty: Factor for repeated content words, by which a positive cosine was multiplied.
     """
 
     score: np.ndarray
@@ -180,7 +182,7 @@ class CandidateScores(NamedTuple):
 
 
 def count_repetitions(words: Sequence[str]) -> int:
-    """Count the content words that have occurred before; function words may repeat."""
+    """Count the content words of a sentence that occur in it before; ignore function words."""
     counts = Counter(word for word in words if word not in FUNCTION_WORDS)
     return sum(counts.values()) - len(counts)
 
@@ -191,13 +193,13 @@ def score_candidates(
     log_probs: np.ndarray,
     weights: CandidateWeights,
 ) -> CandidateScores:
-    """Score candidates.
+    """Score the n candidate captions of an image.
 
     Args:
         sentences: Words of each candidate.
         cosines: [n] cosines between the image's vector and the candidate's.
-        log_probs: [n] natural log-probabilities of the sentences, with their ends.
-        weights: Weights of the parts.
+        log_probs: [n] sums of the natural log-probabilities of a candidate's words and its end.
+        weights: Weights of cosine and log-probability.
     """
     if weights.language_score == "word":
         # the end of the sentence is predicted, too, so it counts as a word
@@ -213,23 +215,27 @@ def score_candidates(
 
 @dataclass(frozen=True)
 class StructuredSearch:
-    """Options for generating and ranking candidates.
+    """Options for generating and ranking candidate captions.
+
+    A candidate is generated from a condition (a content vector) and a structure (a sequence of
+    part-of-speech tags).
 
     Args:
         candidates: Number of sampled pairs of condition and structure for each image.
-        conditions: Conditions to sample from, of ``CONDITIONS``. The paper's two sets are ``image``
-            and ``concepts``.
-        num_nearest: Number of words or sentences whose mean is a condition.
+        conditions: Names from ``CONDITIONS`` of the conditions to sample from. The paper samples
+            from ``image`` and ``concepts``.
+        num_nearest: Number of nearest words or training sentences whose mean vector is a condition.
         pos_sampling: ``frequency`` to sample structures by their frequency in training, ``types``
             to sample all structures equally often, as the paper does.
         shortest: Minimum number of a structure's tags.
         longest: Maximum number of a structure's tags.
         seed: Seed of the samples; each image starts from it.
-        beam: Beam of the search for a structure's sentence; 1 is greedy. No caption has ``<unk>``.
+        beam: Beam size of the search for the sentence of a pair; 1 is greedy. No caption has
+            ``<unk>``.
         max_len_b: Maximum length of a caption in tokens, whatever its structure.
-        top: Number of captions to keep.
+        top: Number of captions to return for each image.
         batch_size: Number of candidates per batch; it changes only the speed.
-        weights: Weights of the parts of a score.
+        weights: Weights of cosine and log-probability in a candidate's score.
 
     Raises:
         UserError: if a value is out of range.
@@ -281,11 +287,11 @@ class StructuredSearch:
 
 
 class Draws(NamedTuple):
-    """The P different sampled pairs, pairs with short structures first.
+    """The P different sampled pairs of condition and structure, sorted by the structure's length.
 
     Attributes:
-        conditions: [P] indices of the search's conditions.
-        structures: Structure of each pair.
+        conditions: [P] index of each pair's condition in :attr:`StructuredSearch.conditions`.
+        structures: [P] tags of each pair's structure, separated by spaces.
     """
 
     conditions: list[int]
@@ -298,7 +304,7 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     ``counts`` maps a structure to the number of its occurrences in training.
 
     Raises:
-        UserError: if no structure has a length in the range.
+        UserError: if no structure has from ``search.shortest`` to ``search.longest`` tags.
     """
     lengths = {structure: len(structure.split()) for structure in counts}
     chosen = Counter(

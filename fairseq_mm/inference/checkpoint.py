@@ -97,7 +97,7 @@ class LoadedModels:
 
 
 def _refuse_training(mode: bool = True) -> None:
-    """Replace ``train`` of a model that was prepared for generation."""
+    """Replace ``train`` of a model that was prepared for generation; raise an error if ``mode``."""
     if mode:
         raise RuntimeError("cannot train a model that was prepared for inference")
 
@@ -159,7 +159,7 @@ class Checkpoint:
             path: Checkpoint or folder, see :meth:`open`; several as a list or joined by the
                 system's path separator.
             data: Data folder of models that carry no dictionary.
-            command: Subcommand of ``fairseq-mm`` that must be for the models.
+            command: Subcommand of ``fairseq-mm`` that the models must be meant for; None for any.
 
         Raises:
             UserError: see :meth:`open`, and :meth:`check_command`.
@@ -229,7 +229,7 @@ class Checkpoint:
 
     @property
     def command(self) -> str:
-        """Subcommand of ``fairseq-mm`` for the model; empty if no subcommand is."""
+        """Subcommand of ``fairseq-mm`` that the model is meant for; empty if there is none."""
         if self.is_embedding:
             return "rank"
         is_known = self.task_name in _TASKS_OF_TEXT or hasattr(
@@ -263,7 +263,7 @@ class Checkpoint:
         """Check that the model generates text from an input, without other models or data.
 
         Raises:
-            UserError: if it embeds, or reads part-of-speech sequences.
+            UserError: if it embeds images and sentences, or reads part-of-speech sequences.
         """
         if self.is_embedding:
             raise UserError(
@@ -278,10 +278,10 @@ class Checkpoint:
             )
 
     def check_command(self, command: str) -> None:
-        """Check that a subcommand of ``fairseq-mm`` is for the model.
+        """Check that the model is meant for a subcommand of ``fairseq-mm``.
 
         Raises:
-            UserError: if another subcommand is; the message names it.
+            UserError: if it is meant for another subcommand; the message names that one.
         """
         if self.command != command:
             of = f"fairseq-mm {self.command}" if self.command else "no subcommand of fairseq-mm"
@@ -485,7 +485,7 @@ class Checkpoint:
 
     @cached_property
     def _model_cfg(self) -> Any:
-        """Config of the model without the files that its training began with."""
+        """Config of the model without the files of pretrained weights and embeddings."""
         # the files may be gone, and the checkpoint contains their weights
         cfg = self.cfg.model
         if getattr(cfg, "pretrained_checkpoint", None):

@@ -43,8 +43,8 @@ def load_embedder(
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:
-        UserError: if the checkpoint cannot be loaded, there are several, or its model generates
-            text.
+        UserError: if the checkpoint cannot be loaded, ``path`` names several checkpoints, or the
+            model generates text.
     """
     checkpoints = Checkpoint.open_all(path)
     for checkpoint in checkpoints:

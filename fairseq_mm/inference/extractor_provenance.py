@@ -15,7 +15,7 @@ VECTORS_EXTRACTOR = "fairseq-mm embed"
 
 
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
-    """Check that a checkpoint records an extractor of files.
+    """Check that a checkpoint records the extractor that made features from files.
 
     Raises:
         UserError: if the record is empty, or the model was trained on vectors of an embedding

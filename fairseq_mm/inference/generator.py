@@ -117,7 +117,7 @@ class Generator(Picklable):
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """Return fairseq's generator of a configuration; the last one is reused."""
+        """Return fairseq's generator for a config and a stream of random numbers."""
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             with float32_by_default():
@@ -145,7 +145,7 @@ class Generator(Picklable):
             inputs: One input or a list of inputs, as the task's processor accepts them: images,
                 image sequences, prompts, or videos with transcripts. None for language models, and
                 if a prompt model generates the prompts.
-            n: Number of texts if there are no inputs.
+            n: Number of texts to generate if ``inputs`` is None.
             preset: Name of a preset of the task.
             indices: Indices of the inputs, on which the samples of ``sampling`` depend; by default
                 their positions.
@@ -173,7 +173,7 @@ class Generator(Picklable):
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """Read all inputs; the error of an unreadable input names the first."""
+        """Convert all inputs to examples; an error names the first unreadable input."""
         examples = []
         reading = {} if reading is None else reading
         if not isinstance(reading, Mapping):

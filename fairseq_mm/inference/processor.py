@@ -28,9 +28,10 @@ class Example:
         features: [rows, D] features of the image, the image sequence or the video; None for no
             features.
         missing: [rows] bool, True at zero rows of missing images.
-        source: [s] token indices of the source text, with ends.
-        origin: Object that the source text was made from, for the hypothesis.
-        oov_tokens: Words that indexed OOV tokens of the source denote.
+        source: [s] token indices of the source text, with ``</s>``; None for no source text.
+        origin: Prompt or transcript that the source text was made from, for
+            :attr:`.Hypothesis.source`.
+        oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` denote.
     """
 
     features: Optional[np.ndarray] = None
@@ -74,7 +75,7 @@ class Processor(Generic[Input]):
     """Base of processors, which turn raw inputs into examples, and tokens into text.
 
     Attributes:
-        batch_sizes: Number of inputs of a generation batch on a CPU and elsewhere.
+        batch_sizes: Default number of inputs per batch on a CPU, and on other devices.
         reading_options: Names and types of the options of :meth:`examples`.
     """
 
@@ -128,7 +129,7 @@ class Processor(Generic[Input]):
         raise NotImplementedError
 
     def describe_input(self, value: Any, position: int) -> str:
-        """Return the name of an input for messages."""
+        """Return the name, in error messages, of the input ``value`` at a position of the list."""
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
         return f"{self.task.input_names[0]} {position}"

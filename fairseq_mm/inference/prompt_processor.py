@@ -1,4 +1,4 @@
-"""Prompts -> examples of ``hierarchical_story``; language models get none.
+"""Prompts -> examples of the task ``hierarchical_story``.
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.1 and 5.3.
@@ -38,7 +38,7 @@ class Prompt:
 
 
 class PromptProcessor(Processor[Union[str, Prompt, None]]):
-    """Processor of prompts, detokenized or as in WritingPrompts; None for a language model.
+    """Processor of prompts, detokenized or as in WritingPrompts; a language model reads no prompt.
 
     Attributes:
         max_source_words: Maximum number of words of a prompt; None for language models.

@@ -28,7 +28,8 @@ class RankedStory(NamedTuple):
         hypothesis: The story.
         margin: Log-likelihood under its own prompt minus the highest under another prompt, in nats
             per token with ``</s>``.
-        prompt_rank: Rank of its own prompt, from 1; ties count against it.
+        prompt_rank: Rank of its own prompt among all scored prompts by the story's likelihood, from
+            1; an equally likely prompt ranks before it.
     """
 
     hypothesis: Hypothesis
@@ -40,8 +41,9 @@ class PromptRanking:
     """Orders the stories of a prompt by their likelihood under it and under other prompts.
 
     Args:
-        prompts: Examples to sample the other prompts from; equal ones count once.
-        seed: Seed of the samples, which depend only on it and on a story's index.
+        generator: Generator whose models compute the likelihoods.
+        prompts: Examples to sample the other prompts from; equal prompts count once.
+        seed: Seed of the samples, which depend on nothing else but the prompt and its index.
         distractors: Maximum number of other prompts.
     """
 
@@ -59,7 +61,7 @@ class PromptRanking:
         self.distractors = distractors
 
     def draw_others(self, example: Example, index: int) -> list[Example]:
-        """Sample the other prompts.
+        """Sample the prompts to compare the prompt ``example`` with; ``index`` is its index.
 
         Raises:
             UserError: if there is no other prompt.
@@ -82,12 +84,13 @@ class PromptRanking:
         index: int,
         batch_size: Optional[int] = None,
     ) -> list[RankedStory]:
-        """Rank the stories of a prompt.
+        """Rank the stories ``hypotheses`` of the prompt ``example``.
 
         The sample of other prompts depends on ``index``, the index of the prompt.
 
         Returns:
-            The stories, the greatest margin first; ties keep their order.
+            The stories in descending order of :attr:`RankedStory.margin`; equal margins keep the
+            order of ``hypotheses``.
 
         Raises:
             UserError: if there is no other prompt.

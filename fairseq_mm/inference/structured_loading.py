@@ -120,7 +120,7 @@ def _embed(lines: Sequence[str], embedder: Embedder) -> np.ndarray:
 
 
 def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
-    """Read the items ``train:0``, ``train:1``, ... of a feature store, [num_lines, K]."""
+    """Read ``train:0``, ``train:1``, ... [num_lines, K] of a store that ``embedder`` has made."""
     store = FeatureStore(path)
     embedder.check_vectors(store.attributes, store.dim, what=path)
     number = sum(key.startswith("train:") for key in store.ids)
