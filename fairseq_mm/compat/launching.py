@@ -19,8 +19,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_mm.compat import activation
-from fairseq_mm.compat.allocator import keep_freed_memory
+from fairseq_mm.compat import activation, allocator
 from fairseq_mm.compat.command_line import check_sampling
 from fairseq_mm.compat.fairseq import configure_command
 from fairseq_mm.compat.loading import named_failures
@@ -180,7 +179,7 @@ def _set_allocator(*, on_cpu: bool) -> None:
     program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
     # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions
     if on_cpu and any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
-        keep_freed_memory()
+        allocator.keep_freed_memory()
 
 
 def name_processes_by_this_module() -> None:

@@ -28,7 +28,8 @@ class Example:
         features: [rows, D] features of the image, the image sequence or the video; None for no
             features.
         missing: [rows] bool, True at zero rows of missing images.
-        source: [s] token indices of the source text, with ``</s>``; None for no source text.
+        source: [s] token indices of the source text, with ``</s>`` for prompts, and with the ends
+            that ``--source-ends`` sets for transcripts; None for no source text.
         origin: Prompt or transcript that the source text was made from, for
             :attr:`.Hypothesis.source`.
         oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` denote.

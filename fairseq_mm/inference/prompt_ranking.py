@@ -43,7 +43,7 @@ class PromptRanking:
     Args:
         generator: Generator whose models compute the likelihoods.
         prompts: Examples to sample the other prompts from; equal prompts count once.
-        seed: Seed of the samples, which depend on nothing else but the prompt and its index.
+        seed: Seed of the samples, which also depend on the prompt, its index and ``prompts``.
         distractors: Maximum number of other prompts.
     """
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from fairseq_mm.compat import launching
+from fairseq_mm.compat import allocator, launching
 
 # allocates and frees the same block again and again, and prints the pages that the kernel cleared
 PROGRAM = """
@@ -73,7 +73,7 @@ def test_only_commands_of_fairseq_on_a_cpu_set_the_allocator(
     program, on_cpu, expected, monkeypatch
 ):
     calls = []
-    monkeypatch.setattr(launching, "keep_freed_memory", lambda: calls.append(True))
+    monkeypatch.setattr(allocator, "keep_freed_memory", lambda: calls.append(True))
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.chdir("/")
     launching._set_allocator(on_cpu=on_cpu)
