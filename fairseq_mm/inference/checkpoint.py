@@ -20,6 +20,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.data.binarised_text import load_dictionary
@@ -79,6 +80,7 @@ class LoadedModels:
     def are_language_models(self) -> bool:
         return isinstance(self.task, HierarchicalStoryTask) and not self.task.reads_prompts
 
+    @float32_by_default()
     def prepare_for_generation(self) -> None:
         """Prepare the models for generation, which cannot be undone.
 
@@ -513,6 +515,7 @@ def load_models(
     return build_models(Checkpoint.open_all(path, data=data), device)
 
 
+@float32_by_default()
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
     """Build one model, or an ensemble of several models, whose probabilities are averaged.
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
-from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import Path, Paths
@@ -15,7 +14,6 @@ from fairseq_mm.inference.structured_loading import load_structured_captioner
 from fairseq_mm.models._provenance import fingerprint, list_words
 
 
-@float32_by_default()
 def from_checkpoints(
     checkpoints: Sequence[Checkpoint],
     *,

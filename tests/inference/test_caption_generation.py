@@ -21,7 +21,7 @@ import fairseq_mm
 from fairseq_mm import from_pretrained
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.weights import compute_sha256
-from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint, load_models
 from fairseq_mm.inference.checkpoint_files import checkpoint_file
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance
 
@@ -452,6 +452,13 @@ def test_the_default_dtype_changes_nothing(trained, captioner, images, double_by
                 found.setdefault(str(options), []).append(model.generate(images, **options))
     for same in found.values():
         assert all(other == same[0] for other in same)
+
+
+def test_models_are_built_in_float32_whatever_the_default(trained, double_by_default):
+    # also without from_pretrained, as load_embedder and StoryLikelihood build them
+    loaded = load_models(trained, device="cpu")
+    assert {weight.dtype for weight in loaded.models[0].parameters()} == {torch.float32}
+    assert torch.get_default_dtype() == torch.float64
 
 
 def test_the_last_checkpoint_stands_in_for_the_best(tmp_path):
