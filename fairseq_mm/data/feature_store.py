@@ -234,7 +234,9 @@ class FeatureStore:
 
     def _get_position(self, key: str) -> int:
         try:
-            return self._get_index()[key]
+            # not a call alone: random reads of small rows notice it
+            index = self._get_index() if self._index is None else self._index
+            return index[key]
         except KeyError:
             raise UserError(missing_key_message(key, self.ids, [self.path])) from None
 

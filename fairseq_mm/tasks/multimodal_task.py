@@ -328,10 +328,11 @@ class MultimodalTask(GenerationTask):
 
     def open_features(self) -> FeatureStores:
         """Return the feature stores of ``--features``, which are opened at the first call."""
-        cfg = self.cfg
         if self.features is None:
-            path, preload = cfg.features, cfg.preload_features
-            self.features = open_folder_features(cfg.data, path, preload=preload)
+            cfg = self.cfg
+            self.features = open_folder_features(
+                cfg.data, cfg.features, preload=cfg.preload_features
+            )
             self.feature_dim = self.features.dim
             self.feature_attributes = self.features.extractor_attributes
         return self.features
