@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from fairseq.models import ARCH_MODEL_REGISTRY
 from toy_story_models import make_story_folder, train_stories
 from toy_text_models import SOURCE_WORDS, STORY_WORDS, save_text_model
 from toy_visual_stories import save_story_model
@@ -151,6 +152,18 @@ def test_a_checkpoint_of_a_plugin_that_is_not_loaded_is_refused(story, tmp_path,
         UserError, match=r"--task their_task \(--arch conv_story_tiny\) is not known"
     ):
         Checkpoint.open(tmp_path / "a.pt")
+
+
+def test_a_model_of_a_plugin_without_a_record_names_what_its_author_forgot(story, monkeypatch):
+    checkpoint = Checkpoint.open(story)
+    checkpoint.has_provenance = False
+    with pytest.raises(UserError, match=r"carries no dictionary .*it is no model of fairseq_mm"):
+        checkpoint.build_task()
+    theirs = type("TheirModel", (), {"__module__": "their_plugin.models"})
+    monkeypatch.setitem(ARCH_MODEL_REGISTRY, checkpoint.arch, theirs)
+    message = r"build_model of --arch conv_story_tiny must end with .*attach_provenance"
+    with pytest.raises(UserError, match=message):
+        checkpoint.build_task()
 
 
 def test_a_given_kind_is_checked(story):
