@@ -64,30 +64,30 @@ def refused_names() -> Iterator[None]:
     """
     from fairseq import models, tasks
 
-    registries: tuple[tuple[Any, str, Any], ...] = (
-        (models, "register_model", models.MODEL_REGISTRY),
-        (tasks, "register_task", tasks.TASK_REGISTRY),
-    )
-    originals = [getattr(module, name) for module, name, _ in registries]
-    for (module, name, registry), original in zip(registries, originals):
-        setattr(module, name, _refusing(original, registry))
+    originals = models.register_model, tasks.register_task
+    models.register_model = _refusing(models.register_model, models.MODEL_REGISTRY)
+    tasks.register_task = _refusing(tasks.register_task, tasks.TASK_REGISTRY)
     try:
         yield
     finally:
-        for (module, name, _), original in zip(registries, originals):
-            setattr(module, name, original)
+        models.register_model, tasks.register_task = originals
 
 
 def _refusing(original: Any, registry: Any) -> Any:
+    """Wrap a decorator of fairseq that registers a class, to refuse a name of another class."""
+
+    def describe(cls: Any) -> str:
+        return f"{cls.__module__}.{cls.__qualname__}"
+
     @functools.wraps(original)
     def register(name: str, *args: Any, **options: Any) -> Any:
         def decorate(cls: Any) -> Any:
-            first = registry.get(name)
-            place, other = f"{cls.__module__}.{cls.__qualname__}", first and first.__module__
-            if first is not None and f"{other}.{first.__qualname__}" != place:
+            first = registry.get(name, cls)
+            # fairseq itself registers the same class twice if its module is imported twice
+            if describe(first) != describe(cls):
                 raise UserError(
-                    f"{place}: its name, {name!r}, is taken by {other}.{first.__qualname__}; "
-                    "register it under another name."
+                    f"{describe(cls)}: its name, {name!r}, is taken by {describe(first)}; register "
+                    "it under another name."
                 )
             return original(name, *args, **options)(cls)
 

@@ -65,16 +65,14 @@ def extract_to_store(
         reader: Reader of the files, made by the extractor.
         files: Images or videos.
         output: Path of the feature store.
-        batch_size: Number of inputs in a batch (default: 8 on a CPU; 128 images or 64 clips on a
-            GPU).
+        batch_size: Inputs in a batch (default: 8 on a CPU; 128 images or 64 clips on a GPU).
         workers: Number of decoding processes. The default on a CPU is a quarter of the cores, with
             a GPU all cores except one, but at most 16. With 0, this process decodes.
         dtype: ``float16`` or ``float32``, the dtype of the features in the store.
         overwrite: Replace a finished store.
         strict: Raise UserError at the first file that cannot be read, instead of leaving it out.
         show_progress: Show a progress bar.
-        shard: Attributes to save in the store if ``files`` are a part of a list, see
-            ``SHARD_ATTRIBUTES``.
+        shard: ``SHARD_ATTRIBUTES`` to save in the store if ``files`` are a part of a list.
 
     Raises:
         UserError: If the folder of the output is missing, the store exists and differs from the
