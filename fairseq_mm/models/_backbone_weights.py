@@ -1,7 +1,8 @@
 """Checks and conversions of the weights that are loaded into VG-BART, T5 and VG-T5.
 
-VG-BART and VG-T5 are also trained from checkpoints of a text-only BART or T5, their backbone. The
-parameters that it lacks are added; a backbone of other sizes is refused.
+VG-BART and VG-T5 can start from the weights of a text-only BART or T5, their backbone. The
+parameters of the video fusion, which the backbone lacks, are added to the weights. A backbone with
+another number or size of layers is refused.
 """
 
 import logging
@@ -19,7 +20,7 @@ Weights = dict[str, Tensor]
 
 
 class BartBackbone(NamedTuple):
-    """Sizes of a BART, read from its weights."""
+    """Numbers and sizes of the layers of a BART, as read from its weights."""
 
     encoder_layers: int
     decoder_layers: int
@@ -37,7 +38,7 @@ class BartBackbone(NamedTuple):
 
 
 class T5Backbone(NamedTuple):
-    """Sizes of a T5, read from its weights."""
+    """Numbers and sizes of the layers of a T5, as read from its weights."""
 
     encoder_layers: int
     decoder_layers: int
@@ -59,7 +60,7 @@ class T5Backbone(NamedTuple):
 
 
 def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
-    """Read the sizes of a BART from its weights; return None for weights of another model."""
+    """Read the layer sizes of a BART from its weights; return None if they are of another model."""
     try:
         return BartBackbone(
             _count_layers(weights, "encoder"),
@@ -75,7 +76,7 @@ def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
 
 
 def t5_backbone(weights: Weights) -> Optional[T5Backbone]:
-    """Read the sizes of a T5 from its weights; return None for weights of another model."""
+    """Read the layer sizes of a T5 from its weights; return None if they are of another model."""
     try:
         layer = "encoder.layers.0"
         return T5Backbone(
@@ -101,16 +102,18 @@ def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
     """Convert a checkpoint's weights in place so that they fit a VG-BART.
 
     - Stock fairseq saves some parameters of encoder layers twice; the second copies are dropped.
-    - A text-only BART gets VG-BART's added parameters, with the initial values of ``model``.
-    - Weights without a record of their training data get the record of ``model``.
+    - If the weights are of a text-only BART, the parameters of the video fusion are added, with
+      their initial values in ``model``.
+    - If the weights contain no provenance (record of dictionaries and features), as in published
+      BARTs, the provenance of ``model`` is added.
 
     Args:
         model: The VG-BART; not changed.
-        weights: Weights of a VG-BART or a text-only BART, by name.
+        weights: Name -> weight of a VG-BART or a text-only BART.
         arch: Name of the model's architecture, for messages.
 
     Raises:
-        UserError: if the sizes or the vocabulary differ from those of ``model``.
+        UserError: if layer sizes or the vocabulary differ from those of ``model``.
     """
     own = model.state_dict()
     expected, backbone = bart_backbone(own), bart_backbone(weights)
@@ -153,7 +156,7 @@ def _check_vocabulary(own: Weights, weights: Weights, model: Any) -> None:
 
 
 def check_t5_weights(model: nn.Module, weights: Weights) -> None:
-    """Check that a checkpoint's weights have the sizes of ``model``, which is a T5 or VG-T5.
+    """Check that a checkpoint's weights have the layer sizes of ``model``, which is a T5 or VG-T5.
 
     Raises:
         UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
@@ -172,10 +175,11 @@ def check_t5_weights(model: nn.Module, weights: Weights) -> None:
 
 
 def add_missing_t5_weights(model: Any, weights: Weights) -> None:
-    """Add the parameters of a VG-T5 that a text-only T5 lacks to the weights of the T5, in place.
+    """Complete the weights of a text-only T5 in place, so that they fit the VG-T5 ``model``.
 
-    The parameters get the initial values of ``model``, the VG-T5, and the record of the training
-    data gets the feature dimension of ``model``. Weights of a VG-T5 do not change.
+    The parameters of the video fusion are added, with their initial values in ``model``. If the
+    weights contain provenance (record of dictionaries and features), its feature dimension becomes
+    the feature dimension of ``model``. Weights of a VG-T5 do not change.
     """
     if _add_missing(model, weights, "T5") and STATE_KEY in weights:
         provenance = decode_provenance(weights[STATE_KEY])
@@ -185,9 +189,10 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
 
 
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
-    """Add the parameters that a text-only BART or T5 lacks to its weights.
+    """Add the parameters of the video fusion to the weights of a text-only BART or T5, in place.
 
-    ``backbone`` is ``BART`` or ``T5``, for the log. Returns True if parameters were added.
+    ``backbone`` is ``BART`` or ``T5``, the name in the log message. Returns True if parameters were
+    added, and False if the weights already have parameters of the fusion.
     """
     own = model.state_dict()
     added = [

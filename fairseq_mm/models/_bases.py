@@ -30,9 +30,10 @@ class BatchFirstEncoder(FairseqEncoder):
 class FeatureDecoder(FairseqIncrementalDecoder):
     """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
 
-    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns features
-    [B, T, H], the input of the output layer, and a dict of further results or None. With an
-    incremental state, it returns only the features [B, 1, H] of the last token.
+    ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns a pair. The
+    first result are the features, inputs of ``output_proj`` of dimension H: [B, T, H] for T tokens,
+    or [B, 1, H] for the last token if there is an incremental state. The second result is a dict
+    such as attention weights, or None.
 
     Attributes:
         state_key: Key under which fairseq stores the state of incremental decoding, a dict of
@@ -50,23 +51,24 @@ class FeatureDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, Any]:
-        """Compute logits [B, T, V] over the vocabulary, or [B, 1, V] when decoding incrementally.
+        """Compute logits [B, T, V] over V words, or [B, 1, V] when decoding incrementally.
 
         Args:
             prev_output_tokens: [B, T] tokens so far, the start token first.
             encoder_out: Output of the encoder.
             incremental_state: fairseq's state of incremental decoding; None to compute all steps.
-            features_only: True to return features instead of logits.
+            features_only: True to return the inputs of the output layer instead of logits.
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            Logits or features, and the second result of ``extract_features``.
+            Logits or inputs of the output layer, and the second result of ``extract_features``: a
+                dict such as attention weights, or None.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return features if features_only else self.output_layer(features), extra
 
     def output_layer(self, features: Tensor) -> Tensor:
-        """Compute logits [..., V] over the vocabulary from features [..., H]."""
+        """Compute logits [..., V] over V words from features [..., H] of dimension H."""
         return self.output_proj(features)
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
@@ -76,7 +78,7 @@ class FeatureDecoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, self.state_key, reordered)
 
     def max_positions(self) -> int:
-        """Return a number so large that no text is too long: the decoder's state does not grow."""
+        """Return 1,000,000 tokens: the decoder has no positions that limit the length of a text."""
         return 1_000_000
 
 

@@ -21,10 +21,11 @@ def convert_source(
     Args:
         encoder_out: Output of the encoder; None for a language model, which has no encoder.
         masks_padding: True if padding of the prompt gets no attention.
-        part: Prefix of the keys to read, ``frozen_`` for the frozen encoder of a fusion model.
+        part: Prefix of the keys of ``encoder_out`` that are read: ``frozen_`` for the frozen
+            encoder of a fusion model, otherwise empty.
 
     Returns:
-        The source; None for a language model.
+        The :class:`Source`; None for a language model.
     """
     if encoder_out is None:
         return None
@@ -42,7 +43,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
     Args:
         trunk: Layers of the decoder before the output layer, from tokens to hidden states.
         masks_padding: True if padding of the prompt gets no attention; False to attend to it, as
-            the released code does.
+            in fairseq's ``fconv_self_att``, the code of Fan et al. 2018.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class StoryDecoder(FairseqIncrementalDecoder):
         """Compute features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally.
 
         ``out_dim`` is the input dimension of the output layer. The second result is None. Attention
-        weights are appended to ``trace``, except when decoding incrementally.
+        weights are appended to the lists of ``trace``, a :class:`Trace`, unless it is None or
+        decoding is incremental.
         """
         if incremental_state is None:
             source = convert_source(encoder_out, masks_padding=self.masks_padding)
@@ -105,7 +107,10 @@ class StoryDecoder(FairseqIncrementalDecoder):
             state.reorder(new_order)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute weights for generation; fairseq allows no training afterwards."""
+        """Precompute, for generation, the matrices that depend only on the weights.
+
+        fairseq calls this before generation and allows no training afterwards.
+        """
         self.trunk.fold()
 
     def max_positions(self) -> int:

@@ -18,11 +18,12 @@ class ConvEncoder(BatchFirstEncoder):
 
     Args:
         layers: (channels, kernel width) of each layer.
-        embed_dim: E, dimension of the words and of the output.
-        dropout: Dropout of the embeddings and of each layer's input.
-        table_rows: Number of rows of the position table: positions + padding index + 1.
-        num_attention_layers: Number of decoder layers that attend to the prompt; the encoder's
-            gradient is divided by twice this number.
+        embed_dim: E, dimension of the word embeddings and of the output.
+        dropout: Dropout probability of the embeddings and of each layer's input.
+        table_rows: Number of rows of the position embedding: maximum length of a prompt + padding
+            index + 1.
+        num_attention_layers: Number of decoder layers that attend to the prompt; the gradient of
+            the encoder's output is divided by twice this number.
     """
 
     def __init__(
@@ -66,12 +67,12 @@ class ConvEncoder(BatchFirstEncoder):
         self.gradient_scale = 1 / (2 * max(1, num_attention_layers))
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """Encode prompts [B, S], padded on either side.
+        """Encode prompts ``src_tokens`` [B, S], padded on either side; ``src_lengths`` is not used.
 
         Returns:
-            ``keys`` [B, S, embed_dim], the last layer's output, zero at padding; ``values`` [B, S,
-                embed_dim], the keys with the embeddings added; ``padding_mask`` [B, S] bool, True
-                at padding.
+            A dict of lists of one tensor: ``keys`` [B, S, embed_dim], the projected output of the
+                last layer, zero at padding; ``values`` [B, S, embed_dim], the scaled sum of keys
+                and word embeddings; ``padding_mask`` [B, S] bool, True at padding.
 
         Raises:
             UserError: if a prompt has more tokens than the model has positions.

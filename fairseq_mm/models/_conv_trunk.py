@@ -23,6 +23,8 @@ from fairseq_mm.modules.source_attention import SourceAttention
 class Source(NamedTuple):
     """Output of the encoder for S source tokens: keys and values [B, S, E], and a padding mask.
 
+    E is the dimension of the word embeddings.
+
     Attributes:
         padding_mask: [B, S] bool, True at padding; None if padding is attended to.
     """
@@ -58,7 +60,8 @@ class TrunkState:
     Attributes:
         source: Projected keys and values of the source for each layer; None for layers that do not
             attend to the source.
-        valid_mask: Mask of the source, see :meth:`Source.valid_mask`.
+        valid_mask: [B, 1, 1, S] bool mask of the source, False at padding; None if padding is
+            attended to.
         caches: Keys and values of earlier steps for each layer; None for layers without
             self-attention.
         windows: Last inputs of each layer's convolution; None before the first step.
@@ -88,7 +91,7 @@ class ConvLayer(nn.Module):
     """One layer of the convolutional decoder: convolution, source attention and self-attention.
 
     Args:
-        input_dim: Number of channels of the layer below.
+        input_dim: Number of input channels.
         output_dim: Number of output channels.
         width: Kernel width of the convolution.
         embed_dim: Dimension of word embeddings and of the encoder's output.
@@ -126,8 +129,9 @@ class ConvLayer(nn.Module):
     ) -> Tensor:
         """Compute the layer's output [B, T, output_dim] from its input x [B, T, input_dim].
 
-        ``embedding`` [B, T, embed_dim] are the embedded words, which the queries to the source
-        contain. Attention weights are appended to ``trace``, unless it is None.
+        ``embedding`` [B, T, embed_dim] are the word embeddings, which are added to the queries of
+        the source attention. ``source`` is the encoder's output; None for a language model. The
+        attention weights are appended to the lists of ``trace``, unless it is None.
         """
         residual = x
         if self.residual_proj is not None:
@@ -143,10 +147,10 @@ class ConvLayer(nn.Module):
         return (x + residual) * math.sqrt(0.5)
 
     def step(self, x: Tensor, embedding: Tensor, state: TrunkState, number: int) -> Tensor:
-        """Compute the output [B, output_dim] of the newest step from its input x [B, input_dim].
+        """Compute the layer's output [B, output_dim] for one word from its input x [B, input_dim].
 
-        ``embedding`` [B, embed_dim] is the embedded word, and ``number`` is the index of this layer
-        in the lists of ``state``, which is updated.
+        ``embedding`` [B, embed_dim] is the word embedding, and ``number`` is the index of this
+        layer in the lists of ``state``, which is updated.
         """
         residual = x
         if self.residual_proj is not None:
@@ -171,7 +175,8 @@ class ConvTrunk(nn.Module):
         embed_dim: Dimension of word embeddings, encoder output, queries, keys and values.
         out_dim: Dimension of the hidden states that the trunk returns.
         dropout: Dropout probability of embeddings and of each layer's input.
-        table_rows: Number of rows of the position table: positions + padding index + 1.
+        table_rows: Number of rows of the position embedding: maximum length of a text + padding
+            index + 1.
         source_attention: For each layer, True if it attends to the source.
         source_heads: Number of heads of the attention to the source.
         self_attention: For each layer, True if it attends to the story so far.
@@ -235,7 +240,8 @@ class ConvTrunk(nn.Module):
     ) -> Tensor:
         """Compute hidden states [B, T, out_dim] of tokens [B, T], the start token first.
 
-        ``source`` is None for a language model. Attention weights are appended to ``trace``.
+        ``source`` is the encoder's output; None for a language model. Attention weights are
+        appended to the lists of ``trace``, unless it is None.
 
         Raises:
             UserError: if a text has more tokens than the model has positions.
@@ -277,7 +283,7 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:
-        """Precompute for inference the values that depend only on the weights."""
+        """Precompute, for inference, the matrices of all layers that depend only on the weights."""
         for module in self.modules():
             # Modules that can fold declare it by having the method; the trunk itself has it, too.
             fold = getattr(module, "fold", None)

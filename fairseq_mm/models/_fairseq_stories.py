@@ -1,8 +1,9 @@
 """Conversion of weights of fairseq's ``fconv_self_att`` to names and shapes of ``conv_story``.
 
-Both models compute the same, but ``conv_story`` stacks the linear layers of all heads, so that one
-matrix product serves them; its convolutions have PyTorch's order of axes; and its fusion model has
-no output layer in the frozen part.
+Both models compute the same function, but their parameters differ in three ways. ``conv_story``
+stacks the linear layers of all heads, so that one matrix product computes all heads. The weights of
+its convolutions have PyTorch's order of axes. In a fusion model of ``conv_story``, the frozen part
+has no output layer.
 """
 
 import re
@@ -72,7 +73,7 @@ class Recipe(NamedTuple):
     kind: str = "same"
 
     def source_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape that each of fairseq's tensors must have for a result of ``shape``."""
+        """Return the shape that each fairseq tensor must have, so that the result has ``shape``."""
         if self.kind == "convolution":
             return shape[::-1]
         if self.kind == "concatenated":
@@ -80,7 +81,7 @@ class Recipe(NamedTuple):
         return shape[1:] if self.kind == "stacked" else shape
 
     def make(self, name: str, shape: tuple[int, ...], weights: Mapping[str, Tensor]) -> Tensor:
-        """Make the tensor of this name and shape from fairseq's ``weights``."""
+        """Make the tensor of ``conv_story`` with this name and shape from fairseq's ``weights``."""
         if self.kind == "identity":
             if name.endswith(".weight_v"):
                 return torch.eye(shape[-1]).expand(shape).clone()
@@ -176,7 +177,7 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """Replace PyTorch 2's names of weight-normalised tensors by ``weight_g`` and ``weight_v``."""
+    """Replace the suffixes of PyTorch 2's weight normalisation by ``weight_g`` and ``weight_v``."""
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 
@@ -256,9 +257,9 @@ def _reason_to_leave_out(
 def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str, Any]:
     """Infer the options of fairseq's model from the shapes of its tensors.
 
-    The heads of the self-attention can be counted only if each has its own layers (``--downsample
-    True``). The weights do not show dropout, ``--project-input`` and the number of heads of the
-    attention to the prompt.
+    The heads of the self-attention can be counted only if each head has its own layers
+    (``--downsample True``). Dropout, ``--project-input`` and the number of heads of the attention
+    to the prompt cannot be inferred.
 
     Args:
         weights: Weights of an ``FConvModelSelfAtt`` by name.

@@ -1,4 +1,4 @@
-"""Encoders of video frames for the models of ``_hierarchical_transformer.py``."""
+"""Encoders of video frames for the transformers that summarise transcripts and videos."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class FramePositions(nn.Module):
 
 
 class VideoLayers(nn.Module):
-    """Transformer encoder that maps frames [B, M, feature_dim] to [B, M, cfg.embed_dim]."""
+    """Transformer encoder over M frames: [B, M, feature_dim] -> [B, M, cfg.embed_dim]."""
 
     def __init__(self, feature_dim: int, cfg: Any) -> None:
         super().__init__()
@@ -59,7 +59,11 @@ class VideoLayers(nn.Module):
 
 
 class FusedVideo(nn.Module):
-    """Cross fusion of S words with M frames, after position embeddings are added to the frames."""
+    """Cross fusion (:class:`CrossFusion`) of S encoded words and M frames with positions.
+
+    Each word is fused with frames, and each frame with words. Before that, position embeddings are
+    added to the frames.
+    """
 
     def __init__(self, text_dim: int, feature_dim: int, num_positions: int) -> None:
         super().__init__()
@@ -71,9 +75,16 @@ class FusedVideo(nn.Module):
     def forward(
         self, text: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Fuse text [B, S, text_dim] and frames [B, M, feature_dim] without changing their shapes.
+        """Fuse encoded words and frames with each other.
 
-        The padding masks are [B, S] and [B, M] bool, True at padding.
+        Args:
+            text: [B, S, text_dim] encoded words.
+            features: [B, M, feature_dim] frames.
+            text_padding: [B, S] bool, True at padding.
+            video_padding: [B, M] bool, True at padding.
+
+        Returns:
+            Fused words and fused frames, with the shapes of ``text`` and ``features``.
         """
         video = self.positions(features, video_padding)
         text, video = self.cross_fusion(text, video, text_padding, video_padding)

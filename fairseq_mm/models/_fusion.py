@@ -28,9 +28,10 @@ class FusionEncoder(BatchFirstEncoder):
         self.frozen = frozen
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """Run both encoders on prompts [B, S], see :meth:`ConvEncoder.forward`.
+        """Run the trained and the frozen encoder on prompts [B, S].
 
-        Returns one dict, in which the keys of the frozen encoder's output begin with ``frozen_``.
+        Returns the outputs of :meth:`ConvEncoder.forward` in one dict. The names of the frozen
+        encoder's entries begin with ``frozen_``.
         """
         out = self.trained(src_tokens, src_lengths)
         with torch.no_grad():
@@ -79,7 +80,7 @@ class Fusion(nn.Module):
         return self.joining(torch.cat([trained_gate * trained, frozen_gate * frozen], dim=-1))
 
     def gates(self, trained: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the gates g_1 and g_2, with the shapes of ``trained`` and ``frozen``."""
+        """Compute the gates of the hidden states ``trained`` and ``frozen``, with their shapes."""
         both = torch.cat([trained, frozen], dim=-1)
         return self.trained_gate(both).sigmoid(), self.frozen_gate(both).sigmoid()
 
@@ -111,8 +112,9 @@ class FusionDecoder(StoryDecoder):
         self.frozen_masks_padding = frozen_masks_padding
 
     def replace_frozen(self, frozen: ConvTrunk, masks_padding: bool) -> None:
-        """Replace the frozen model, and the layers that fuse both if its output size differs.
+        """Replace the frozen model by the trunk ``frozen``.
 
+        If the output size of the new trunk differs, the fusion layers are initialised anew.
         ``masks_padding`` is True if the new frozen model gives padding of the prompt no attention.
         """
         if frozen.out_dim != self.frozen.out_dim:
@@ -131,8 +133,8 @@ class FusionDecoder(StoryDecoder):
     ) -> tuple[Tensor, Tensor]:
         """Compute hidden states [B, T, dim] of the model in training and of the frozen model.
 
-        T is 1 when decoding incrementally; otherwise the attention weights of the model in training
-        are appended to ``trace``.
+        When decoding incrementally, T is 1. Otherwise the attention weights of the model in
+        training are appended to the lists of ``trace``, a :class:`Trace`, unless it is None.
         """
         if incremental_state is None:
             source, frozen_source = self._sources(encoder_out)
@@ -159,10 +161,11 @@ class FusionDecoder(StoryDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Compute fused features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally.
+        """Fuse the hidden states of the model in training with those of the frozen model.
 
-        ``out_dim`` is the input dimension of the output layer. The second result is None. See
-        :meth:`hidden_states` for ``trace``.
+        Returns features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally, and None.
+        ``out_dim`` is the input dimension of the output layer. See :meth:`hidden_states` for
+        ``trace``.
         """
         assert encoder_out is not None
         states = self.hidden_states(prev_output_tokens, encoder_out, incremental_state, trace)

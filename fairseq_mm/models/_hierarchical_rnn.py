@@ -1,8 +1,9 @@
 """Encoder and decoder of the recurrent models that summarise transcripts and videos.
 
-A bidirectional GRU reads the text; no network reads the frames. The mean of the text's states
-initialises the decoder, and each word is a step of
-:class:`~fairseq_mm.modules.conditional_gru.ConditionalGRU`, which attends to text and frames:
+A bidirectional GRU encodes the transcript. The frames are not encoded. The mean of the GRU's states
+("text" below) initialises the decoder, and each word of the summary is a step of
+:class:`~fairseq_mm.modules.conditional_gru.ConditionalGRU`, which attends to the states and to the
+frames:
 
     h_0 = tanh(W mean(text) + b)
     h_t = conditional GRU(word t, h_(t-1))
@@ -31,7 +32,7 @@ from fairseq_mm.modules.packed_rnn import PackedGRU
 
 @dataclass
 class HierarchicalRnnConfig(FairseqDataclass):
-    """Options with the sizes of the configuration that Liu et al. 2020 (MFFG) released."""
+    """Options of the models. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
 
     embedding_dim: int = option(128, "Dimension of token embeddings, on both sides.")
     encoder_hidden_dim: int = option(
@@ -135,7 +136,9 @@ class HierarchicalRnnDecoder(TwoSourceDecoder):
 def build_hierarchical_rnn(
     cfg: Any, task: Any, *, fuses: bool
 ) -> tuple[HierarchicalRnnEncoder, HierarchicalRnnDecoder]:
-    """Build encoder and decoder; ``fuses`` is True for a cross fusion block in the encoder.
+    """Build the encoder and the decoder of a recurrent model.
+
+    ``fuses`` is True if the encoder has a cross fusion block, which fuses words and frames.
 
     Raises:
         UserError: if an option is out of range.

@@ -1,7 +1,7 @@
 """Encoder and decoder of the transformers that summarise transcripts and videos.
 
-All layers of the decoder attend to the transcript. Selected layers also attend to the video, and
-then to the two results.
+All layers of the decoder attend to the transcript. Selected layers also attend to the video; a
+second attention then weighs the result for the transcript and the result for the video.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncode
 
 @dataclass
 class HierarchicalTransformerConfig(FairseqDataclass):
-    """Options with the sizes of the configuration that Liu et al. 2020 (MFFG) released."""
+    """Options of the models. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
 
     embed_dim: int = option(512, "Dimension of token embeddings and layers.")
     encoder_layers: int = option(4, "Number of encoder layers.")
@@ -137,9 +137,9 @@ class HierarchicalTransformerDecoder(TwoSourceDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, T, C], or [B, 1, C] when decoding incrementally.
 
-        C is ``embed_dim``. The second result is a dict with attention weights, see
-        :func:`attention_extra`: means over the heads of the last layer that attends to frames, or
-        None in training.
+        C is ``embed_dim``. The second result is the dict of :func:`attention_extra`. Its weights
+        are means over the heads of the last layer that attends to frames. In training, None
+        replaces the weights.
         """
         _, masks = get_sources(encoder_out)
         saved = self.saved_state(incremental_state)
