@@ -13,6 +13,8 @@ class AdditiveAttention(nn.Module):
         a = softmax_i(w tanh(K x_i + Q h))
         z = sum_i a_i V x_i
 
+    The matrices K, Q, V and the vector w are learned.
+
     Args:
         query_dim: Dimension of the query h.
         context_dim: Dimension of the elements x_i.
@@ -29,8 +31,8 @@ class AdditiveAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def project(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Project elements [B, N, context_dim] to keys [B, N, hidden_dim], values [B, N,
-        output_dim].
+        """Project the elements to attend to, [B, N, context_dim], to keys [B, N, hidden_dim] and
+        values [B, N, output_dim].
         """
         # V is linear, so it may precede the weighted sum: then it is computed once per batch and
         # not at every step of the decoder.
@@ -39,7 +41,7 @@ class AdditiveAttention(nn.Module):
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Attend from one query per row to the elements of the row.
+        """Attend from one query per row of the batch to the N elements of the same row.
 
         Args:
             query: [B, query_dim].
@@ -62,8 +64,9 @@ class ModalityAttention(nn.Module):
         b = softmax_m(v tanh(W h + c + U_m z_m))
         z = sum_m b_m z_m
 
-    This is the second level of hierarchical attention (Libovicky and Helcl 2017, section 3.2,
-    equations 8 to 10). The contexts of all modalities must have the same dimension,
+    A context is the result of attending to one modality. The matrices W and U_m and the vectors v
+    and c are learned. This is the second level of hierarchical attention (Libovicky and Helcl 2017,
+    section 3.2, equations 8 to 10). The contexts of all modalities must have the same dimension,
     ``context_dim``.
     """
 
@@ -99,14 +102,15 @@ class CoverageAttention(nn.Module):
 
         a_t = softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))
 
-    The coverage ``c_i`` is the sum of the weights of element i at all earlier steps.
+    The coverage ``c_i`` is the sum of the weights of ``h_i`` at all earlier decoding steps. The
+    matrices W and the vectors v, w_c and b are learned.
 
     Args:
         query_dim: Dimension of the decoder states.
         key_dim: Dimension of the encoder states.
         attention_dim: Dimension of the hidden layer, that is of ``W_h h_i`` and ``W_s s_t``.
-        has_coverage: True to add the term of ``c_i``. The steps are then computed one after the
-            other; without coverage, all at once.
+        has_coverage: True to include ``w_c c_i``. The decoding steps are then computed one after
+            the other; without coverage, all at once.
     """
 
     def __init__(
@@ -123,23 +127,27 @@ class CoverageAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) / attention_dim**0.5)
 
     def project(self, source: Tensor) -> Tensor:
-        """Compute the keys ``W_h h + b``: [B, S, key_dim] -> [B, S, attention_dim]."""
+        """Compute keys ``W_h h_i + b`` of the encoder states h_i: [B, S, key_dim] -> [B, S,
+        attention_dim].
+        """
         return self.key_proj(source)
 
     def forward(
         self, queries: Tensor, keys: Tensor, is_padding: Tensor, coverage: Optional[Tensor] = None
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute attention weights.
+        """Compute the attention weights of T decoder states for S encoder states.
+
+        The coverage of an encoder state is the sum of its weights at all earlier decoding steps.
 
         Args:
             queries: [B, T, query_dim] decoder states.
             keys: [B, S, attention_dim], see :meth:`project`.
             is_padding: [B, S] bool, True at padding; at least one entry of a row is False.
-            coverage: [B, S] float32 coverage before the first step; None for zeros.
+            coverage: [B, S] float32 coverage before the first of the T steps; None for zeros.
 
         Returns:
             Weights [B, T, S] float32; and the coverages [B, T + 1, S] float32 before each step and
-                after the last step, or None if ``has_coverage`` is False.
+                after the last step, or None if the module was built without coverage.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

@@ -12,12 +12,13 @@ together with its loss, so no product is computed twice (except in float16, see
 :class:`_Recomputed`).
 
 Most of the time is spent on three matrix products, 6 N V E operations: the logits and the gradients
-of x and W. To save memory bandwidth, each chunk is computed in tiles of a few types, which stay in
-the cache. While tiles are processed, the maximum of each row, the sum of its exponentials and the
-gradient of its features are updated, and rescaled whenever the maximum changes (Milakov, Gimelshein
-2018, https://arxiv.org/abs/1805.02867). After the last tile, the normalizer of each row is known.
-For the gradient of W, the features are divided by the normalizer, which is cheaper than dividing
-the exponentials. See ``benchmarks/chunked_cross_entropy.py`` for measurements.
+of x and W. To save memory bandwidth, each chunk is computed in tiles of a few types, whose logits
+fit into the processor's cache. After each tile, the maximum of each row's logits is updated, and so
+are the sum of its exponentials and the gradient of its features, which are rescaled whenever the
+maximum changes (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). After the last tile,
+the softmax's denominator is known for each row. For the gradient of W, the features are divided by
+the denominator, which is cheaper than dividing the exponentials. See
+``benchmarks/chunked_cross_entropy.py`` for measurements.
 """
 
 import math
@@ -33,7 +34,8 @@ _MIN_COLUMNS = 64
 
 
 def _tile_bytes(device: torch.device) -> int:
-    """Return the bytes of float32 logits per tile: on a CPU as many as fit into its cache."""
+    """Return the maximum bytes of a tile's float32 logits."""
+    # On a CPU, a tile should fit into the cache.
     return 2 * 2**20 if device.type == "cpu" else 64 * 2**20
 
 
@@ -81,7 +83,10 @@ class _Problem:
     def logits(
         self, features: Tensor, start: int, end: int, *, out: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the logits [rows, end - start] of some types, rounded as by ``F.linear``."""
+        """Compute the logits [rows, end - start] of the types ``start`` to ``end - 1``.
+
+        They are rounded as by ``F.linear``, and written to ``out`` if it is not None.
+        """
         weight = self.weight[start:end].t()
         if self.bias is None:
             return torch.mm(features, weight, out=out)
@@ -90,7 +95,11 @@ class _Problem:
         return torch.addmm(self.bias[start:end], features, weight, out=out)
 
     def losses(self, normalizer: Tensor, target_logit: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum loss and negative log-likelihood over the rows of these normalizers and logits."""
+        """Return the sums of the loss and of the negative log-likelihood over all rows.
+
+        ``normalizer`` is the logsumexp of each row's logits, ``target_logit`` the logit of each
+        row's target.
+        """
         nll = (normalizer - target_logit).sum()
         if not self.smoothing:
             return nll, nll.clone()
@@ -105,7 +114,11 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """Scatter the gradients of the rows to the shape of ``like``; ignored rows get zeros."""
+        """Return the gradients of all rows, with the shape and dtype of ``like``.
+
+        ``grad_features`` has the gradients of the rows that are not ignored; ignored rows get
+        zeros.
+        """
         if self.rows is None:
             return grad_features.to(like.dtype)
         spread = like.new_zeros(like.shape)
@@ -114,17 +127,25 @@ class _Problem:
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return each target's column within a tile, [R, 1], and a mask of the targets in the tile."""
+    """Return the column of each row's target in a tile, [R, 1], and a mask [R, 1].
+
+    The tile has the types ``start`` to ``end - 1``. The mask is False, and the column has no
+    meaning, if the row's target is not among them.
+    """
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
     return column.clamp(0, end - start - 1), inside
 
 
 class _Tiles:
-    """Ranges of vocabulary types (tiles) in which a chunk's logits are computed, and buffers.
+    """Ranges of vocabulary types (tiles) in which a chunk's logits are computed, and the memory of
+    these logits, which all chunks share.
 
-    All chunks share the buffers. ``keeps`` is True to keep the exponentials of the logits of all
-    tiles, False to keep one tile at a time.
+    Args:
+        problem: Inputs of the loss.
+        num_rows: Maximum number of rows of a chunk.
+        keeps: True to keep the exponentials of the logits of all tiles, for the gradient of the
+            weights; False to overwrite each tile by the next tile.
     """
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool) -> None:
@@ -141,7 +162,9 @@ class _Tiles:
             self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
 
     def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
-        """Return the part [num_rows, end - start] of the buffer for a tile's logits."""
+        """Return the memory [num_rows, end - start] for the logits of types ``start`` to ``end -
+        1``.
+        """
         first = num_rows * start if self.keeps else 0
         return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
 
@@ -198,9 +221,11 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradients of the weights [V, E] and biases [V], without label smoothing.
+        """Add this chunk's gradients of the weights [V, E] and biases [V].
 
-        ``beta`` is 0 to overwrite ``grad_weight`` and ``grad_bias``, 1 to add to them.
+        The term ``-s / V`` of label smoothing is left out, because :class:`_InForward` adds it for
+        all chunks at once. ``beta`` is 0 to overwrite ``grad_weight`` and ``grad_bias``, 1 to add
+        to them.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -234,7 +259,11 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, _Chunk]]:
-    """Yield the rows of each chunk, and the chunk, which has at most ``chunk_bytes`` of logits."""
+    """Yield the rows of each chunk, and the chunk, whose logits take at most ``chunk_bytes``.
+
+    ``needs_features`` is True to compute the gradient of the features, ``keeps`` is described at
+    :class:`_Tiles`.
+    """
     N, V = len(problem.features), len(problem.weight)
     ranges = list(_ranges(N, chunk_bytes // (V * problem.features.element_size())))
     tiles = _Tiles(problem, max(end - start for start, end in ranges), keeps=keeps)
@@ -244,7 +273,10 @@ def _chunks(
 
 
 def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute loss, negative log-likelihood and each row's normalizer without gradients."""
+    """Return the loss, the negative log-likelihood, and the logsumexp of each row's logits.
+
+    The gradients are not computed.
+    """
     chunks = [
         (part.normalizer, part.target_logit)
         for _, part in _chunks(problem, chunk_bytes, needs_features=False, keeps=False)
@@ -394,7 +426,7 @@ def chunked_cross_entropy(
     """Compute ``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")`` in
     chunks.
 
-    Under autocast, the matrix products have the dtype of ``F.linear``. The softmax and all sums
+    The matrix products have the dtype that autocast gives ``F.linear``. The softmax and all sums
     over chunks are in float32 at least. Ignored rows are left out of the computation. If no
     gradient is needed, only the logits are computed, not the two products of the gradients. The
     backward pass can run only once, and not with ``create_graph``.
@@ -403,17 +435,17 @@ def chunked_cross_entropy(
         features: [N, E] inputs of the output layer.
         weight: [V, E] weights of the output layer.
         bias: [V] biases of the output layer, or None.
-        target: [N] types.
+        target: [N] int64 index of each row's correct type, 0 to V - 1.
         ignore_index: Target of the rows to ignore.
         label_smoothing: s in 0 to 1, as in ``F.cross_entropy``: all V types share s equally.
-        chunk_bytes: Maximum bytes of logits in memory; at least one row is computed at a time.
+        chunk_bytes: Maximum bytes of logits in memory; a chunk has at least one row all the same.
 
     Returns:
-        The sum of the losses in float32 (float64 for float64 inputs), and this sum without label
-            smoothing and without a gradient.
+        The sum of the losses in float32 (float64 for float64 inputs), and the same sum without
+            label smoothing, which has no gradient.
 
     Raises:
-        IndexError: if a target is outside the V types (on a CPU; CUDA raises its own error).
+        IndexError: if a target is not in 0 to V - 1 (on a CPU; CUDA raises its own error).
     """
     # a product of one element finds the dtype that autocast chooses, and raises F.linear's errors
     with torch.no_grad():

@@ -27,23 +27,25 @@ def mixture_logits(
         P(w) = p_gen P_vocab(w) + (1 - p_gen) sum_{i: w_i = w} a_i
 
     where p_gen is the probability of generating a word, P_vocab the softmax over the vocabulary,
-    and a_i the attention weight of the source's word w_i.
+    and a_i the attention weight of word i of the source, w_i.
 
-    The mixture's logits differ from the vocabulary's logits only at words of the source, so no
-    second distribution over the vocabulary is built: with l the vocabulary's logits, Z the sum of
-    their exponentials and z the logit of p_gen, they are ``log(e^l_w + Z e^-z sum a_i)``.
+    The returned logits differ from ``logits`` only at words that occur in the source, so no second
+    distribution over the vocabulary is built. Let l_w be the entries of ``logits``, Z the sum of
+    their exponentials, and z the logit of p_gen. The returned logit of a word w of the source is
+    ``log(e^l_w + Z e^-z sum_{i: w_i = w} a_i)``.
 
     Args:
-        logits: [B, T, V] logits l of the vocabulary.
+        logits: [B, T, V] logits l_w of generating each word of the vocabulary.
         write_score: [B, T] logits z, whose sigmoid is p_gen.
-        attention: [B, T, S] float32 weights of the source's words, 0 at padding.
-        tokens: [B, S] words of the source.
-        places: [B, S] first position of each of these words, see :func:`first_positions`.
+        attention: [B, T, S] float32 weights a_i of the source's words, 0 at padding.
+        tokens: [B, S] words of the source, as indices of the vocabulary.
+        places: [B, S] first position at which each word of ``tokens`` occurs in its row, see
+            :func:`first_positions`.
         only_copied: [N] indices of the words that can be copied but not generated: P_vocab is 0 for
             them.
 
     Returns:
-        [B, T, V] with the dtype of ``logits``.
+        Logits of the mixture, [B, T, V] with the dtype of ``logits``.
     """
     B, T, _ = logits.shape
     if len(only_copied):

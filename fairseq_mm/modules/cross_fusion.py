@@ -16,6 +16,9 @@ class GatedFusion(nn.Module):
         g = sigmoid(W_f [x; y~])
         x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
 
+    S has the attention weights, y~ the attended elements of y, and g is the forget gate. The
+    matrices W and biases b are learned. The scale 8 is that of the paper's released code.
+
     Args:
         dim: Dimension of x.
         other_dim: Dimension of y.
@@ -29,10 +32,10 @@ class GatedFusion(nn.Module):
         self.output_proj = nn.Linear(dim + other_dim, dim)
 
     def forward(self, x: Tensor, other: Tensor, other_padding_mask: Tensor) -> Tensor:
-        """Fuse ``other`` [B, M, other_dim] into x [B, N, dim]; the shape of x does not change.
+        """Fuse the sequence ``other`` [B, M, other_dim] into x [B, N, dim].
 
         ``other_padding_mask`` is [B, M] bool, True at padding; at least one element of each row is
-        real.
+        real. The result has the shape of x.
         """
         # scaled before the product, which could overflow in float16
         scores = torch.matmul(self.query_proj(x) / SCALE, other.transpose(1, 2)).float()
@@ -44,7 +47,10 @@ class GatedFusion(nn.Module):
 
 
 class CrossFusion(nn.Module):
-    """Cross fusion block with forget gates (Liu et al. 2020, section 3.2)."""
+    """Two :class:`GatedFusion`: of video into text, then of the fused text into video.
+
+    This is the cross fusion block with forget gates of Liu et al. 2020, section 3.2.
+    """
 
     def __init__(self, text_dim: int, video_dim: int) -> None:
         super().__init__()

@@ -58,7 +58,10 @@ class SentenceCache:
         return self.parts[0].size(-2)
 
     def reserve(self, positions: Tensor) -> None:
-        """Double the capacity of the cache until it holds the rows' ``positions`` [B]."""
+        """Double the capacity of the cache until every row has room for an entry at its position.
+
+        ``positions`` [B] is the position of each row in its sentence, from 0.
+        """
         needed = int(positions.max()) + 1
         while self.capacity < needed:
             # Doubling copies each entry at most twice on average. Zeros, not empty memory: 0 times
@@ -102,7 +105,10 @@ class KeyValueCache:
     """Keys and values of all tokens so far in all layers; all rows are at the same position.
 
     Args:
-        like: Tensor with the number of rows, dtype and device of the cache.
+        num_layers: Number of layers.
+        num_heads: Number of heads of a layer.
+        head_dim: Dimension of a head.
+        like: Tensor with the number of rows (its first dimension), dtype and device of the cache.
     """
 
     def __init__(self, num_layers: int, num_heads: int, head_dim: int, like: Tensor) -> None:
@@ -112,7 +118,10 @@ class KeyValueCache:
         self.length = 0
 
     def add_position(self) -> None:
-        """Advance to the next token; :meth:`write` must then be called once for each layer."""
+        """Advance all rows to the next token.
+
+        Its key and value must then be written to each layer by :meth:`write`.
+        """
         if self.length == self._entries.size(3):
             *shape, _, head_dim = self._entries.shape
             # Empty memory is safe: write() fills an entry before it comes into view.

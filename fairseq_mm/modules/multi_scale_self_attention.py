@@ -1,4 +1,4 @@
-"""Gated multi-scale self-attention of Fan et al. 2018, section 3.3, and its simpler variants.
+"""Self-attention of Fan et al. 2018, section 3.3, with or without gates and multiple scales.
 
 Head h of multi-scale attention, counted from 0, has stride n = h + 1: it sees positions 0, n, 2n,
 ... This subsampling starts at the beginning of the text, so the keys of earlier positions stay the
@@ -90,11 +90,17 @@ class KeyValueCache:
         self.scales: list[Scale] = []
 
     def count_keys(self, scale: int) -> int:
-        """Return the number of keys for stride number ``scale``, with the initial key of zeros."""
+        """Return the number of cached keys of the stride ``strides[scale]``.
+
+        The key of zeros, which precedes the keys of the text, is counted as well.
+        """
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, keys: Tensor, values: Tensor) -> None:
-        """Append keys and values [B, strides * num_heads, head_dim] of the newest step."""
+        """Append keys and values [B, strides * num_heads, head_dim] of the newest step.
+
+        The heads of the first stride come first.
+        """
         if not self.scales:
             shape = (keys.size(0), self.num_heads, _FIRST_CAPACITY, self.head_dim)
             self.scales = [
@@ -133,11 +139,11 @@ class MultiScaleSelfAttention(nn.Module):
         hidden_dim: Channels of the layer.
         embed_dim: Channels of queries, keys and values, divided between the heads.
         num_heads: Number of heads.
-        is_gated: True to compute queries, keys and values by three layers with gated linear units
-            between them; False for one layer.
-        is_multi_scale: True to give each head its own stride, the distance between the positions
-            that it sees, and its own layers. False to let all heads see all positions, and to
-            divide the output of shared layers between the heads.
+        is_gated: True to compute queries, keys and values by networks of three layers with gated
+            linear units between them; False for networks of one layer.
+        is_multi_scale: True to give each head its own networks and its own stride, the distance
+            between the positions that it sees. False if every head sees all earlier positions, and
+            the heads divide the channels of common networks.
     """
 
     def __init__(
@@ -201,9 +207,9 @@ class MultiScaleSelfAttention(nn.Module):
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
     def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
-        """Compute the newest step, [B, hidden_dim] -> [B, hidden_dim].
+        """Compute the layer at the newest step, [B, hidden_dim] -> [B, hidden_dim].
 
-        Its keys and values are appended to the cache.
+        The keys and values of the step are appended to the cache.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         query, key, value = self._project(rows).unbind(0)  # [B, H, A]
@@ -228,7 +234,10 @@ class MultiScaleSelfAttention(nn.Module):
         return self._join(context, x)
 
     def _project(self, rows: Tensor) -> Tensor:
-        """Compute queries, keys, values: [N, 3 * embed_dim] -> [3, N, heads, head_dim]."""
+        """Compute queries, keys and values, [3, N, heads, head_dim].
+
+        ``rows`` [N, 3 * embed_dim] has the inputs of the networks of queries, keys and values.
+        """
         N = rows.size(0)
         maps = self._first_layer(rows)
         for network in list(self.networks)[1:]:
@@ -247,7 +256,10 @@ class MultiScaleSelfAttention(nn.Module):
         return self.norm(out.view_as(x) + x)
 
     def _first_layer(self, rows: Tensor) -> Tensor:
-        """Apply the first layer of ``networks``: [N, 3 * embed_dim] -> [3, N, outputs]."""
+        """Apply the first layer of all networks: [N, 3 * embed_dim] -> [3, N, channels].
+
+        The first dimension stands for queries, keys and values.
+        """
         network = self.networks[0]
         weights = network.weight().view(3, -1, network.weight_v.size(-1))
         kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
@@ -256,6 +268,9 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """Split each group's channels among its networks: [groups, N, C] -> [networks, N, ...]."""
+        """Divide the channels by network: [groups, N, C] -> [networks, N, groups * C / networks].
+
+        The channels of a group belong to ``networks / groups`` networks, one after the other.
+        """
         G, B, _ = rows.shape
         return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

@@ -6,7 +6,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
-    """Pack the elements that are not padding, ``counts`` [B] per row, in their order."""
+    """Pack the elements of each row that are not padding, without changing their order.
+
+    ``counts`` [B] is their number in each row, on the CPU.
+    """
     # PyTorch packs right-padded rows only, so the real elements are moved to the front. The sort
     # must be stable to keep their order.
     order = padding_mask.long().sort(dim=1, stable=True).indices
@@ -72,10 +75,10 @@ class SkippingLSTM(nn.Module):
     def with_last_states(
         self, x: Tensor, padding_mask: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Compute :meth:`forward`, and the last states.
+        """Return the output of :meth:`forward`, and the last states of the LSTM.
 
-        Returns the output of :meth:`forward`, and the last hidden and cell states of each layer and
-        direction, [2 * num_layers, B, hidden_dim] each.
+        The last states are the hidden and cell state of each layer and direction after its last
+        real element, [2 * num_layers, B, hidden_dim] each.
         """
         counts = (~padding_mask).sum(dim=1)
         # pack_padded_sequence wants lengths on the CPU: the only wait for a GPU

@@ -13,8 +13,8 @@ class RankingLoss(NamedTuple):
 
     Attributes:
         loss: Sum of the losses of all pairs in both directions.
-        collapsed: Loss that the batch would have if all embeddings were equal: the margin times the
-            number of terms.
+        collapsed: Loss that the batch would have if all embeddings were equal. Each pair of a
+            positive and a negative score would then cost the margin.
     """
 
     loss: Tensor
@@ -31,11 +31,11 @@ def pairwise_ranking_loss(
     all_images: Optional[Tensor] = None,
     all_sentences: Optional[Tensor] = None,
 ) -> RankingLoss:
-    """Compute the ranking losses of pairs of an image x and a sentence v, for negatives k::
+    """Compute the ranking loss of B pairs of an image x and a sentence v, for negatives k::
 
         max(0, margin - s(x, v) + s(x, v_k)) + max(0, margin - s(v, x) + s(v, x_k))
 
-    where s is the inner product.
+    where s is the inner product. The negatives are among C candidates, which are pairs as well.
 
     Args:
         images: [B, K] embedding x of each pair's image.
@@ -48,7 +48,7 @@ def pairwise_ranking_loss(
         all_sentences: [C, K] embeddings v_k of the candidates; None for ``sentences``.
 
     Returns:
-        The losses; zeros if there are no negatives.
+        Loss of the batch; zero if there are no negatives.
     """
     # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
     # coarse against a margin of 0.2.

@@ -112,9 +112,9 @@ class PreNormDecoderLayer(nn.Module):
     """Pre-norm decoder layer: self-attention, attention to every source, feed-forward.
 
     If there are several sources, :class:`ModalityAttention` combines the results of attending to
-    each source. Its query is the same normalised state that attends to the sources. ``dropout``
-    applies to the outputs of all sub-layers, to the attention weights, and inside the feed-forward
-    layer.
+    each source. The attention to each source and the :class:`ModalityAttention` have the same
+    query, the normalised state of the decoder. ``dropout`` applies to the outputs of all
+    sub-layers, to the attention weights, and inside the feed-forward layer.
     """
 
     def __init__(
@@ -163,8 +163,9 @@ class PreNormDecoderLayer(nn.Module):
             needs_weights: True to return attention weights.
 
         Returns:
-            The output [B, T, dim]; the self-attention keys and values of all words so far; and the
-                attention weights of this layer for the sources, or None without ``needs_weights``.
+            The output [B, T, dim]; the self-attention keys and values [B, heads, P + T, head_dim]
+                of all words so far; and the attention weights of this layer for the sources, or
+                None without ``needs_weights``.
         """
         rate = self.dropout if self.training else 0.0
         query, key, value = self.self_attention.project(self.self_attention_norm(x))

@@ -10,13 +10,15 @@ from torch import Tensor
 
 
 class SegmentMemory(NamedTuple):
-    """Hidden states of tokens of earlier segments (sentences), one state per slot.
+    """Hidden states of the tokens of earlier segments (sentences).
+
+    A slot holds the hidden state of one token.
 
     Attributes:
         contents: For each layer, the states [B, slots, D]; [B, 1, D] stands for equal states in all
             slots.
-        ages: [slots] distance in tokens from each slot to the first token of the next segment, at
-            least 1.
+        ages: [slots] distance from the token of each slot to the first token of the next segment,
+            in tokens, at least 1.
         valid_mask: [B, slots] bool, False if the slot is padding.
     """
 
@@ -37,16 +39,20 @@ def remember(
 
     The new memory has the last ``memory_length`` states of the old memory followed by the segment.
     A segment that is shorter than ``segment_length`` takes as many slots as if it were padded to
-    this length (section 3.5.3). Slots that are padding in all rows of the batch are then dropped.
+    this length (Li et al. 2020, section 3.5.3). Slots that are padding in all rows of the batch are
+    then dropped.
 
     Args:
         memory: Memory before the segment.
         hidden: For each layer, the states [B, L, D] of the segment's tokens, right-padded.
-        lengths: [B] number of tokens of each row's segment, on the device of the memory's ages and
-            mask.
+        lengths: [B] number of tokens of each row's segment, on the device of ``memory.ages`` and
+            ``memory.valid_mask``.
         segment_length: Length to which shorter segments count as padded; longer segments are not
             truncated.
-        memory_length: Maximum length of the memory, l_M in the paper.
+        memory_length: Maximum number of slots of the memory, l_M in the paper.
+
+    Returns:
+        The new memory.
     """
     device = lengths.device
     ages = torch.arange(memory_length, 0, -1, device=device)

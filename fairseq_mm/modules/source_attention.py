@@ -15,9 +15,9 @@ class SourceAttention(nn.Module):
         q = query(hidden(u) + e)
         u <- u + out(softmax(q k / sqrt(head_dim)) v)
 
-    where e is the embedding of the last word, and k and v are keys and values projected from the
-    source. Gehring et al. 2017, section 3.3, with the weight-normalised projections of Fan et al.
-    2018's released code.
+    where ``hidden``, ``query`` and ``out`` are linear layers, e is the embedding of the decoder's
+    input word, and k and v are keys and values projected from the source. Gehring et al. 2017,
+    section 3.3, with the weight-normalised projections of Fan et al. 2018's released code.
 
     Args:
         hidden_dim: Dimension of the state u.
@@ -93,8 +93,9 @@ class SourceAttention(nn.Module):
         source: tuple[Tensor, Tensor],
         valid_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute :meth:`forward` for the newest step.
+        """Compute :meth:`forward` for the newest position of the target only.
 
-        ``hidden`` and the result are [B, hidden_dim], ``embedding`` is [B, embed_dim].
+        ``hidden`` and the result are [B, hidden_dim], ``embedding`` is [B, embed_dim]. ``source``
+        and ``valid_mask`` are those of :meth:`forward`.
         """
         return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)

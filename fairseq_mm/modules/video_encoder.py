@@ -13,10 +13,12 @@ from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
 
 class VideoTransformerEncoder(nn.Module):
-    """Transformer encoder of frames; its input is ``sqrt(dim) * frame + sinusoid of the position``.
+    """Transformer encoder of the feature vectors of a video's frames.
+
+    The input of the first layer is ``sqrt(dim) * frame + sinusoid of the frame's position``.
 
     Args:
-        dim: Dimension of the frames and of the layers.
+        dim: Dimension of a frame's feature vector and of the layers.
         num_layers: Number of layers; 4 in the paper.
         num_heads: Number of heads, a divisor of ``dim``; 8 in the paper.
         ffn_dim: Inner dimension of the feed-forward layers; 2048 in the paper.
@@ -49,10 +51,10 @@ class VideoTransformerEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode frames [B, M, dim], padded at the end; the shape does not change, values at
-        padding are undefined.
+        """Encode the frames' features [B, M, dim], padded at the end.
 
-        ``padding_mask`` is [B, M] bool, True at padding; at least one frame of each video is real.
+        The shape does not change; values at padding are undefined. ``padding_mask`` is [B, M] bool,
+        True at padding; at least one frame of each video is real.
         """
         M, D = features.shape[1:]
         frames = torch.arange(M, device=features.device)

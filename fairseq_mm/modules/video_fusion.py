@@ -20,14 +20,14 @@ KINDS = ("dot_product", "dot_product_projected", "multi_head")
 
 @dataclass
 class FusionTrace:
-    """Attention weights and gate values of a fusion, one entry per call.
+    """Attention weights and gate values of a :class:`VideoFusion`, one tensor per call.
 
     Attributes:
-        weights: [B, heads, tokens, frames] attention weights; the dot-product kinds have one head.
-            The weights sum to 1 over the frames, or over the tokens if the fusion has
+        weights: [B, heads, tokens, frames] attention weights; dot-product attention has one head.
+            The weights sum to 1 over the frames, or over the tokens if the fusion was built with
             ``text_axis``.
-        gates: [B, tokens, channels] values of the forget gate; an empty list if the fusion has
-            none.
+        gates: [B, tokens, channels] values of the forget gate; an empty list if the fusion has no
+            forget gate.
     """
 
     weights: list[Tensor] = field(default_factory=list)
@@ -132,11 +132,11 @@ class VideoFusion(nn.Module):
         """Compute keys and values, which depend only on the video [B, M, video_dim].
 
         Returns:
-            Keys and values. ``multi_head``: [B, heads, M, common_dim / heads] each. The other
-                kinds: keys [B, M, text_dim], and values to which the linear layers after the
-                attention are already applied. With a forget gate: the values and their contribution
-                to the gate's logits, concatenated to [B, M, 2 * value channels]. Without a gate:
-                the values' contribution [B, M, text_dim] to the output.
+            Keys and values. For ``multi_head``, both are [B, heads, M, common_dim / heads]. For the
+                dot-product kinds, keys are [B, M, text_dim]. The values v of D channels depend on
+                the forget gate F: with F, they are v and the product of v and its part of F's
+                matrix, concatenated to [B, M, 2 * D]; without F, they are the product of v and its
+                part of the output layer's matrix, [B, M, text_dim].
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
