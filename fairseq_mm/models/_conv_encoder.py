@@ -72,7 +72,7 @@ class ConvEncoder(BatchFirstEncoder):
         Returns:
             A dict of lists of one tensor: ``keys`` [B, S, embed_dim], the projected output of the
                 last layer, zero at padding; ``values`` [B, S, embed_dim], the scaled sum of keys
-                and word embeddings; ``padding_mask`` [B, S] bool, True at padding.
+                and input embeddings; ``padding_mask`` [B, S] bool, True at padding.
 
         Raises:
             UserError: if a prompt has more tokens than the model has positions.

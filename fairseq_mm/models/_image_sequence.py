@@ -19,15 +19,16 @@ NUM_IMAGES = 5
 class NonLocalBlock(nn.Module):
     """Non-local block: self-attention between the positions of a grid, without softmax.
 
-    Wang et al. 2018, https://arxiv.org/abs/1711.07971, as in Li et al. 2020, section 3.2: dot
-    products (equation 3) are divided by the number of positions, nothing is subsampled, and a
-    residual connection follows (equation 4). The block is initialised as the identity.
+    Wang et al. 2018, https://arxiv.org/abs/1711.07971, in the form of Li et al. 2020, section 3.2:
+    dot products (equation 3) are divided by the number of positions, nothing is subsampled, and the
+    result is added to the grid (equation 4). The block is initialised as the identity.
 
     Args:
         channels: Number of channels of the grid.
-        inner_dim: Dimension of the projections theta, phi and g; 0 for half of ``channels``.
-        has_batch_norm: True to normalise the term that is added to the grid over the batch, as the
-            released code does.
+        inner_dim: Output dimension of the linear layers theta, phi and g, which compute queries,
+            keys and values; 0 for half of ``channels``.
+        has_batch_norm: True for batch normalisation of the result before it is added to the grid,
+            as in the code of Li et al.
     """
 
     def __init__(self, channels: int, inner_dim: int = 0, *, has_batch_norm: bool = False) -> None:
@@ -47,8 +48,8 @@ class NonLocalBlock(nn.Module):
     def similarities(self, grid: Tensor) -> Tensor:
         """Compute the dot products of all pairs of positions: [B, R, C] -> [B, R, R].
 
-        The grid has R positions of C channels. The dot products are f(x_i, x_j) = theta(x_i)
-        phi(x_j), equation 3 of Li et al. 2020.
+        The grid has R positions of C channels. Before the product, the linear layers theta and phi
+        are applied: f(x_i, x_j) = theta(x_i) . phi(x_j), equation 3 of Li et al. 2020.
         """
         # float32: the output grows with the third power of the values of the grid, which half
         # precision does not hold.
@@ -56,9 +57,9 @@ class NonLocalBlock(nn.Module):
         return torch.matmul(theta, phi.transpose(-1, -2))
 
     def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
-        """Compute the block for grids [B, R, C] of R positions with C channels, in float32.
+        """Compute the output [B, R, C] for grids [B, R, C] of R positions with C channels.
 
-        ``valid_mask`` is [B] bool, False for grids that are padding.
+        ``valid_mask`` is [B] bool, False for grids that are padding. The output is float32.
         """
         num_positions = grid.size(1)
         # Divided before the second product, which keeps the numbers smaller.
@@ -70,13 +71,15 @@ class NonLocalBlock(nn.Module):
 
 
 class ImageVectors(nn.Module):
-    """Module that averages the features of each image, and projects and normalises the mean.
+    """Module that computes one vector per image.
+
+    The features of an image's regions are averaged, and the mean is projected and batch-normalised.
 
     Args:
         feature_dim: Dimension of the features.
-        output_dim: Dimension of the result.
-        rows_per_image: Number of regions of an image, 1 or the positions of a grid.
-        non_local: True to apply a non-local block to the grid first.
+        output_dim: Dimension of the image vectors.
+        rows_per_image: Number of regions per image: 1, or the number of positions of a grid.
+        non_local: True to apply a non-local block to the grid before the mean is computed.
         non_local_norm: True for batch normalisation in the non-local block.
 
     Raises:
@@ -106,7 +109,7 @@ class ImageVectors(nn.Module):
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the features of stories by images.
+        """Split the features of each story into those of its five images.
 
         Args:
             features: [B, 5 R, D] features of five images with R regions each.
@@ -149,16 +152,17 @@ class ImageVectors(nn.Module):
 
 
 class GlocalEncoder(BatchFirstEncoder):
-    """GLAC's encoder, which concatenates each image's vector with an LSTM's output.
+    """Encoder of GLAC, which computes one vector per image from all five images.
 
-    Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section 3.1. The LSTM is
-    bidirectional and reads the vectors of all five images. A linear layer maps the concatenation to
-    the "glocal" vector of the image, and a second one maps the glocal vector to the result.
+    Kim et al. 2018, https://arxiv.org/abs/1805.10973; Li et al. 2020, section 3.1. A bidirectional
+    LSTM reads the vectors of all five images, and its output at each image is concatenated with the
+    image's vector. A linear layer maps the concatenation to the "glocal" vector of the image, and a
+    second linear layer maps the glocal vector to the output vector.
 
     Args:
         images: Module that computes the vectors of the images.
         cfg: Config with the encoder's sizes and dropout.
-        output_dim: Dimension of the result.
+        output_dim: Dimension of the output vectors.
     """
 
     def __init__(self, images: ImageVectors, cfg: Any, output_dim: int) -> None:
@@ -194,8 +198,9 @@ class GlocalEncoder(BatchFirstEncoder):
 class StoryModel(FairseqEncoderDecoderModel):
     """Base of the models that write a story from five images.
 
-    The encoder's output has the entries ``vectors`` and ``image_padding_mask``. The state dict
-    contains the provenance of the training data.
+    The encoder must return a dict with ``vectors``, the vectors of the images, and
+    ``image_padding_mask``. The state dict contains the provenance (record of dictionary and
+    features).
     """
 
     def __init__(self, encoder: BatchFirstEncoder, decoder: FeatureDecoder, task: Any) -> None:
@@ -205,7 +210,10 @@ class StoryModel(FairseqEncoderDecoderModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """Compute logits [B, T, V], and the second result of the decoder's ``extract_features``.
+        """Compute logits [B, T, V] of stories.
+
+        The second result is that of the decoder's ``extract_features``: a dict of attention
+        weights, or None.
 
         Args:
             features: [B, 5 R, D] features of five images with R regions each.

@@ -1,19 +1,21 @@
 """Encoders, decoders and base class of the log-bilinear language models.
 
-Every model of the family predicts a vector r from the context, the previous n-1 words, and changes
-it according to a condition, such as an image. The logits compare the result with the vector of each
-word of the vocabulary; words of the context have the same vectors:
+Every model of the family predicts the vector r of the next word from the context, the n-1 words
+before it, and changes r according to a condition, such as an image. The logits are dot products of
+the changed vector with the vector of each word of the vocabulary. The same word vectors represent
+the words of the context:
 
     r     = sum_(i=1)^(n-1) C^(i) w_i          w_i: vector of the i-th word of the context
     lbl, mlbl_b:     logits = R (r + m) + b    w_i: the word's row of R, m: the condition
     mlbl_f, sc_nlm:  logits = (W^fv)' f + b    w_i = (W^fk)' W^fv(:, i), f = (W^fk r) * g,
                                                g: the condition
 
-C^(i) is a matrix for each position of the context, b the bias of each word. R is the table of word
-vectors, which W^fv and W^fk replace in the factored models.
+C^(i) is a matrix for each position of the context, b the bias of each word, ' the transpose. R is
+the table of word vectors. The factored models (``mlbl_f``, ``sc_nlm``) have two matrices instead of
+R: W^fv is factors x vocabulary, and W^fk is factors x dimension of r. ``lbl`` has no condition m.
 
-Words before the beginning of a sentence are the start token. A prediction depends only on the last
-n-1 words, so the decoding state has a fixed size.
+The start token replaces the words before the beginning of a sentence. A prediction depends only on
+the last n-1 words, so the decoding state has a fixed size.
 """
 
 from dataclasses import dataclass
@@ -54,14 +56,15 @@ class ContentConfig(LogBilinearConfig):
 class ConditionEncoder(BatchFirstEncoder):
     """Base of encoders that compute the condition of each position of a sentence.
 
-    Their output is a dict with ``condition``, a list of one tensor [B, P, X]: vectors of dimension
-    X for the positions 0 to P-1. Later positions use the last vector. The list is empty if there is
-    no condition.
+    A condition is a vector that changes the prediction of a word, such as an image vector. The
+    output is a dict with ``condition``, a list of one tensor [B, P, X]: conditions of dimension X
+    for the positions 0 to P-1. Later positions use the last condition. The list is empty if the
+    model has no condition.
     """
 
 
 class ContentProjection(nn.Module):
-    """Linear map ``W u`` of the content vector u, the scaled mean of an image's features."""
+    """Linear map ``W u`` of the content vector u: the mean of the regions' features, scaled."""
 
     def __init__(self, feature_dim: int, output_dim: int, cfg: ContentConfig) -> None:
         super().__init__()
@@ -81,7 +84,7 @@ class ContentProjection(nn.Module):
 
 
 class ContentEncoder(ConditionEncoder):
-    """Encoder whose condition is a projected content vector, equal at all positions."""
+    """Encoder whose condition is the projected feature vector, equal at all word positions."""
 
     def __init__(self, content: ContentProjection) -> None:
         super().__init__()
@@ -104,11 +107,12 @@ class LogBilinearDecoder(FeatureDecoder):
         row_dim: Number of columns of the word table.
 
     Attributes:
-        table: [V, row_dim] word table of input and output, R or the transposed W^fv.
+        table: [V, row_dim] table with a row for each word, for input and output: R or the
+            transposed W^fv.
         output_bias: [V] bias of the logits.
         context: Matrices C^(i), the matrix of the earliest word first.
-        folded: [(n-1) * V, row_dim] contributions of each word at each position of the context, see
-            :meth:`make_generation_fast_`; None if they are not precomputed.
+        folded: [(n-1) * V, row_dim] summand of each word at each position of the context, see
+            :meth:`make_generation_fast_`; None if the summands are not precomputed.
     """
 
     folded: Optional[Tensor]
@@ -128,27 +132,31 @@ class LogBilinearDecoder(FeatureDecoder):
         self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:
-        """Compute vectors [..., K] of the context's words from rows [..., row_dim] of the table.
+        """Compute the vectors [..., K] of words from their rows [..., row_dim] of the word table.
 
         K is the dimension of word vectors (``embedding_dim``).
         """
         raise NotImplementedError
 
     def write(self, predicted: Tensor) -> Tensor:
-        """Map predicted word vectors [..., K] linearly to rows [..., row_dim] of the word table.
+        """Map predicted word vectors [..., K] linearly to the space of the word table's rows.
 
-        K is the dimension of word vectors (``embedding_dim``).
+        The result is [..., row_dim]; K is the dimension of word vectors (``embedding_dim``).
         """
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """Apply conditions [B, T or 1, row_dim] to predictions ``written`` [B, T, row_dim]."""
+        """Change the predictions ``written`` [B, T, row_dim] by conditions [B, T or 1, row_dim].
+
+        ``written`` is the output of :meth:`write`.
+        """
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the contribution of each word at each position of the context.
+        """Precompute the summand of each word at each position of the context, before generation.
 
-        fairseq calls this before generation. With ``retain_dropout``, nothing is precomputed.
+        The prediction from a context is then a sum of table rows. With ``retain_dropout`` (dropout
+        stays on in generation), nothing is precomputed.
         """
         # Dropout would change the vectors of a context from step to step, so that no table could
         # hold them.
@@ -194,12 +202,18 @@ class LogBilinearDecoder(FeatureDecoder):
         return self.dropout(features), None
 
     def _with_start(self, tokens: Tensor) -> Tensor:
-        """Prepend start tokens to [B, T], so that n-1 words precede each word: [B, T + n-2]."""
+        """Prepend n-2 start tokens to words [B, T], so that each word ends a context of n-1 words.
+
+        The result is [B, T + n-2], where n-1 is the length of the context.
+        """
         # The first token is the start token, which replaces all words before the sentence.
         return torch.cat([tokens[:, :1].expand(-1, self.context_length - 1), tokens], dim=1)
 
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
-        """Return the last n-1 words [B, n-1], and the next word's index in the sentence [B]."""
+        """Return the last n-1 words [B, n-1], where n-1 is the length of the context.
+
+        The second result [B] is the index in the sentence of the word that is to be predicted.
+        """
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             # A first step may have several tokens: a prefix that the caller forces.
@@ -265,7 +279,10 @@ class FactoredDecoder(LogBilinearDecoder):
 
 
 class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """Base of the log-bilinear models, with the provenance of the training data as a module."""
+    """Base of the log-bilinear models.
+
+    ``provenance``, the record of dictionary and features, becomes part of the state dict.
+    """
 
     def __init__(
         self, encoder: ConditionEncoder, decoder: LogBilinearDecoder, provenance: Provenance
@@ -274,5 +291,8 @@ class LogBilinearModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.add_module(MODULE_NAME, provenance)
 
     def forward(self, prev_output_tokens: Tensor, **inputs: Tensor) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] from words [B, T]; ``inputs`` are the encoder's arguments."""
+        """Compute logits [B, T, V] from words [B, T]; the second result is None.
+
+        All other arguments are passed to the encoder.
+        """
         return self.decoder(prev_output_tokens, self.encoder(**inputs))

@@ -34,8 +34,8 @@ def check_sizes(
     Args:
         config: Dataclass of the model, whose fields are checked.
         cfg: Values of the fields; may also contain other options.
-        may_be_zero: Names of sizes that may be 0.
-        heads: Name of a number of heads -> name of the size that it must divide.
+        may_be_zero: Names of sizes and counts that may be 0; all others must be 1 or more.
+        heads: Field with a number of heads -> field with the size that this number must divide.
 
     Raises:
         UserError: if a value is out of range; the message names the option.

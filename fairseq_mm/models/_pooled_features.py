@@ -22,15 +22,15 @@ def feature_scaling_option() -> Any:
 
 
 def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
-    """Compute the mean [B, D] of the features of each row without its padding, in float32.
+    """Average the features of each image's regions without padding: [B, D] float32.
 
     Args:
-        features: [B, N, D] features of N regions, padded along N.
+        features: [B, N, D] features of N regions per image, padded along N.
         padding_mask: [B, N] bool, True at padding; at least one entry of each row is False.
     """
     features = features.float()
     if features.size(1) == 1:
-        # One region: the mean is the region itself.
+        # A single region is never padding, so it is the mean.
         return features[:, 0]
     valid_mask = (~padding_mask).unsqueeze(-1)
     return (features * valid_mask).sum(1) / valid_mask.sum(1)
@@ -41,9 +41,9 @@ def scale_vectors(x: Tensor, scaling: str) -> Tensor:
 
     Args:
         x: [..., D] float32 vectors.
-        scaling: ``scale`` to a mean square of one; ``root`` to take signed square roots, subtract
-            their mean and scale them to a mean square of one; ``unit`` to unit length; ``none`` for
-            no scaling.
+        scaling: ``scale`` to divide by the root mean square; ``root`` to take signed square roots
+            of the entries, subtract their mean and divide by their root mean square; ``unit`` to
+            scale to unit length; ``none`` for no scaling.
     """
     if scaling == "none":
         return x

@@ -5,10 +5,10 @@ config is built: by ``fairseq-train --arch NAME``, by hydra's ``model=NAME`` and
 ``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence over the preset's
 values, and the preset's values over the model's defaults.
 
-fairseq's ``register_model_architecture`` alone does not achieve this with hydra, because
-``fairseq.dataclass.initialize.add_defaults`` fills a config from the model's dataclass before it
-calls the architecture's function, so that the function finds nothing left to set. Therefore each
-preset has its own dataclass, with the preset's values as defaults.
+fairseq's ``register_model_architecture`` alone does not achieve this with hydra:
+``fairseq.dataclass.initialize.add_defaults`` fills a config with the defaults of the model's
+dataclass, and calls the architecture's function only afterwards, when no option is missing.
+Therefore each preset has its own dataclass, with the preset's values as defaults.
 """
 
 import dataclasses
@@ -29,11 +29,11 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {}  # name -> (model, field -> 
 
 
 def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> None:
-    """Register architectures with the command line and with hydra.
+    """Register named architectures of a model with the command line and with hydra.
 
     Args:
         model: Name of a registered model that has a dataclass.
-        presets: Name of each architecture -> its defaults, by the field of the model's dataclass.
+        presets: Name of an architecture -> its defaults (field of the model's dataclass -> value).
 
     Raises:
         ValueError: if a name is already registered, or a field is unknown.
@@ -51,7 +51,7 @@ def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
-    """Set the options of ``cfg`` that the command line has not set to the preset's ``values``."""
+    """Set each option that ``cfg`` lacks to the preset's value, ``values[name]``."""
     for name, value in values.items():
         # Explicit values come first: fairseq calls this after it has parsed the command line.
         setattr(cfg, name, getattr(cfg, name, value))

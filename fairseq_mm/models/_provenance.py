@@ -1,4 +1,4 @@
-"""Record of a checkpoint's training data, stored among its weights.
+"""Provenance: record of a checkpoint's training data, stored among the weights.
 
 The record contains the dictionaries, the state of the subword model, and attributes that identify
 the feature extractor, so that a checkpoint can be used without ``dict.txt``.
@@ -60,7 +60,8 @@ def decode_json(state: Tensor) -> Any:
 class Provenance(nn.Module):
     """Module that saves a record of the training data in the state dict, and checks it on loading.
 
-    Weights that were trained with another dictionary, subword model or extractor raise a UserError.
+    A state dict whose record names another dictionary, subword model or extractor raises a
+    UserError.
 
     Args:
         words: Words of the target dictionary, see :func:`list_words`.
@@ -70,8 +71,8 @@ class Provenance(nn.Module):
         source_words: Words of the source dictionary; None if the model reads no source text.
         rows_per_image: Number of regions per image, 1 or the number of positions of a grid; None if
             the model accepts any number.
-        subwords: State of the subword model, a JSON object that may contain the ``fingerprint`` of
-            the model; None if unknown.
+        subwords: State of the subword model, a JSON object that may contain a ``fingerprint``
+            (hash) of the subword model; None if unknown.
         max_frames: Number of frames at which longer videos were truncated; None for models that
             read no videos.
     """
@@ -97,7 +98,7 @@ class Provenance(nn.Module):
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
-        """Build the record of a task's training data.
+        """Build the module from the dictionaries and features of a task.
 
         ``has_source`` is True if the model reads a source text.
         """
@@ -128,9 +129,13 @@ class Provenance(nn.Module):
         return encode_json(content)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Compare a checkpoint's record with this record, and complete this record from it.
+        """Compare a checkpoint's record of training data with the record of this module.
 
-        Subwords, ``max_frames`` and extractor are taken from the checkpoint if it has them.
+        Then subwords, ``max_frames`` and extractor of this module are set to those of the
+        checkpoint, if the checkpoint has them.
+
+        Args:
+            state: Record of the checkpoint, encoded by :func:`encode_json`.
 
         Raises:
             UserError: if dictionaries, features, subwords or extractors differ.
@@ -199,7 +204,10 @@ def _dictionary_error(saved: list[str], current: list[str], name: str) -> UserEr
 
 
 def are_same_subwords(one: Optional[dict[str, Any]], other: Optional[dict[str, Any]]) -> bool:
-    """Return True if two states belong to the same subword model; None means no subwords."""
+    """Return True if two states (JSON objects) describe the same subword model.
+
+    None is the state of texts without subwords.
+    """
     return _subwords_fingerprint(one or {}) == _subwords_fingerprint(other or {})
 
 
@@ -234,8 +242,8 @@ def decode_provenance(state: Tensor) -> dict[str, Any]:
 
     Raises:
         UserError: if a value has the wrong type.
-        KeyError: if one of the first three values is missing, as in checkpoints of earlier
-            versions.
+        KeyError: if ``words``, ``extractor`` or ``feature_dim`` is missing, as in checkpoints of
+            earlier versions.
     """
     content = decode_json(state)
     if not isinstance(content, dict):

@@ -1,4 +1,7 @@
-"""Transformer decoder of Transtory-decoder and Transtory-full; words see only their sentence."""
+"""Transformer decoder of Transtory-decoder and Transtory-full.
+
+A word attends only to words of its own sentence, and to images.
+"""
 
 from typing import Any, Optional
 
@@ -52,9 +55,10 @@ class CurrentImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the output [B, T, D] for words x [B, T, D]; the second result is None.
+        """Compute the attention's output [B, T, D] for words x [B, T, D].
 
-        See :meth:`SentenceLayer.forward` for the other arguments.
+        The second result is None, because the attention weights are 1. See
+        :meth:`SentenceLayer.forward` for the other arguments.
         """
         read = select_sentence_vectors(prepared[0], sentences)
         if self._drops_weights:
@@ -82,7 +86,10 @@ class AllImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] to [keys, values], [B, heads, 5, D / heads] each."""
+        """Project image vectors [B, 5, D] to the list [keys, values].
+
+        Keys and values are [B, heads, 5, D / heads] each.
+        """
         return [
             split_heads(self.key_proj(vectors), self.num_heads),
             split_heads(self.value_proj(vectors), self.num_heads),
@@ -91,10 +98,10 @@ class AllImageAttention(nn.Module):
     def forward(
         self, x: Tensor, prepared: list[Tensor], sentences: Tensor, image_padding_mask: Tensor
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Compute the output [B, T, D] for words x [B, T, D], and attention weights [B, T, 5].
+        """Compute the attention's output [B, T, D] for words x [B, T, D], and weights [B, T, 5].
 
-        The weights are means over the heads. See :meth:`SentenceLayer.forward` for the other
-        arguments.
+        The weights of the five images are means over the heads. See :meth:`SentenceLayer.forward`
+        for the other arguments.
         """
         keys, values = prepared
         queries = split_heads(self.query_proj(x), self.num_heads)
@@ -110,7 +117,8 @@ class SentenceLayer(nn.Module):
         dim: Dimension of input and output.
         num_heads: Number of heads of the self-attention.
         inner_dim: Hidden size of the feed-forward layer.
-        dropout: Dropout probability of the three parts' outputs and in the feed-forward layer.
+        dropout: Dropout probability of the outputs of the self-attention, of the attention to
+            images and of the feed-forward layer, and inside the feed-forward layer.
         attention_dropout: Dropout probability of the weights of the self-attention.
         images: Attention to images, :class:`CurrentImageAttention` or :class:`AllImageAttention`.
     """
@@ -145,13 +153,16 @@ class SentenceLayer(nn.Module):
 
         Args:
             x: [B, T, D] input of the layer.
-            attended: [B, T, D] output of ``self_attention`` for x, which the caller computes.
-            prepared: Result of ``prepare`` of the attention to images.
+            attended: [B, T, D] output of the layer's ``self_attention`` for x, which the caller
+                computes.
+            prepared: Image vectors, as projected by the ``prepare`` method of the attention to
+                images.
             sentences: [B, T] index of each word's sentence, from 0.
             image_padding_mask: [B, 5] bool, True at missing images.
 
         Returns:
-            Output, and weights; None instead of weights if words attend to a single image.
+            Output, and attention weights; None instead of weights if words attend to a single
+                image.
         """
         x = self.self_attention_norm(x + self.dropout(attended))
         context, weights = self.pictures(x, prepared, sentences, image_padding_mask)
@@ -250,11 +261,11 @@ class SentenceDecoder(FeatureDecoder):
         super().upgrade_state_dict_named(state_dict, name)
 
     def encoding(self, sentences: Tensor, positions: Tensor) -> Tensor:
-        """Compute the sinusoidal encodings of words, [..., D] float32.
+        """Compute the sinusoidal encodings of words' positions, [..., D] float32.
 
         Args:
-            sentences: [...] index of each word's sentence, from 0; only used if
-                ``encodes_sentence``.
+            sentences: [...] index of each word's sentence, from 0. It is encoded as well if the
+                attribute ``encodes_sentence`` is True.
             positions: [...] position of each word in its sentence, from 0.
         """
         dim = self.embedding.embedding_dim
@@ -275,7 +286,10 @@ class SentenceDecoder(FeatureDecoder):
     def _step(
         self, tokens: Tensor, vectors: Tensor, image_padding_mask: Tensor, incremental_state: dict
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
-        """Compute the results of :meth:`extract_features` for one new word per row, [B]."""
+        """Compute the results of :meth:`extract_features` for one new word per row, ``tokens`` [B].
+
+        ``vectors`` [B, 5, D] are the image vectors.
+        """
         saved = self.get_incremental_state(incremental_state, STATE)
         before = None if saved is None else (saved["sentence"], saved["position"])
         sentence, position = next_positions(before, tokens, self.separator)

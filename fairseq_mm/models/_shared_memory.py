@@ -26,7 +26,7 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
         num_items: Number of items of the tensors.
 
     Returns:
-        The same output with a new entry ``rows``.
+        A dict with the tensors of ``encoder_out``, and with a new entry ``rows``.
     """
     before = encoder_out[ROWS]
     rows = before[0] if before else torch.arange(num_items, device=new_order.device)
@@ -36,19 +36,19 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 class SharedMemory:
     """Encoded text and projected frames of each item (example), for the rows (beams) of a decoder.
 
-    An item is stored once if all items have the same number of neighbouring rows, ``size``.
-    Otherwise an item is copied for each of its rows, and ``size`` is 1.
+    If all items have the same number of neighbouring rows, each item is stored once. Otherwise each
+    item is copied for each of its rows, and every copy counts as an item.
 
     Args:
         text: [S, B, C] encoded text of B items.
         text_mask: [B, S] bool, True at padding.
-        projected: Layer number -> frames projected for the fusion after this layer, tensors [B,
-            ...], see :meth:`VideoFusion.project`.
+        projected: Layer number -> frames as projected for the video fusion after this layer,
+            tensors [B, ...], see :meth:`VideoFusion.project`.
         video_mask: [B, M] bool, True at padded frames; None if all frames are attended to.
         rows: [R] index of each row's item; None if row i is item i.
 
     Attributes:
-        size: Number of rows of each item.
+        size: Number of rows of each stored item.
     """
 
     def __init__(
@@ -74,15 +74,21 @@ class SharedMemory:
             new_order: [R] index of the previous row that becomes each of R new rows.
 
         Returns:
-            Indices of the previous items that are now stored; None if the same items are stored.
+            Indices, among the items stored before, of the items stored now; None if the stored
+                items are the same.
         """
         # A row belongs to item row // size, because the rows of an item are neighbours.
         return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))
 
     def fuse(self, fusion: nn.Module, number: str, x: Tensor, trace: Any = None) -> Tensor:
-        """Fuse words x [R, T, C] with the frames of their items by ``fusion`` of layer ``number``.
+        """Fuse the words of R rows, x [R, T, C], with the frames of their items: [R, T, C].
 
-        R is the number of rows. Attention weights and gates are appended to ``trace``.
+        Args:
+            fusion: :class:`VideoFusion` after the layer.
+            number: Number of the layer, a key of ``projected``.
+            x: [R, T, C] states of the words.
+            trace: :class:`FusionTrace` that records attention weights and gates; None for no
+                record.
         """
         # The rows of an item become several queries to one set of frames.
         grouped = x.reshape(-1, self.size * x.size(1), x.size(2))

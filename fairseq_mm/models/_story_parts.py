@@ -1,7 +1,8 @@
 """Building and loading of the parts of a convolutional story model.
 
 The parts are the encoder and the trunk, which is the decoder without its output layer. A fusion
-model has them twice: those in training, and frozen ones from a pretrained checkpoint.
+model has an encoder and a trunk in training, and a frozen encoder and trunk from a pretrained
+checkpoint.
 """
 
 import os
@@ -154,7 +155,7 @@ class FrozenOptions(nn.Module):
 
 
 def part_options(cfg: Any) -> dict[str, Any]:
-    """Return the options of a config that ``PART_OPTIONS`` lists, as numbers and strings."""
+    """Return the options of a config that ``PART_OPTIONS`` lists: name -> number or string."""
     values = {name: getattr(cfg, name) for name in PART_OPTIONS}
     # OmegaConf nodes and enums become plain text, because the options are stored as JSON.
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}
@@ -191,7 +192,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
         provenance: Record of the dictionaries that the model must have been trained with.
 
     Returns:
-        A dict with ``options``, see :func:`part_options`, and ``model``, the weights by name.
+        A dict with ``options``, the result of :func:`part_options`, and ``model``, the state dict.
 
     Raises:
         UserError: if the file is no checkpoint, or the model has another architecture, is a fusion
@@ -230,14 +231,17 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
 
 
 def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> None:
-    """Load the weights whose names begin with ``prefix`` into a module, without the prefix."""
+    """Load the weights whose names begin with ``prefix`` into a module.
+
+    The prefix is removed from the names. The remaining names must be those of the module.
+    """
     own = {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
     # strict, because a missing weight would leave a random layer in a model that is never trained.
     module.load_state_dict(own, strict=True)
 
 
 def freeze(module: nn.Module) -> None:
-    """Switch off a module's gradients, and its dropout until ``train()`` is called."""
+    """Switch off the gradients of a module, and its dropout until its ``train()`` is called."""
     module.eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)

@@ -44,7 +44,7 @@ def _relative_bias(cfg: Any, *, bidirectional: bool) -> RelativeBias:
 
 
 class T5EncoderLayer(nn.Module):
-    """Pre-norm layer of self-attention and feed-forward network.
+    """Pre-norm layer of self-attention and feed-forward layer.
 
     Raffel et al. 2020, section 2.1.
     """
@@ -71,7 +71,10 @@ class T5EncoderLayer(nn.Module):
 
 
 class T5DecoderLayer(nn.Module):
-    """Pre-norm layer of self-attention, attention to the source and feed-forward network."""
+    """Pre-norm layer of self-attention, attention to the encoder's output, and feed-forward layer.
+
+    Raffel et al. 2020, section 2.1.
+    """
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
@@ -91,10 +94,11 @@ class T5DecoderLayer(nn.Module):
         Args:
             x: [rows, T, D] states of T tokens per row. Rows are the beams of a search, items are
                 the examples of the batch.
-            source: Keys and values, [items, heads, S, dimension of a head] each. If there are more
-                rows than items, equally many neighbouring rows share an item.
-            source_bias: [items, 1, 1, S] term of the attention scores, ``-inf`` at padding; None if
-                there is no padding.
+            source: Keys and values of the encoder's output, [items, heads, S, dimension of a head]
+                each. If there are more rows than items, equally many neighbouring rows share an
+                item.
+            source_bias: [items, 1, 1, S] bias that is added to the attention scores, ``-inf`` at
+                padding; None if there is no padding.
         """
         query = self.source_attention_norm(x)
         items = len(source[0])
@@ -121,12 +125,12 @@ class T5DecoderLayer(nn.Module):
 
         Args:
             x: [rows, T, D]; when decoding incrementally T is 1.
-            bias: Term of the self-attention's scores, broadcasts to [rows, heads, T, keys], where
-                keys is T or the number of cached tokens.
-            source: See :meth:`attend_source`.
-            source_bias: See :meth:`attend_source`.
-            cached: When decoding incrementally, the cache of the earlier tokens and the index of
-                this layer in it; otherwise None.
+            bias: Bias that is added to the scores of the self-attention. It broadcasts to [rows,
+                heads, T, keys], where keys is T or the number of cached tokens.
+            source: Keys and values of the encoder's output, see :meth:`attend_source`.
+            source_bias: Bias of the attention to the source, see :meth:`attend_source`.
+            cached: When decoding incrementally, a pair: the cache of keys and values of all layers,
+                and the index of this layer in the cache; otherwise None.
         """
         normed = self.self_attention_norm(x)
         query = self.self_attention.queries(normed)
@@ -145,7 +149,7 @@ def _embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
 
 
 class T5Encoder(FairseqEncoder):
-    """T5 encoder; the caller shares ``embedding``, the word embedding, with the decoder."""
+    """Encoder of T5. The decoder uses the same word embedding, ``embedding``."""
 
     def __init__(self, dictionary: Any, embedding: nn.Embedding, cfg: Any) -> None:
         super().__init__(dictionary)
@@ -157,11 +161,12 @@ class T5Encoder(FairseqEncoder):
         self._max_positions = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None) -> EncoderOut:
-        """Encode sources [B, S], padded on either side.
+        """Encode sources ``src_tokens`` [B, S], padded on either side; lengths are not used.
 
-        Returns a dict of lists: ``encoder_out`` [S, B, D], ``encoder_padding_mask`` [B, S] bool (an
-        empty list if there is no padding), and ``rows``, which is empty until
-        :meth:`reorder_encoder_out` is called. fairseq's other keys have empty lists.
+        Returns a dict of lists: ``encoder_out`` [S, B, D]; ``encoder_padding_mask`` [B, S] bool (an
+        empty list if there is no padding); and ``rows``, the index of the source that belongs to
+        each row (beam), which is empty until :meth:`reorder_encoder_out` is called. The other keys
+        that fairseq expects have empty lists.
         """
         return self._encode(src_tokens)
 
@@ -187,21 +192,23 @@ class T5Encoder(FairseqEncoder):
         }
 
     def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
-        """Return the output x [B, S, D] of layer ``number``, counted from 1.
+        """Return the output x [B, S, D] of layer ``number``, counted from 1, as it is.
 
-        VG-T5 overrides this method and fuses x with ``video``; T5's is None.
+        VG-T5 overrides this method and fuses x with ``video``, the encoded frames. In T5,
+        ``video`` is None.
         """
         return x
 
     def fuse_output(self, x: Tensor, video: Any) -> Tensor:
-        """Return the output x [B, S, D] of the final norm.
+        """Return the output x [B, S, D] of the final norm, as it is.
 
-        VG-T5 overrides this method and can fuse x with ``video``; T5's is None.
+        VG-T5 overrides this method and can fuse x with ``video``, the encoded frames. In T5,
+        ``video`` is None.
         """
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Store in ``rows`` the example of each row of the new order; tensors are not copied."""
+        """Reorder the rows (beams) by updating only ``rows``, the index of each row's source."""
         rows = encoder_out["rows"]
         # fairseq reorders at every step of a search, and the beams of an item can share its
         # tensors.
@@ -212,10 +219,10 @@ class T5Encoder(FairseqEncoder):
 
 
 class T5Decoder(FeatureDecoder):
-    """T5 decoder; the caller shares ``embedding``, the word embedding, with the encoder.
+    """Decoder of T5. The encoder uses the same word embedding, ``embedding``.
 
-    ``output`` is the output layer. If it is None, the embedding's matrix is the output layer, and
-    its inputs, of dimension D, are scaled by D^-0.5.
+    ``output`` is the output layer. If it is None, the matrix of the embedding is the output layer,
+    and the inputs of the output layer, of dimension D, are scaled by D^-0.5.
     """
 
     def __init__(
@@ -241,15 +248,16 @@ class T5Decoder(FeatureDecoder):
         """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
         Args:
-            prev_output_tokens: [B, T] tokens. The first is T5's start token, which is its padding
-                token. Padding is on the right, where outputs are undefined.
+            prev_output_tokens: [B, T] tokens so far. The first one is the padding token, which T5
+                uses as start token. Padding is on the right; its outputs are undefined.
             encoder_out: Output of the encoder.
             incremental_state: fairseq's state of incremental decoding; None to compute all steps.
-            trace: Record of attention to a video, which :meth:`fuse` receives; None for no record.
+            trace: :class:`FusionTrace`, in which :meth:`fuse` of VG-T5 records the attention to
+                frames; None for no record.
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            Features, and a dict without attention weights.
+            Features, and the dict ``{"attn": None}``, without attention weights.
         """
         assert encoder_out is not None
         if incremental_state is None:
@@ -287,10 +295,10 @@ class T5Decoder(FeatureDecoder):
         return self.dropout(self.final_norm(x)), {"attn": None}
 
     def fuse(self, x: Tensor, number: int, source: dict[str, Any], trace: Any = None) -> Tensor:
-        """Return the output x [rows, T, D] of layer ``number``, counted from 1.
+        """Return the output x [rows, T, D] of layer ``number``, counted from 1, as it is.
 
-        VG-T5 overrides this method: it fuses x with the video in ``source``, and appends attention
-        weights to ``trace``.
+        VG-T5 overrides this method: it fuses x with the frames in ``source``, and records attention
+        weights in ``trace``, a :class:`FusionTrace`, unless it is None.
         """
         return x
 
@@ -302,7 +310,11 @@ class T5Decoder(FeatureDecoder):
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Compute keys, values and bias of each layer's attention to the source, batch first."""
+        """Compute keys and values for the source attention of each layer, and its padding bias.
+
+        Returns a dict with lists of one tensor per layer, ``keys`` and ``values``, and ``bias``,
+        ``-inf`` at padding; None if there is no padding.
+        """
         x = encoder_out["encoder_out"][0].transpose(0, 1)
         projected = [layer.source_attention.keys_and_values(x) for layer in self.layers]
         bias = None
@@ -317,7 +329,10 @@ class T5Decoder(FeatureDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Return the decoding state, whose ``source`` has only the examples still being decoded."""
+        """Return the state of incremental decoding, a dict.
+
+        Its entry ``source`` has keys and values only for the examples that are still being decoded.
+        """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             source = self._source(encoder_out)
