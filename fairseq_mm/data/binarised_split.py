@@ -22,17 +22,18 @@ _KNOWN_PAIRS = ("wp_source-wp_target", "tran-desc")
 
 
 class SplitText:
-    """Binarised text of a split, with the subwords that turn tokens into readable text.
+    """Binarised text of a split, and the tokenizer that turns its tokens into readable text.
 
     Args:
         base: Path of the binarised text, without ``.bin`` and ``.idx``.
         dictionary_path: Path of the dictionary that the text was binarised with.
-        folder: Data folder; its subwords are loaded.
-        split: Name of the split. If the folder has ``<split>.unknowns.jsonl``, the words for
-            indexed OOV tokens are read from it.
+        folder: Data folder, whose tokenizer (:class:`.Subwords`) is loaded.
+        split: Name of the split. If the folder has ``<split>.unknowns.jsonl``, the words that the
+            tokens ``<unk-0>``, ``<unk-1>``, ... of each line stand for are read from this file.
 
     Raises:
-        UserError: If a file is damaged, or the line counts differ.
+        UserError: If a file is missing or damaged, or if the text and ``<split>.unknowns.jsonl``
+            have different numbers of lines.
     """
 
     def __init__(self, base: Path, dictionary_path: Path, folder: Folder, split: str) -> None:
@@ -53,11 +54,15 @@ class SplitText:
         return len(self.lines)
 
     def tokens(self, line: int) -> str:
-        """Return the tokens of a line (counted from 0), separated by spaces."""
+        """Return the tokens of the text's line ``line`` (counted from 0), separated by spaces."""
         return self.dictionary.string(self.lines[line])
 
     def decode(self, tokens: str, line: int) -> str:
-        """Turn ``tokens`` of a line (counted from 0), separated by spaces, into readable text."""
+        """Turn ``tokens``, separated by spaces, into readable text.
+
+        ``line`` (counted from 0) is the line of the tokens; each line has its own list of words
+        that ``<unk-0>``, ``<unk-1>``, ... stand for.
+        """
         if self.oov_words is not None:
             tokens = restore_oov_words(tokens, self.oov_words[line])
         return self.subwords.decode(tokens)
@@ -68,8 +73,8 @@ class BinarisedReferences(NamedTuple):
 
     Attributes:
         path: Path of the targets' ``.bin`` file.
-        visual_ids: Item id of each line.
-        texts: Item id -> readable lines of the item, without sentence separators.
+        visual_ids: Id of each line. Lines with the same id have the same image, images or video.
+        texts: Id -> all lines with this id, as readable text without sentence separators.
         note: Sentence that says where the references come from.
     """
 
@@ -82,9 +87,9 @@ class BinarisedReferences(NamedTuple):
 def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedReferences]:
     """Read the binarised targets of a split as references; return None if there are none.
 
-    Without ``<split>.visual_ids``, each line is an item of its own, and its number from 0 is the
-    id. Raise UserError if a file is damaged, the line counts differ, or ``prepare`` wrote a
-    ``<split>.references.jsonl`` that is missing now.
+    If there is no ``<split>.visual_ids``, the id of each line is its number, counted from 0. Raise
+    UserError if a file is damaged, the targets and ``<split>.visual_ids`` have different numbers of
+    lines, or ``prepare`` wrote a ``<split>.references.jsonl`` that is missing now.
     """
     missing = Path(folder) / f"{split}.references.jsonl"
     # targets replace only references that never existed, not a file of `prepare` that was lost
@@ -107,8 +112,11 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
 
 
 def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> Optional[SplitText]:
-    """Open the binarised targets of a split, or its sources with ``is_source``. Return None if the
-    folder has no such text, or text of several language pairs."""
+    """Open the binarised targets of a split; with ``is_source``, open its binarised sources.
+
+    Return None if the folder has no such text, or has several language pairs of the split and
+    cannot tell which pair is meant.
+    """
     root = Path(folder)
     if not is_source and _is_binarised(root / split):
         return SplitText(root / split, root / "dict.txt", folder, split)

@@ -105,7 +105,7 @@ def load_text_pair(
         dictionaries: Dictionaries of source and target.
 
     Returns:
-        Path without ``.bin`` and ``.idx`` -> its lines, the source first.
+        Path of a text without ``.bin`` and ``.idx`` -> lines of this text; the source is first.
 
     Raises:
         UserError: If a file is missing or damaged, a line is empty, or the line counts differ.
@@ -120,11 +120,11 @@ def load_text_pair(
 
 
 def check_same_text(text_path: str, lines: Any, base: str, dictionary: Dictionary) -> None:
-    """Compare binarised lines with the text from which they were made. Raise UserError that names
-    both files if the line counts or the words of a line differ.
+    """Compare binarised lines with the plain text from which they were binarised. Raise UserError
+    that names both files if the line counts or the words of a line differ.
 
     Args:
-        text_path: Path of the text.
+        text_path: Path of the plain text.
         lines: The binarised lines, see :func:`load_binarised_text`.
         base: Path of the binarised lines without ``.bin``, for messages.
         dictionary: Dictionary of the binarised lines.

@@ -32,8 +32,10 @@ _NON_WORD_RUN = re.compile(r"(\W+)")
 
 @lru_cache(maxsize=256)
 def _token_pattern(marks: str) -> "re.Pattern[str]":
-    """Compile the pattern of one word or punctuation mark; ``marks`` are the sentence's combining
-    marks."""
+    """Compile the pattern that matches one word or punctuation mark of a sentence.
+
+    ``marks`` are the Unicode combining marks that occur in the sentence.
+    """
     # \w does not match marks and joiners although they are parts of words (vowel signs of Indic
     # scripts); only the sentence's own marks are added, since Unicode has thousands
     letter = f"(?:[^\\W_]|[{re.escape(marks)}])" if marks else "[^\\W_]"
@@ -81,7 +83,7 @@ _SPLIT: dict[str, Callable[[str], list[str]]] = {
 
 
 class CaptionTokenizer:
-    """Tokenizer that splits a sentence into tokens, which are joined by spaces and binarised.
+    """Tokenizer of captions: a call turns a sentence into the list of its tokens.
 
     Args:
         name: One of ``TOKENIZERS``. With ``m_rnn``, both other options must be False.

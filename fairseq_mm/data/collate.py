@@ -1,4 +1,4 @@
-"""Collating of examples into one batch; the README lists the keys and shapes of a batch."""
+"""Collating of examples into one batch; docs/data_formats.md lists a batch's keys and shapes."""
 
 from itertools import accumulate
 from typing import Any, Optional
@@ -45,8 +45,9 @@ def pad_features(
 
     Args:
         rows: Features of each item, ``[n, D]`` in the dtype of the store.
-        missing: For each item, ``[n]`` bool that is True at the zero rows of missing images, which
-            become padding. None for an item without missing images, or for all items.
+        missing: For each item, an ``[n]`` bool array that is True at the zero rows of missing
+            images, or None if no image of the item is missing. The rows of missing images become
+            padding. ``missing=None`` says that no image of any item is missing.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -76,9 +77,10 @@ def collate(
     Args:
         examples: Examples of :class:`.MultimodalDataset` with ``id``, ``features`` ``[rows, D]`` or
             None, ``target`` ``[tokens]`` (None when generating without references) and ``is_first``
-            (True in the first line of its item). Optional are ``missing`` ``[rows]`` bool (True
-            where an image is missing), ``source`` ``[tokens]`` (text input) and ``item`` (index in
-            the split of the example's image, images or video).
+            (False if an earlier line of the split has the same images or video). Optional are
+            ``missing`` ``[rows]`` bool (True where an image is missing), ``source`` ``[tokens]``
+            (text input) and ``item`` (number that all examples with the same images or video
+            share).
         pad: Padding index of the target.
         start: Index of the first token of the decoder's input.
         source_pad: Padding index of the source text, which is padded on the left as in fairseq;

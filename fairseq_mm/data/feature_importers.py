@@ -7,9 +7,9 @@
 - one ``.npz`` file: an array per item under the item's key, or the members ``features`` and
   ``ids``;
 - one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one per line;
-- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``. Each image has either one row or five
-  equal rows, one per caption; the number of captions tells which is the case. Only rows that equal
-  the first row of the image are dropped.
+- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``. Each image has five captions, and either
+  one row or five equal rows. The import compares the numbers of captions and rows to find out how
+  many rows an image has, and is refused if the rows of an image differ.
 
 D is the feature dimension. An item is one vector ``[D]``, R vectors ``[R, D]``, or a grid of
 vectors ``[height, width, D]``, which is read row by row (channels last). Arrays are mapped or read
@@ -44,8 +44,8 @@ class FeatureSource:
     Args:
         name: File or folder name, saved in the store as ``imported_from``.
         keys: Ids of the items, in order.
-        read: Function that maps the position of an item in ``keys`` to its rows ``[R, D]``; it is
-            called with growing positions.
+        read: Function that maps the position of an item in ``keys`` to the item's R feature
+            vectors ``[R, D]``. It is called with growing positions.
     """
 
     name: str
@@ -85,7 +85,8 @@ def open_source(
         array: Name of the array to read, if the ``.npz`` files of a folder have several arrays.
 
     Raises:
-        UserError: If there is nothing to import, or names and counts do not match.
+        UserError: If there is nothing to import, an argument does not suit this kind of source, or
+            the numbers of rows and ids do not match.
     """
     path = Path(path)
     if key.count("*") != 1:
@@ -134,7 +135,8 @@ def import_features(
         The number of items.
 
     Raises:
-        UserError: If an item is not finite, has no rows or another dimension; the message names it.
+        UserError: If an item has a value that is not finite, has no rows, or has another dimension
+            than the first item; the message names the item.
     """
     # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)
@@ -169,7 +171,7 @@ def extractor_attributes(
 ) -> dict[str, object]:
     """Return store attributes for an extractor, with the names that ``fairseq-mm extract`` uses.
 
-    Arguments that are None become no attribute.
+    If an argument is None, the store gets no such attribute.
 
     Args:
         extractor: Name of the network.
@@ -220,8 +222,10 @@ def _open_folder(
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
-    """Return the item of an ``.npy`` or ``.npz`` file as ``[R, D]``; ``array`` is its name in an
-    ``.npz``."""
+    """Read the item of an ``.npy`` or ``.npz`` file as ``[R, D]``.
+
+    ``array`` is the name of the array to read from an ``.npz`` file; None if it has only one.
+    """
     content = load_numpy(path)
     if isinstance(content, np.ndarray):
         return _to_rows(content, str(path))
@@ -294,7 +298,10 @@ def _open_array(
 def _find_first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
-    """Return the index in ``rows`` of the first row of each distinct id, and the distinct ids."""
+    """Return the index of the first row of each item in ``rows``, and the id of each item.
+
+    ``ids`` has one id per row, or one id for every five rows. The paths are for messages.
+    """
     repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
     if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
         raise UserError(
@@ -322,10 +329,11 @@ def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Open files that hold one item each as a source. Raise UserError if there are no files.
+    """Return a source of features whose items are single files. Raise UserError if there are no
+    files.
 
     Args:
-        name: Name that is saved in the store as ``imported_from``.
+        name: Name of the source, saved in the store as ``imported_from``.
         paths: Id -> ``.npy`` or ``.npz`` file with one array.
         dim: Feature dimension that every file must have; checked when the file is read.
     """
@@ -357,7 +365,7 @@ def read_ids(path: str) -> list[str]:
 
 
 def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
-    """Return one item as rows ``[R, D]``; messages name the item as ``where``."""
+    """Check an item and reshape it to rows ``[R, D]``; messages name the item as ``where``."""
     if item.shape[-1:] == (0,):
         raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")
     if item.dtype.kind != "f":

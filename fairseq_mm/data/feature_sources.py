@@ -37,7 +37,7 @@ class Source(NamedTuple):
     Attributes:
         size: Size of the file, or of the member of an archive, in bytes.
         time: Time of the last change of the file, or of the archive, in nanoseconds.
-        digest: SHA-256 of its bytes.
+        digest: SHA-256 of the bytes of the file or member.
     """
 
     size: int
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
 
 class SourceTable:
-    """Records (:class:`Source`) of a store's items in the order of the items, in little memory."""
+    """Table with the :class:`Source` of each item of a store, in the order of the items."""
 
     def __init__(self) -> None:
         self._sizes = array.array("q")
@@ -67,11 +67,12 @@ class SourceTable:
         self._digests += digest
 
     def count(self) -> int:
-        """Return the number of items with a record."""
+        """Return the number of items that have a record of their file."""
         return len(self._sizes) - self._sizes.count(_NO_SIZE)
 
     def write(self, file: h5py.File) -> None:
-        """Write the three members to an HDF5 file; write nothing if no item has a record."""
+        """Write the records of all items to an HDF5 file, as datasets ``source_sizes``,
+        ``source_times`` and ``source_digests``; write nothing if no item has a record."""
         if not self.count():
             return
         file["source_sizes"] = np.frombuffer(self._sizes, np.int64)
@@ -81,16 +82,18 @@ class SourceTable:
 
 
 def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTable:
-    """Read the records of a feature store; the table is empty if the store has none.
+    """Read the records of the files from which the items of a feature store were made.
+
+    The table is empty if the store has no records.
 
     Args:
         path: Path of the store, for messages.
         file: The store's HDF5 file, opened.
         items: Number of items in the store.
-        size: Size of the file in bytes.
+        size: Size of the HDF5 file in bytes.
 
     Raises:
-        UserError: If the members do not have the documented shape or dtype.
+        UserError: If one of the three datasets of records is missing or has a wrong shape or dtype.
     """
     table = SourceTable()
     if not any(file.id.links.exists(name.encode()) for name in _MEMBERS):

@@ -75,7 +75,7 @@ class FeatureStore:
         ids: The keys, in the order of the file.
         dim: Feature dimension.
         dtype: float16 or float32, the dtype of the rows that ``read`` returns.
-        attributes: Attributes of the file that say how, by what and when the features were made.
+        attributes: Attributes of the file that say how and when the features were made.
         rows_finite: True if every row was checked, by the writer or by ``check_finite``.
         has_checksum: True if the metadata match the checksum in the file; False if the file has no
             checksum of its metadata.
@@ -153,8 +153,8 @@ class FeatureStore:
             rows: ``[rows, D]``, a new array of the store's dtype.
 
         Raises:
-            UserError: If there is no such item, or its rows are checked and have a value that is
-                not finite.
+            UserError: If there is no such item, or the item has a value that is not finite. If
+                all rows of the store were checked before (``rows_finite``), this is not checked.
         """
         i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
@@ -286,8 +286,10 @@ class FeatureStore:
         return rows
 
     def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
-        """Read the bytes of ``rows`` after the first ``count``: the system reads at most 2 GiB at
-        once."""
+        """Read the rest of ``rows`` from the file, since the system reads at most 2 GiB at once.
+
+        The first ``count`` bytes of ``rows`` have been read; ``offset`` is their place in the file.
+        """
         assert self._descriptor is not None  # opened for the first piece
         rest = rows.data.cast("B")[count:]
         while count and rest:
@@ -409,9 +411,11 @@ class FeatureStores:
 def open_features(
     paths: Sequence[Union[str, os.PathLike]], *, preload: bool = False
 ) -> FeatureStores:
-    """Open one or several feature stores as one; :class:`FeatureStore` explains ``preload``. Raise
-    UserError if a store cannot be read, or two stores share an id or differ in dimension or
-    extractor."""
+    """Open the feature stores ``paths`` as one store; :class:`FeatureStore` explains ``preload``.
+
+    Raise UserError if a store cannot be read, or two stores share an id or differ in dimension or
+    extractor.
+    """
     return FeatureStores([FeatureStore(path, preload=preload) for path in paths])
 
 
@@ -447,11 +451,11 @@ def open_folder_features(
 
 
 def listed_stores(folder: str) -> list[tuple[str, str]]:
-    """Return the stores of a data folder as pairs of path and key prefix.
+    """Return the path and the key prefix of each feature store of a data folder.
 
-    The only store is ``features.h5`` if it exists. Otherwise the entries of ``features.json`` are
-    the stores; without this file, the list is empty. Raise UserError if ``features.json`` is not a
-    list of stores.
+    The prefix is put before each key of the store. If ``features.h5`` exists, it is the only store.
+    Otherwise ``features.json`` lists the stores; without this file, there are none. Raise UserError
+    if ``features.json`` is not a list of stores.
     """
     own, path = os.path.join(folder, "features.h5"), os.path.join(folder, STORE_LIST)
     if os.path.exists(own):
@@ -490,7 +494,7 @@ def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -
 
 
 def is_finite(rows: np.ndarray) -> bool:
-    """Check that no value of ``rows`` is NaN or infinite."""
+    """Return True if no value of ``rows`` is NaN or infinite."""
     if rows.dtype == np.float16 and rows.flags.c_contiguous:
         # all exponent bits set; half precision has no arithmetic of its own in numpy
         return not bool(((rows.view(np.uint16) & 0x7C00) == 0x7C00).any())

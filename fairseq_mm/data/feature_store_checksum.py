@@ -1,9 +1,9 @@
 """Checksums of a feature store: one of its metadata, one of its ids and rows together.
 
 libhdf5 trusts the metadata of a file: one damaged byte can crash the process or keep it busy for
-ever. Therefore the writer appends a trailer to the HDF5 file, which other programs do not see: the
-position of the rows, and a SHA-256 of all other bytes (metadata, offsets, ids). The SHA-256 is
-checked before libhdf5 reads anything, which takes a few milliseconds. A program that changes a
+ever. Therefore the writer appends a trailer to the HDF5 file. It holds the position of the rows,
+and a SHA-256 of all other bytes (metadata, offsets, ids); other programs do not see it. The SHA-256
+is checked before libhdf5 reads anything, which takes a few milliseconds. A program that changes a
 store through libhdf5 cuts the trailer off; the store can still be read.
 
 The attribute ``content_checksum`` covers each id together with its rows, so that exchanged ids or
@@ -31,8 +31,8 @@ def check_metadata(path: str) -> bool:
     """Compare the metadata of a store with their checksum. Raise UserError if they differ.
 
     Returns:
-        True if they agree; False if the store has no checksum of its metadata, such as stores of
-        earlier versions.
+        True if the metadata match the checksum; False if the store has no checksum of its metadata,
+        such as stores of earlier versions.
     """
     try:
         with open(path, "rb") as file:
@@ -81,7 +81,7 @@ def add_checksum(path: str) -> None:
 
 
 def item_checksum(key: str, dim: int, dtype: str, rows: bytes) -> int:
-    """Return the term that one item adds to the sum of :func:`content_checksum`.
+    """Return the checksum of one item; :func:`content_checksum` adds up those of all items.
 
     Args:
         key: Id of the item, without key prefix.

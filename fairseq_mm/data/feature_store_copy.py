@@ -43,8 +43,8 @@ def merge_stores(
         out: Path of the new store.
         ignore_extractors: Merge stores of different extractors; attributes that differ are left
             out.
-        ignore_missing_parts: Merge parts of a list, made by ``extract --shard``, even if other
-            parts of the list are missing.
+        ignore_missing_parts: Merge stores that ``extract --shard`` made from some parts of a list,
+            although the stores of its other parts are not in ``paths``.
         overwrite: Replace a store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
 
@@ -52,8 +52,9 @@ def merge_stores(
         The number of items.
 
     Raises:
-        UserError: If the stores do not fit together, only some stores name their extractor, a part
-            is missing, or ``out`` exists with other content.
+        UserError: If the stores differ in dimension or extractor or share an id, only some stores
+            name their extractor, the store of a part of a list is missing, or ``out`` exists with
+            other content.
     """
     stores = [_open(path) for path in paths]
     if not ignore_missing_parts:
@@ -133,7 +134,8 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check that no part of a list is missing among stores that ``extract --shard`` made."""
+    """Check that, if ``extract --shard`` made a store from a part of a list, the stores of the
+    other parts of this list are also among ``stores``."""
     parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
     for store in stores:
         # earlier versions wrote the number of the part only into the file name

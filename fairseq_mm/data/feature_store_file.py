@@ -130,9 +130,8 @@ def _get_members(path: str, file: h5py.File) -> list[h5py.Dataset]:
 
 
 def get_own_dataset(path: str, file: h5py.File, name: str) -> h5py.Dataset:
-    """Return the dataset ``name``, whose values must lie in the file itself, without opening
-    another file. Raise UserError if ``name`` is a link, is no dataset, or has its values in other
-    files."""
+    """Return the dataset ``name`` of the HDF5 file ``file``, without opening another file. Raise
+    UserError if ``name`` is a link, is no dataset, or has its values in other files."""
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise UserError(
             f"{path}: `{name}` must lie in the file itself, but is {_describe_link(file, name)}."

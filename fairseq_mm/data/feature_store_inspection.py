@@ -9,8 +9,8 @@ from fairseq_mm.data.separate_process import in_separate_process
 
 
 def describe_store(path: str) -> dict[str, Any]:
-    """Return the facts about a store that ``store info`` prints, by name. Raise UserError if the
-    file is damaged or no feature store."""
+    """Return what ``store info`` prints about a store: name of a property -> value. Raise UserError
+    if the file is damaged or no feature store."""
 
     def describe() -> dict[str, Any]:
         store = FeatureStore(path)
@@ -34,7 +34,7 @@ def describe_store(path: str) -> dict[str, Any]:
 
 
 def rows_by_id(path: str) -> list[tuple[str, int]]:
-    """Return the ids of a store, each with its number of rows. Raise UserError if the file is
+    """Return the id and the number of rows of each item of a store. Raise UserError if the file is
     damaged or no feature store."""
 
     def list_rows() -> list[tuple[str, int]]:

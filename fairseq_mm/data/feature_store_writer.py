@@ -209,8 +209,8 @@ class FeatureStoreWriter:
         return self._sources[self._positions[key]]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
-        """Check that the partial folder was begun for the items ``keys``. Raise UserError if it has
-        an id that is not among them."""
+        """Check that all ids in the partial folder are among ``keys``. Raise UserError if an id is
+        not: the folder was begun for other items."""
         others = self.done - set(keys)
         if others:
             raise UserError(
@@ -219,8 +219,8 @@ class FeatureStoreWriter:
             )
 
     def check_same(self, key: str, rows: np.ndarray) -> None:
-        """Check that an item of the partial folder has the given rows. Raise UserError if its rows
-        differ, because the folder was begun with another input of the same ids."""
+        """Check that the item ``key`` of the partial folder has the rows ``rows``. Raise UserError
+        if they differ: the folder was begun with other features under the same ids."""
         stored = self._convert_rows(key, rows)
         i = self._positions[key]
         if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
@@ -389,7 +389,8 @@ def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
 
 
 def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Optional[Source]]]:
-    """Return CRC-32, number of rows, key and source; None if the line is incomplete."""
+    """Return the CRC-32 of the rows, number of rows, key and file record of an item; None if the
+    line is incomplete."""
     try:
         text = line.decode("utf-8")
         checksum, count, key, *rest = text.rstrip("\n").split("\t")

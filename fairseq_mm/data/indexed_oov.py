@@ -14,7 +14,7 @@ _NUMBERED = re.compile(r"<unk-(\d+)>")
 
 
 def oov_token(number: int) -> str:
-    """Return the symbol of an unknown word by its number, counted from 0."""
+    """Return the indexed OOV token ``<unk-k>`` for the unknown word with the number k, from 0."""
     return f"<unk-{number}>"
 
 

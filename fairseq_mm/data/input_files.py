@@ -63,8 +63,8 @@ def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
 
 
 def refuse_device(path: Any) -> None:
-    """Refuse a device or a pipe, for which a reader would wait without end. Raise UserError if the
-    path is a device or a pipe."""
+    """Raise UserError if ``path`` is a device or a pipe, since reading it could wait without
+    end."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UserError(f"{os.fspath(path)}: is a device or a pipe, but must be a file.")
 
@@ -186,8 +186,8 @@ def read_objects(path: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def parse_json(text: str, where: str = "") -> Any:
     """Parse JSON text within the limits of this module; ``where`` (``path:line``) is for messages.
 
-    Raise UserError if ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, or has an integer
-    of more than ``MAX_DIGITS`` digits or a lone surrogate.
+    Raise UserError if ``text`` is no JSON, is nested deeper than ``MAX_DEPTH``, or has a lone
+    surrogate or an integer of more than ``MAX_DIGITS`` digits.
     """
     where = where and f"{where}: "
     try:

@@ -25,7 +25,7 @@ class MultimodalDataset(FairseqDataset):
         target_dictionary: Dictionary of the target.
         source: Lines of tokens that the model reads in addition to images; None if there are none.
         source_dictionary: Dictionary of the source; None without a source.
-        split: Name of the split, which each batch has as ``split``.
+        split: Name of the split; each batch has it under the key ``split``.
         lines: Indices of the lines that become examples (default: all lines). The ``id`` of an
             example is the index of its line.
         shuffle: Order examples of equal size randomly, differently in each epoch.

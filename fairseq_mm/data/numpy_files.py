@@ -103,7 +103,8 @@ def _describe_failure(path: Path, error: Exception) -> str:
 
 
 class StreamedArray:
-    """Array in an ``.npz`` file that is read item by item, since it cannot be memory-mapped.
+    """Array in an ``.npz`` file, read one item ``array[i]`` after the other, since an array in an
+    archive cannot be memory-mapped.
 
     Args:
         path: Path of the ``.npz`` file.
@@ -139,8 +140,8 @@ class StreamedArray:
         self._next = 0
 
     def read(self, i: int) -> np.ndarray:
-        """Read item ``i``, which is fast if ``i`` grows from call to call. Raise UserError if the
-        archive is damaged."""
+        """Return ``array[i]`` of the array, which is fast if ``i`` grows from call to call. Raise
+        UserError if the archive is damaged."""
         try:
             # seeking backward in a compressed stream decompresses it again from its beginning
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)

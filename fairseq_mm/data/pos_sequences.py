@@ -149,11 +149,11 @@ def count_pos_sequences(lines: Iterable[str]) -> "Counter[str]":
 
 
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
-    """Sample ``number`` sequences with replacement, in proportion to ``counts`` (sequence ->
-    count), whose order does not matter. Raise UserError if there are no sequences."""
+    """Sample ``number`` part-of-speech sequences with replacement, in proportion to ``counts``
+    (sequence -> count). Raise UserError if ``counts`` is empty."""
     if not counts:
         raise UserError("there are no part-of-speech sequences of that length to draw from.")
-    # sorted, because the order of the counts depends on the order of the lines
+    # sorted, because the order of `counts` depends on the order of the lines
     sequences = sorted(counts)
     totals = list(accumulate(counts[sequence] for sequence in sequences))
     return random.Random(seed).choices(sequences, cum_weights=totals, k=number)
@@ -164,7 +164,7 @@ class FolderPosSequences:
 
     Args:
         folder: Data folder with ``train.tags`` and ``<split>.tags`` for each validation split.
-        words: Tags of the dictionary in order, as a checkpoint saves them; None to build the
+        words: Tags in the order of the dictionary, as a checkpoint saves them; None to build the
             dictionary from ``train.tags``.
     """
 
@@ -188,12 +188,12 @@ class FolderPosSequences:
         Args:
             split: Name of the split.
             sizes: ``[lines]`` number of tokens in each line of text, ``</s>`` included.
-            draw: Sample a sequence of the training captions for each line, instead of reading the
-                split's own sequences.
+            draw: Sample a tag sequence of the training captions for each line, instead of reading
+                the tags of the split.
             seed: Seed of the sampling.
 
         Raises:
-            UserError: If there are no tags, or they do not fit the text.
+            UserError: If there are no tags, or a line has more or fewer tags than tokens.
         """
         # the sequences of the split would show a generating model what the references are like
         if draw:

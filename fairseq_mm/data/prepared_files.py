@@ -80,7 +80,7 @@ class FolderRecord(NamedTuple):
         return os.path.join(self.folder, REPORT)
 
     def store_place_difference(self) -> Optional[str]:
-        """Compare the presence of ``features.h5`` with the record.
+        """Check whether ``features.h5`` exists exactly if ``prepare.json`` says so.
 
         Returns:
             Text that continues a message after the path of ``features.h5``, such as "is missing,
@@ -144,8 +144,8 @@ def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
 
 
 def sealed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of ``prepare.json`` with its own digest as the last entry, which replaces
-    the entry in ``report`` if there is one."""
+    """Return the content of ``prepare.json``: ``report``, and a digest of ``report`` as the last
+    entry. If ``report`` has such an entry already, the entry is replaced."""
     content = {name: value for name, value in report.items() if name != _SEAL}
     # JSON turns numeric keys into text, which sorts differently: sort what a reader will see
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
@@ -277,10 +277,11 @@ def update_record(folder: AnyPath, changes: dict[str, Any]) -> None:
 
 
 def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
-    """Record the digest of the file ``name``, which is written after ``prepare``.
+    """Record the digest of a file that a command other than ``prepare`` adds to a data folder.
 
-    Do nothing if the folder has no digests. If ``digest`` is None, remove the file's digest: this
-    is done before the file is replaced. The caller must hold the folder's lock.
+    ``name`` is the path of the file inside the folder. If ``digest`` is None, the recorded digest
+    of the file is removed; callers do this before they replace the file. If the folder has no
+    digests, nothing is done. The caller must hold the folder's lock.
     """
     record = read_record(folder)
     if record is not None:

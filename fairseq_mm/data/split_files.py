@@ -27,8 +27,8 @@ MISSING_IMAGES = "missing_images.txt"
 
 
 def _check_split_file(path: Union[str, os.PathLike]) -> None:
-    """Check a file before it is read. If the file is missing, check that its folder has the
-    split."""
+    """Compare a file of a split with its recorded digest. If the file is missing and its folder has
+    no file of this split, raise UserError that names the splits of the folder."""
     refuse_device(path)
     check_prepared_file(path)
     folder, name = os.path.split(os.fspath(path))
@@ -88,11 +88,11 @@ def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
 
 
 def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Optional[list[str]]:
-    """Read the published caption of each line of a split, before it was split into words.
+    """Read the caption of each line of a split, in its form before tokenization.
 
-    Return None if ``<split>.visual_ids`` or ``<split>.references.jsonl`` does not exist, or if the
-    numbers of an image's references and lines differ. Raise UserError if a file is damaged, or
-    missing although ``prepare`` wrote it.
+    The captions are the references in ``<split>.references.jsonl``. Return None if this file or
+    ``<split>.visual_ids`` does not exist, or if an image has more or fewer references than lines.
+    Raise UserError if a file is damaged, or missing although ``prepare`` wrote it.
     """
     ids_path = Path(folder) / f"{split}.visual_ids"
     references_path = Path(folder) / f"{split}.references.jsonl"

@@ -23,15 +23,21 @@ Folder = Union[str, os.PathLike]
 
 
 class StorySplit(NamedTuple):
-    """Words of each prompt of a split, and words of the story at the same index."""
+    """Prompts and stories of a split, each a list of words; a prompt and its story have the same
+    index."""
 
     prompts: list[list[str]]
     stories: list[list[str]]
 
 
 class VisualStorySplit(NamedTuple):
-    """Visual stories of a split: words of each story (separators included), the keys of its images,
-    separated by tabs, and the id of its album."""
+    """Visual stories of a split.
+
+    Attributes:
+        stories: Words of each story, sentence separators included.
+        visual_ids: For each story, the keys of its images, separated by tabs.
+        albums: For each story, the id of its album.
+    """
 
     stories: list[list[str]]
     visual_ids: list[str]
@@ -41,7 +47,7 @@ class VisualStorySplit(NamedTuple):
 def side_path(data: Folder, split: str, side: str) -> Path:
     """Return the path of a split's prompts (``side`` is ``wp_source``) or stories (``wp_target``).
 
-    ``data`` is a data folder, or the folder of a language model inside a data folder.
+    ``data`` is a data folder, or its subfolder ``prompts`` or ``stories`` for a language model.
     """
     folder = Path(data)
     # the folder of a language model has binarised text only; its words are in the folder around it
@@ -70,9 +76,9 @@ def read_story_words(data: Folder, split: str) -> list[list[str]]:
 
 
 def read_story_split(data: Folder, split: str) -> StorySplit:
-    """Read the prompts and stories of a split; ``data`` is a data folder, or the folder of a
-    language model inside a data folder. Raise UserError if the line counts of prompts and stories
-    differ."""
+    """Read the prompts and stories of a split; ``data`` is a data folder, or its subfolder
+    ``prompts`` or ``stories`` for a language model. Raise UserError if the line counts of prompts
+    and stories differ."""
     sides = {str(side_path(data, split, x)): read_side(data, split, x) for x in (SOURCE, TARGET)}
     check_line_counts({path: len(words) for path, words in sides.items()})
     return StorySplit(*sides.values())

@@ -18,8 +18,8 @@ class Story(NamedTuple):
         id: Id of the story; a number in the file becomes text.
         prompt: Prompt; empty if the line has no prompt.
         story: Readable story, words separated by spaces; line breaks are ``<newline>``.
-        tokens: Tokens that the model generated, in the same form as the text of its training; the
-            words of ``story`` if the line has no tokens.
+        tokens: Generated tokens, separated by spaces, before they were turned into readable text;
+            the words of ``story`` if the line has no tokens.
     """
 
     id: str

@@ -136,7 +136,8 @@ def _ends_sentence(word: str, text: str, end: int) -> bool:
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Raise UserError if the command-line argument ``name`` is not valid UTF-8."""
+    """Raise UserError if ``text``, the value of the command-line argument ``name``, is not valid
+    UTF-8."""
     # Python decodes a byte of an argument that is not UTF-8 to a lone surrogate, which would end
     # the command only when its outputs are written
     try:

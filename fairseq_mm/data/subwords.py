@@ -1,7 +1,8 @@
-"""Tokenizers: text to words, GPT-2's BPE or the pieces of a sentencepiece model, and back to text.
+"""Tokenizers that turn text into words or subwords, and back into text.
 
-A data folder names its kind of subwords in ``subwords.json`` and holds the files of this kind. A
-checkpoint contains the kind and the files, so that it does not depend on the folder. The kinds are:
+A data folder names the kind of its tokenizer in ``subwords.json`` and holds the tokenizer's files.
+A checkpoint contains the kind and the files, so that it does not depend on the folder. The kinds
+are:
 
 - ``none``: the words of the text, split at spaces;
 - ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of
@@ -95,8 +96,8 @@ class Subwords:
 
     @property
     def fingerprint(self) -> str:
-        """First twelve hexadecimal digits of a SHA-256, equal for subwords that turn text into
-        equal tokens."""
+        """First twelve hexadecimal digits of a SHA-256, equal for tokenizers that turn any text
+        into equal tokens."""
         # parsed BPE files are hashed, since copies of JSON and merges may differ in white space
         content: list[Any] = [self.kind, self.indexed_oov]
         if self._gpt2 is not None:
@@ -141,7 +142,7 @@ class Subwords:
         return text + bpe.decode(run)
 
     def to_state(self) -> dict[str, Any]:
-        """Return a dictionary of the kind and the files' contents that can be saved as JSON."""
+        """Return the tokenizer's kind and the contents of its files as a dictionary for JSON."""
         state: dict[str, Any] = self._describe()
         # JSON has no bytes
         if self.files:
@@ -152,8 +153,8 @@ class Subwords:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Subwords":
-        """Build subwords from the result of ``to_state``. Raise UserError if ``state`` has another
-        format."""
+        """Build a tokenizer from the result of ``to_state``. Raise UserError if ``state`` has
+        another format."""
         try:
             files = {
                 name: base64.b64decode(content, validate=True)
@@ -167,9 +168,12 @@ class Subwords:
     def from_paths(
         cls, kind: str, paths: Mapping[str, Union[str, os.PathLike]], *, indexed_oov: int = 0
     ) -> "Subwords":
-        """Build subwords of a kind from ``paths``, which maps each file name in ``KINDS`` to the
-        path of the file; :class:`Subwords` explains ``indexed_oov``. Raise UserError that names a
-        missing or damaged file."""
+        """Build a tokenizer of the kind ``kind`` from its files.
+
+        ``paths`` maps each file name that ``KINDS`` lists for the kind to the path of the file;
+        :class:`Subwords` explains ``indexed_oov``. Raise UserError that names a missing or damaged
+        file.
+        """
         return cls(
             kind,
             files={name: read_bytes(os.fspath(path)) for name, path in paths.items()},
@@ -179,7 +183,7 @@ class Subwords:
 
     @classmethod
     def load(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Load the subwords of a data folder; without ``subwords.json``, their kind is ``none``.
+        """Load the tokenizer of a data folder; without ``subwords.json``, its kind is ``none``.
         Raise UserError if a file is missing or damaged."""
         path = os.path.join(os.fspath(folder), SUBWORDS_FILE)
         check_prepared_file(path)
@@ -197,11 +201,12 @@ class Subwords:
 
     @classmethod
     def from_pretrained(cls, folder: Union[str, os.PathLike]) -> "Subwords":
-        """Load subwords from the folder of a pretrained model.
+        """Load the tokenizer of a pretrained model from the model's folder.
 
-        If the folder has ``subwords.json``, this file names the kind. Otherwise the files of
-        fairseq's BART (``encoder.json``, ``vocab.bpe``) or of a sentencepiece model tell the kind.
-        Raise UserError if the folder has no such files, or a file is damaged.
+        If the folder has ``subwords.json``, this file names the kind of the tokenizer. Otherwise
+        the kind is ``gpt2`` if the folder has ``encoder.json`` and ``vocab.bpe``, as fairseq's BART
+        does, or ``sentencepiece`` if it has the file of a sentencepiece model. Raise UserError if
+        the folder has no such files, or a file is damaged.
         """
         root = Path(folder)
         if (root / SUBWORDS_FILE).exists():
@@ -231,7 +236,7 @@ class Subwords:
         return cls(kind, files=files, indexed_oov=number, where=where)
 
     def save(self, folder: Union[str, os.PathLike]) -> None:
-        """Write ``subwords.json`` and the files of the kind to a folder, which is created if
+        """Write ``subwords.json`` and the tokenizer's files to a folder, which is created if
         necessary. Raise UserError if a file cannot be written."""
         os.makedirs(folder, exist_ok=True)
         for name, content in self.files.items():

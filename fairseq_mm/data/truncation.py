@@ -1,7 +1,7 @@
 """Truncation of lines of text and of videos to the longest input of a model.
 
-The classes of videos wrap a feature store. They have the methods of a feature store that a dataset
-calls, and can be sent to other processes.
+:class:`CutVideos` and :class:`NoiseVideos` wrap a feature store. They have the methods of a feature
+store that a dataset calls, and can be sent to other processes.
 """
 
 import hashlib
