@@ -18,9 +18,9 @@ __version__ = "0.2.0"
 
 
 def register() -> None:
-    """Register tasks, models, criterions and the like, also of installed plugins.
+    """Register the tasks, models, criterions and optimizers of this package and of its plugins.
 
-    Further calls change nothing.
+    Plugins are installed packages, see :mod:`fairseq_mm.plugins`. A second call changes nothing.
 
     Raises:
         ImportError: if fairseq is missing or cannot be imported; the message says what to do.
@@ -105,20 +105,20 @@ def from_pretrained(
 
     Args:
         path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-            Several, as a list or joined by the system's path separator, are an ensemble, whose
-            probabilities are averaged.
-        weights: State dict file of the extractor of images or videos; found by its content if it
-            lies in the folder of a checkpoint.
-        prompt_model: Language model, given like ``path``, that generates prompts for a model of
-            stories.
+            For an ensemble, several checkpoints, as a list or joined by the system's path
+            separator; the probabilities of the models are averaged.
+        weights: State dict file of the image or video feature extractor (default: the file in the
+            folder of a checkpoint that has the recorded SHA-256 digest).
+        prompt_model: Checkpoint of a language model that generates prompts for a story model, in
+            the same forms as ``path``.
         embedding: Checkpoint of the image-sentence embedding on whose vectors the model was
             trained.
-        data: Data folder. A model of fairseq's own that summarises transcripts takes its vocabulary
-            from it; a model that reads part-of-speech sequences (``sc_nlm``) takes them from its
-            training captions.
+        data: Data folder. fairseq's own models (such as BART) that summarise transcripts need it
+            for the vocabulary; models that read part-of-speech sequences (``sc_nlm``) need it for
+            the sequences of the training captions.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-        kind: Kind of the result, ``generator``, ``embedder`` or ``captioner``, which type checkers
-            then know too; by default the checkpoint decides.
+        kind: Kind of the result: ``generator``, ``embedder`` or ``captioner`` (default: the kind
+            that fits the checkpoint). With this argument, type checkers know the returned class.
 
     Returns:
         A :class:`fairseq_mm.inference.generator.Generator`. For image-sentence embeddings

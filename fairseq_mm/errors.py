@@ -17,8 +17,9 @@ class UserError(ValueError):
     """Error that a user can cause, with a message of one line.
 
     Args:
-        message: ``path:line: problem`` for files, ```name` must be X, but is Y instead.`` for
-            arguments. Line breaks become spaces.
+        message: By convention, ``path:line: problem`` if a file is wrong, and
+            ```name` must be X, but is Y instead.`` if an argument is wrong. Line breaks become
+            spaces.
     """
 
     def __init__(self, message: str) -> None:
@@ -46,7 +47,7 @@ def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
 
 
 def _find_message(error: Optional[BaseException]) -> Optional[str]:
-    """Return the message of the :class:`UserError` in an error or in its causes, or None."""
+    """Return the message if ``error`` is, or was caused by, a :class:`UserError`; else None."""
     # fairseq wraps any error that occurs while a checkpoint loads, and a worker process sends the
     # traceback as text
     marker = f"{UserError.__module__}.{UserError.__name__}: "
@@ -62,12 +63,14 @@ def _find_message(error: Optional[BaseException]) -> Optional[str]:
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Return whether a program reports an error by the line of a :class:`UserError`."""
+    """Return True if ``error`` is, or was caused by, a :class:`UserError`."""
     return _find_message(error) is not None
 
 
 def report_on_exit() -> None:
-    """Let an uncaught :class:`UserError` print its line and exit with status 2."""
+    """Replace ``sys.excepthook``, so that an uncaught :class:`UserError` prints one line and the
+    exit status is 2.
+    """
     previous = sys.excepthook
 
     def hook(

@@ -49,10 +49,10 @@ __all__ = [
 def attach_provenance(model: nn.Module, task: Any, *, has_source: bool = False) -> Any:
     """Add a record of the training data to a model's checkpoints.
 
-    The record has the dictionaries and the identity of the feature extractor. With it,
-    ``fairseq_mm.from_pretrained`` and the commands of ``fairseq-mm`` need no data folder, and the
-    weights are refused if the dictionary or the extractor differs. It is a submodule of the model,
-    ``data_version``, and so a part of its state dict.
+    The record contains the dictionaries and the identity of the feature extractor. With the record,
+    ``fairseq_mm.from_pretrained`` and the commands of ``fairseq-mm`` need no data folder. A
+    checkpoint is refused if its record names another dictionary or extractor than the data. The
+    record is the model's submodule ``data_version``, so it is saved in the state dict.
 
     Args:
         model: Model that ``build_model`` is about to return.

@@ -54,13 +54,13 @@ def load_plugins() -> None:
 
 @contextlib.contextmanager
 def refused_names() -> Iterator[None]:
-    """Refuse models and tasks whose name is taken, while a package of a user is imported.
+    """Context in which a model or task cannot be registered under the name of another class.
 
-    fairseq returns the registered class in place of the new one and says nothing, so that a
-    training would use another model than the user's.
+    A user's package is imported in this context. Without it, fairseq would silently keep the class
+    that was registered first, and the user would train another model than their own.
 
     Raises:
-        UserError: naming both classes.
+        UserError: if the name is taken; the message names both classes.
     """
     from fairseq import models, tasks
 
@@ -74,7 +74,7 @@ def refused_names() -> Iterator[None]:
 
 
 def _refusing(original: Any, registry: Any) -> Any:
-    """Wrap a decorator of fairseq that registers a class, to refuse a name of another class."""
+    """Wrap fairseq's decorator ``original`` to refuse names of other classes in ``registry``."""
 
     def describe(cls: Any) -> str:
         return f"{cls.__module__}.{cls.__qualname__}"
@@ -114,7 +114,7 @@ def _load(entry: EntryPoint) -> None:
 
 
 def _find_folder(name: str) -> Optional[str]:
-    """Return the real path of a package, or of a module without ``.py``."""
+    """Return the real path of a package's folder, or of a module's file without ``.py``."""
     # find_spec does not import the module, which would register its models
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:

@@ -31,8 +31,8 @@ class PastAttention(NamedTuple):
         strides: [H] stride of each head, which attends to every stride-th position.
         zero: [H, T] weight of the zero slot, whose key and value are zeros.
         distance: [H, T] mean distance in words to the attended words, without the zero slot; NaN if
-            only the zero slot has weight. The nearest word that a head attends to is the last word
-            but one, at distance 2.
+            only the zero slot has weight. A word never attends to the word directly before it, so
+            the distance is 2 or more.
     """
 
     layer: int
@@ -41,25 +41,31 @@ class PastAttention(NamedTuple):
     distance: np.ndarray
 
     def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
-        """Return the JSON record of a head: its weight of the zero slot (``zero``) and its
-        distance, at one word or averaged over words.
+        """Return the JSON record of a head.
+
+        Args:
+            head: Index of the head.
+            zero: Weight of the zero slot, at one word or averaged over words.
+            distance: Mean distance to the attended words, at one word or averaged over words.
         """
         place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
         return {**place, "zero": rounded(zero), "distance": rounded(distance)}
 
 
 class Inspection(NamedTuple):
-    """Result for one story of T words; its end counts as a word unless the story was truncated.
+    """Gates, attention and likelihood of one story of T words.
+
+    The end of the story (``</s>``) counts as a word, unless the story was truncated.
 
     Attributes:
-        words: Words before they are looked up in the dictionary; the end is ``</s>``.
+        words: Words as written, even if the dictionary does not contain them.
         is_known: [T] True if the word is in the dictionary.
         log_probs: [T] natural logarithms of the words' probabilities.
         gates: [2, T] gates g1 of the trained model and g2 of the pretrained model when the word is
             predicted, averaged over channels; None without fusion.
-        prompt: S words of the prompt, the end included; empty for a language model.
-        source: Layer -> [H, T, S] attention of the H heads to the prompt.
-        past: Self-attention of each layer that has it.
+        prompt: S words of the prompt, including ``</s>``; empty for a language model.
+        source: Index of a layer -> [H, T, S] attention of its H heads to the prompt.
+        past: Self-attention of each layer that has self-attention.
     """
 
     words: list[str]
@@ -72,7 +78,7 @@ class Inspection(NamedTuple):
 
     @property
     def prompt_attention(self) -> Optional[np.ndarray]:
-        """Attention to the prompt, the mean over layers and heads [T, S]; None without a prompt."""
+        """[T, S] attention to the prompt, averaged over layers and heads; None without a prompt."""
         if not self.source:
             return None
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
@@ -108,8 +114,8 @@ class Inspection(NamedTuple):
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Return one JSON record per layer and head, with the figures of :class:`PastAttention`
-        averaged over the words.
+        """Return one JSON record per layer and head of self-attention: weight of the zero slot and
+        distance to the attended words, averaged over the words of the story.
         """
         figures = []
         for past in self.past:
@@ -133,7 +139,7 @@ def inspect_story(
     """Compute gates, attention and likelihood at each word of a story.
 
     Args:
-        models: Loaded model; an ensemble is refused.
+        models: One loaded model; an ensemble raises an error.
         prompt: Words of the prompt; None for a language model.
         story: Words of the story.
         num_words: Number of words after which the story is truncated (default: the model's number
@@ -141,8 +147,8 @@ def inspect_story(
         part: Part of a fusion model whose attention is recorded: ``trained`` or ``pretrained``.
 
     Raises:
-        UserError: If there are several models, the model records no attention, or the prompt is too
-            long.
+        UserError: If there are several models, the model is no convolutional story or language
+            model, or the prompt is too long.
     """
     check_one_model(models.files)
     (model,) = models.models
@@ -201,14 +207,29 @@ def inspect_story(
 
 
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Return layer -> weights [heads, words, ...] of the layers that have a module ``name``."""
+    """Assign traced weights to layers.
+
+    Args:
+        trunk: Stack of decoder layers.
+        name: Attribute of a layer that is None if the layer has no such attention.
+        weights: Attention weights of the layers that have such attention, in order.
+
+    Returns:
+        Index of a layer -> [heads, words, ...] weights of the first example.
+    """
     # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]
     return {layer: to_array(x[0]) for layer, x in zip(layers, weights)}
 
 
 def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
-    """Summarize the self-attention ``weights`` [heads, T, 1 + T] of a layer to T words."""
+    """Compute a layer's :class:`PastAttention` from its weights.
+
+    Args:
+        layer: Index of the layer.
+        attention: Self-attention module of the layer.
+        weights: [H, T, 1 + T] weights; the first key is the zero slot.
+    """
     # key 0 is the zero slot, key 1 + s is input s, which is word s - 1
     H, T, _ = weights.shape
     zero, past = weights[:, :, 0], weights[:, :, 1:]

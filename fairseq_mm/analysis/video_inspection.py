@@ -7,7 +7,7 @@ the forget gates (Yu et al. 2021, section 5.4).
     checkpoints = Checkpoint.open_all("checkpoints/vg_bart")
     inspection = VideoInspection.from_checkpoints(checkpoints, "data-bin/how2", "test")
     gates = inspection.gate_scores()                  # one score per video
-    gates.ids, gates.scores, gates.by_layer           # [n], [n], [n, layers]
+    gates.ids, gates.scores, gates.by_layer           # for n videos: [n], [n], [n, layers]
     for line in inspection.frame_attention([0, 7]):
         for attention in line.maps:
             attention.words, attention.weights        # W words, [layers, W, frames]
@@ -39,13 +39,13 @@ from fairseq_mm.tasks.video_summarization import VideoSummarizationConfig, Video
 
 
 class GateScores(NamedTuple):
-    """Forget gate values of n videos, averaged over positions of the text and features.
+    """Forget gate values of n videos, averaged over the text's positions and the feature dimension.
 
     Attributes:
         lines: [n] indices of the lines in the split, from 0.
         ids: Ids of the videos.
-        layers: Names of the L gates.
-        by_layer: [n, L] mean value of each gate.
+        layers: Names of the L layers with a forget gate.
+        by_layer: [n, L] mean value of the gate in each layer.
     """
 
     lines: np.ndarray
@@ -77,7 +77,7 @@ class AttentionMap(NamedTuple):
 
     Attributes:
         side: ``transcript`` or ``summary``, the kind of the text.
-        words: Words as written, with joined subwords; the end is ``</s>``.
+        words: Words as written, not subwords; the last is ``</s>``.
         is_known: [W] True if the word is in the dictionary.
         layers: Names of the L layers.
         weights: [L, W, M] attention weights, averaged over the heads and over a word's subwords.
@@ -122,8 +122,8 @@ class LineAttention(NamedTuple):
         id: Id of the video.
         num_frames: Number M of the video's frames.
         maps: Attention of the transcript, of the summary, or of both.
-        gates: [L] mean value of each gate, as in :class:`GateScores`; empty for models without
-            gates.
+        gates: [L] mean value of the forget gate in each layer that has one, as in
+            :class:`GateScores`; empty for models without gates.
     """
 
     line: int
@@ -134,7 +134,7 @@ class LineAttention(NamedTuple):
 
 
 class VideoInspection:
-    """Model, and the split of videos on which it is inspected.
+    """Inspection of a summarization model: its attention and forget gates on a split of videos.
 
     Args:
         model: Model in evaluation mode.
@@ -193,10 +193,10 @@ class VideoInspection:
         device: Optional[str] = None,
         batch_size: Optional[int] = None,
     ) -> "VideoInspection":
-        """Inspect the model of a checkpoint.
+        """Build the inspection of a checkpoint's model on a split of a data folder.
 
         Args:
-            checkpoints: One checkpoint; several are refused.
+            checkpoints: List of one opened checkpoint; several raise an error.
             data: Path of the data folder.
             split: Name of the split.
             features: Path of the feature store (default: ``features.h5`` in the data folder).
@@ -244,15 +244,19 @@ class VideoInspection:
         """Compute each video's mean value of the forget gates: 0 blocks the video, 1 lets all pass.
 
         Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
-        12) over the text's positions, without padding, and over its feature dimension. For fusions
-        in the decoder, the text is the summary. For MFFG, the text is the transcript, and the gate
-        is the one that controls what the transcript takes from the video.
+        12) over the text's positions, without padding, and over the feature dimension. If the
+        decoder fuses video and text, the text is the summary. If the encoder does, as in multistage
+        fusion with forget gate (``mffg_*``), the text is the transcript. Of the two gates of
+        ``mffg_*``, only the one for what the transcript takes from the video counts.
 
         Args:
             lines: Indices of lines of the split (default: the first line of each video).
             summaries: Video id -> text that replaces the reference as the decoder's input (default:
                 the references).
-            on_batch: Function that receives the number of lines of each finished batch.
+            on_batch: Function that is called after each batch with the batch's number of lines.
+
+        Returns:
+            Scores of the videos, in the order of ``lines``.
 
         Raises:
             UserError: If the model has no gate, or a line or its summary does not exist.
@@ -280,12 +284,13 @@ class VideoInspection:
     ) -> Iterator[LineAttention]:
         """Compute the attention of words to the frames of a video.
 
-        If the model fuses video and text in the encoder, the words are those of the transcript; if
-        in the decoder, those of the summary. For hierarchical attention and MFFG, the words are
-        those of the summary, and the weights those of the last layer that reads the video.
+        If the encoder fuses video and text, the words of the transcript attend; if the decoder
+        does, the words of the summary. In models with hierarchical attention and in multistage
+        fusion with forget gate (``mffg_*``), the words of the summary attend, and the weights are
+        taken from the last layer that reads the video.
 
         Args:
-            lines: Indices of lines of the split.
+            lines: Indices of lines of the split, from 0.
             summaries: Video id -> text that replaces the reference as the decoder's input (default:
                 the references).
 
@@ -321,7 +326,11 @@ class VideoInspection:
         return list(lines)
 
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
-        """Return the summary's tokens that the decoder reads, with the original unknown words."""
+        """Return the tokens of the summary that the decoder reads in a line.
+
+        ``summaries`` replaces the references. Unknown words are returned as written, not as
+        ``<unk>``.
+        """
         if summaries is None:
             return self._tokens(SUMMARY, line)
         key = self.dataset.visual_ids[line]
@@ -331,7 +340,13 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return the tokens that the model reads in a line, with the original unknown words."""
+        """Return the tokens of a line's transcript or reference summary, truncated as the model
+        reads them. Unknown words are returned as written, not as ``<unk>``.
+
+        Args:
+            side: ``transcript`` or ``summary``.
+            line: Index of the line, from 0.
+        """
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
         oov_words = self._oov_words(line)
@@ -348,7 +363,10 @@ class VideoInspection:
         return tokens
 
     def _written_words(self, side: str, line: int) -> list[str]:
-        """Return the words of a line before binarization; empty if the folder lacks the text."""
+        """Return the words of a line's transcript or summary (``side``) before binarization.
+
+        The list is empty if the data folder does not contain the text.
+        """
         if side not in self._written:  # read once: only unknown words need it
             cfg = self.task.cfg
             language = cfg.source_lang if side == TRANSCRIPT else cfg.target_lang
@@ -363,7 +381,9 @@ class VideoInspection:
         return texts[line] if texts else []
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
-        """Return the dictionary indices of tokens as a vector."""
+        """Return the indices of a line's tokens; words that the data folder lists as the line's
+        unknown words get the indices of ``<unk-0>``, ``<unk-1>`` and so on.
+        """
         oov_words = self._oov_words(line)
         dictionary = self.task.dictionary
         if oov_words is not None:
@@ -377,7 +397,17 @@ class VideoInspection:
     def _trace(
         self, lines: list[int], summaries: Optional[Mapping[str, str]], *, only_gates: bool
     ) -> tuple[list[TracedLayer], list[int]]:
-        """Return layers with attention and gates of a batch, and each line's row in the batch."""
+        """Run the model on a batch of lines, and record attention and gates.
+
+        Args:
+            lines: Indices of the lines.
+            summaries: Video id -> summary that replaces the reference; None for the references.
+            only_gates: True if no attention weights are needed.
+
+        Returns:
+            layers: Recorded attention and gates of each layer.
+            rows: Row of each line in the batch, which the collater has sorted by length.
+        """
         tracer = self._tracer
         needs_decoder = tracer.has_decoder_fusions or (tracer.is_two_source and not only_gates)
         # gates of an encoder do not depend on the summary: the decoder is then not run

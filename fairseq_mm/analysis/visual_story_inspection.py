@@ -43,12 +43,15 @@ class AttentionKinds(NamedTuple):
 
 
 class GridPositions(NamedTuple):
-    """Positions of the images' feature grids whose similarities are shown.
+    """Choice of images, and of one position in each image's feature grid.
+
+    The similarities between this position and all positions of the grid are shown.
 
     Attributes:
-        places: Indices of the images in the story, from 0.
-        position: Row and column in each grid; None for the position whose similarities vary most.
-        shape: Rows and columns of the grids.
+        places: Indices of the chosen images in the story, from 0.
+        position: Row and column of the position, the same in each grid; None to choose in each
+            grid the position whose similarities have the greatest variance.
+        shape: Number of rows and of columns of the grids.
     """
 
     places: list[int]
@@ -56,22 +59,25 @@ class GridPositions(NamedTuple):
     shape: tuple[int, int]
 
     def start(self, similarities: np.ndarray) -> int:
-        """Return the index of the shown position in a grid with the similarities [R, R]."""
+        """Return the index of the chosen position in a grid of R positions.
+
+        ``similarities`` [R, R] of the grid decide if ``position`` is None.
+        """
         if self.position is None:
             return most_varied(similarities)
         return self.position[0] * self.shape[1] + self.position[1]
 
     def cell(self, index: int) -> list[int]:
-        """Return row and column of the position with an index."""
+        """Return row and column of the grid position with an index."""
         return list(divmod(index, self.shape[1]))
 
 
 class VisualStoryInspection(NamedTuple):
-    """Result for one story of T words; the ends of its sentences count as words.
+    """Attention and likelihood of one story of T words; the ends of sentences count as words.
 
     Attributes:
-        words: Words before they are looked up in the dictionary; sentences end with ``<sent>``, the
-            story ends with ``</s>``.
+        words: Words as written, even if the dictionary does not contain them; sentences end with
+            ``<sent>``, the story ends with ``</s>``.
         sentences: [T] index of the word's sentence, which is also the index of its image, from 0.
         is_known: [T] True if the word is in the dictionary.
         log_probs: [T] natural logarithms of the words' probabilities.
@@ -94,15 +100,20 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
     def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Return index and similarities [R, R] of each chosen image that is not missing."""
+        """Return (index in the story, [R, R] similarities) of each image of ``chosen.places`` that
+        is not missing.
+        """
         # without missing images, whose similarities are zeros
         assert self.similarities is not None
         places = [place for place in chosen.places if not self.image_padding_mask[place]]
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
-        """Return the JSON record: one entry per word and, unless ``chosen`` is None, the most
-        similar positions of each chosen image.
+        """Return the JSON record of the story.
+
+        Args:
+            chosen: Images and grid positions whose most similar positions are added to the entries
+                of the words; None for the entries of the words only.
         """
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [
@@ -202,7 +213,7 @@ def inspect_visual_story(
 
 
 def most_varied(similarities: np.ndarray) -> int:
-    """Return the row of the similarities f(x_i, x_j) [R, R] whose values vary most."""
+    """Return the index i whose similarities f(x_i, x_j), row i of [R, R], vary most."""
     return int(similarities.var(axis=1).argmax())
 
 
@@ -219,10 +230,10 @@ def top_positions(similarities: np.ndarray, position: int, count: int = NUM_ARRO
 
 
 def grid_shape(num_rows: int, shape: Optional[tuple[int, int]] = None) -> tuple[int, int]:
-    """Return rows and columns of a grid with ``num_rows`` positions.
+    """Return the number of rows and of columns of an image's feature grid.
 
     Args:
-        num_rows: Number of positions, which are rows of the feature store.
+        num_rows: Number of positions of the grid, each of which is a row of the feature store.
         shape: Rows and columns; None for a square grid.
 
     Raises:
