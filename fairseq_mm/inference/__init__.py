@@ -1,1 +1,1 @@
-"""From a checkpoint and raw inputs to hypotheses, scores and embeddings."""
+"""Inference: generate text, score text and compute embeddings with trained checkpoints."""

@@ -1,5 +1,5 @@
-"""Candidate captions by part-of-speech sequences: sampling, conditions, and scores for the fit to
-the image and to the language.
+"""Candidate captions of the structure-content model (``sc_nlm``): vectors and part-of-speech
+sequences to generate them from, and scores to rank them.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
@@ -32,10 +32,10 @@ class TrainingSentences(NamedTuple):
     """Captions of the training data.
 
     Attributes:
-        lines: Words, separated by spaces.
-        ids: Image ids of the captions; None for text without images.
-        vectors: [captions, K] float32, the captions' vectors in the image-sentence embedding, of
-            unit length.
+        lines: Words of each caption, separated by spaces.
+        ids: Image id of each caption; None for text without images.
+        vectors: [captions, K] float32 vectors of unit length, from the model that embeds images and
+            sentences.
     """
 
     lines: list[str]
@@ -49,7 +49,7 @@ class NearestSentence(NamedTuple):
     Attributes:
         caption: Words of the sentence, separated by spaces.
         id: Id of its image; None for text without images.
-        line: Line of the training text, counted from 0.
+        line: Index of the sentence in the training text, from 0.
         cosine: Cosine between the vectors of sentence and image.
     """
 
@@ -60,11 +60,12 @@ class NearestSentence(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """Vectors to generate captions of B images from, and each image's nearest sentence.
+    """Vectors to generate captions of B images from, and each image's nearest training sentence.
 
     Attributes:
-        conditions: [B, C, K] float32 of unit length, for each of the C requested conditions.
-        nearest: Nearest sentence of each image.
+        conditions: [B, C, K] float32, C vectors of unit length for each image, in the order of the
+            ``names`` that :func:`find_conditions` was called with.
+        nearest: Nearest training sentence of each image.
     """
 
     conditions: np.ndarray
@@ -81,17 +82,23 @@ def find_conditions(
 ) -> Neighbourhood:
     """Compute the vectors that captions of images are generated from, called conditions.
 
-    Means are scaled to unit length, like the vectors that the language model is trained on. For
-    models that scale their content vector to a mean square of one, this makes no difference.
+    The condition ``image`` is the image's own vector, ``words`` is the mean vector of the nearest
+    words, ``sentences`` the mean of the nearest training sentences, and ``concepts`` the mean of
+    these words and sentences together. Means are scaled to unit length.
 
     Args:
-        images: [B, K] float32 of unit length.
-        words: [W, K] float32 of unit length, each the vector of a sentence of one word.
+        images: [B, K] float32 vectors of the images, of unit length.
+        words: [W, K] float32 vectors of the W words of the vocabulary, of unit length; each word
+            was embedded as a sentence of one word.
         sentences: Training sentences.
-        names: Names of the C conditions, from ``CONDITIONS``.
-        num_nearest: Number of words or sentences, nearest to the image by cosine, whose mean is a
-            condition; the mean of both has this number of each. All are taken if there are fewer.
+        names: Names of the conditions to compute, from ``CONDITIONS``.
+        num_nearest: Number of nearest words, and of nearest sentences, by cosine with the image;
+            all are taken if there are fewer.
+
+    Returns:
+        The conditions and the nearest training sentence of each image.
     """
+    # means of unit length, like the vectors that the captioner was trained on
     lines, cosines = nearest(images, sentences.vectors, min(num_nearest, len(sentences.lines)))
     near_sentences = sentences.vectors[lines]  # [B, N, K]
     places, _ = nearest(images, words, min(num_nearest, len(words)))
@@ -119,22 +126,21 @@ LANGUAGE_SCORES = ("word", "sentence")
 
 @dataclass(frozen=True)
 class CandidateWeights:
-    """Weights of the parts of a candidate's score:
+    """Weights of the score by which candidate captions are ranked:
 
         score = translation_weight * repeat_penalty^r * cosine + language_weight * log_prob
 
-    where r counts the content words of the candidate that occurred in it before. A negative cosine
-    gets no penalty.
+    where r is the number of content words that occurred before in the same candidate. If the cosine
+    is negative, the factor ``repeat_penalty^r`` is left out. Kiros et al. 2014 set the weights by
+    hand; the defaults here were tuned on 100 images of Flickr8k's dev split.
 
     Args:
-        translation_weight: Weight of the cosine between the image's and the candidate's vectors.
-        language_weight: Weight of the candidate's log-probability.
-        language_score: ``word`` for the mean log-probability of the candidate's words and of its
-            end; ``sentence`` for their sum, "the log-probability of the candidate" in the paper's
-            words. The sum prefers short candidates however well they fit; a weight of the mean
-            suits candidates of 4 and of 12 words alike. The paper set its weights by hand; the
-            defaults were found on a hundred images of Flickr8k's dev split.
-        repeat_penalty: Factor from 0 to 1; 1 is no penalty.
+        translation_weight: Weight of the cosine between the vectors of image and candidate.
+        language_weight: Weight of the candidate's log-probability under an n-gram model.
+        language_score: ``word`` for the mean log-probability of the candidate's words and ``</s>``;
+            ``sentence`` for the sum, as in Kiros et al. 2014. The sum favours short candidates,
+            even if they fit the image badly.
+        repeat_penalty: Penalty of a repeated content word, a factor from 0 to 1; 1 is no penalty.
 
     Raises:
         UserError: if a value is out of range.
@@ -165,14 +171,14 @@ class CandidateWeights:
 
 
 class CandidateScores(NamedTuple):
-    """Scores of the n candidate captions of an image, [n] each; see :class:`CandidateWeights`.
+    """Scores of the n candidate captions of an image; :class:`CandidateWeights` has the formula.
 
     Attributes:
-        score: Weighted sum of the penalised cosine and the log-probability.
-        cosine: Cosine between the image's vector and the candidate's, without penalty.
-        log_prob: Natural log-probability of the candidate: the mean of its words and its end, or
-            their sum.
-        penalty: Factor for repeated content words, by which a positive cosine was multiplied.
+        score: [n] weighted sums by which the candidates are ranked.
+        cosine: [n] cosines between the vectors of image and candidate, without penalty.
+        log_prob: [n] natural log-probabilities of the candidates: the mean or the sum over words
+            and ``</s>``, see ``language_score`` of :class:`CandidateWeights`.
+        penalty: [n] penalties ``repeat_penalty^r`` for repeated content words.
     """
 
     score: np.ndarray
@@ -182,7 +188,7 @@ class CandidateScores(NamedTuple):
 
 
 def count_repetitions(words: Sequence[str]) -> int:
-    """Count the content words of a sentence that occur in it before; ignore function words."""
+    """Count the content words that occurred before in the same sentence; ignore function words."""
     counts = Counter(word for word in words if word not in FUNCTION_WORDS)
     return sum(counts.values()) - len(counts)
 
@@ -193,12 +199,13 @@ def score_candidates(
     log_probs: np.ndarray,
     weights: CandidateWeights,
 ) -> CandidateScores:
-    """Score the n candidate captions of an image.
+    """Compute the scores of the n candidate captions of one image.
 
     Args:
         sentences: Words of each candidate.
-        cosines: [n] cosines between the image's vector and the candidate's.
-        log_probs: [n] sums of the natural log-probabilities of a candidate's words and its end.
+        cosines: [n] cosines between the vectors of image and candidate.
+        log_probs: [n] natural log-probabilities of the candidates, each the sum over its words and
+            ``</s>``.
         weights: Weights of cosine and log-probability.
     """
     if weights.language_score == "word":
@@ -217,22 +224,22 @@ def score_candidates(
 class StructuredSearch:
     """Options for generating and ranking candidate captions.
 
-    A candidate is generated from a condition (a content vector) and a structure (a sequence of
-    part-of-speech tags).
+    A candidate is generated from a condition (a vector that says what the caption is about) and a
+    structure (a sequence of part-of-speech tags). "Paper" is Kiros et al. 2014.
 
     Args:
         candidates: Number of sampled pairs of condition and structure for each image.
-        conditions: Names from ``CONDITIONS`` of the conditions to sample from. The paper samples
-            from ``image`` and ``concepts``.
-        num_nearest: Number of nearest words or training sentences whose mean vector is a condition.
+        conditions: Names of the conditions to sample from, see :func:`find_conditions`. The paper
+            samples from ``image`` and ``concepts``.
+        num_nearest: Number of nearest words, and of nearest training sentences, whose mean vector
+            is a condition.
         pos_sampling: ``frequency`` to sample structures by their frequency in training, ``types``
             to sample all structures equally often, as the paper does.
-        shortest: Minimum number of a structure's tags.
-        longest: Maximum number of a structure's tags.
-        seed: Seed of the samples; each image starts from it.
-        beam: Beam size of the search for the sentence of a pair; 1 is greedy. No caption has
-            ``<unk>``.
-        max_len_b: Maximum length of a caption in tokens, whatever its structure.
+        shortest: Minimum number of tags of a structure.
+        longest: Maximum number of tags of a structure.
+        seed: Seed of the samples. All images have the same seed.
+        beam: Beam size for generating the sentence of each pair; 1 is greedy search.
+        max_len_b: Maximum number of tokens of a caption; the structure's length does not limit it.
         top: Number of captions to return for each image.
         batch_size: Number of candidates per batch; it changes only the speed.
         weights: Weights of cosine and log-probability in a candidate's score.
@@ -287,7 +294,7 @@ class StructuredSearch:
 
 
 class Draws(NamedTuple):
-    """The P different sampled pairs of condition and structure, sorted by the structure's length.
+    """Sampled pairs of condition and structure: P different pairs, sorted by structure length.
 
     Attributes:
         conditions: [P] index of each pair's condition in :attr:`StructuredSearch.conditions`.
@@ -299,9 +306,11 @@ class Draws(NamedTuple):
 
 
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
-    """Sample pairs of condition and structure.
+    """Sample ``search.candidates`` pairs of condition and structure; return each pair once.
 
-    ``counts`` maps a structure to the number of its occurrences in training.
+    Args:
+        counts: Number of occurrences in training of each structure.
+        search: Options of the samples.
 
     Raises:
         UserError: if no structure has from ``search.shortest`` to ``search.longest`` tags.

@@ -1,4 +1,4 @@
-"""Images -> examples of ``multimodal_captioning``."""
+"""Turns images into examples of the task ``multimodal_captioning``."""
 
 import itertools
 import os
@@ -15,7 +15,7 @@ from fairseq_mm.inference.embedder import load_embedder
 from fairseq_mm.inference.processor import Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 
-# images whose vectors are made at a time
+# default number of images whose vectors are computed at a time
 _EMBEDDED = 100
 
 ImageOrFeatures = Union[AnyImage, np.ndarray]
@@ -27,17 +27,19 @@ def is_features(value: Any) -> bool:
 
 
 class CaptionProcessor(Processor[ImageOrFeatures]):
-    """Processor of images: paths, bytes, PIL images, arrays [H, W, 3] of uint8, binary files; or
-    features [rows, D] of float type.
+    """Processor that turns images, or features of images, into examples for captioning models.
+
+    An image is a path, its file's content (bytes), a binary file, a PIL image, or a uint8 array
+    [H, W, 3]. Features are a float array [rows, D].
 
     Args:
-        weights: State dict file of the extractor, see :class:`.ImageReader`.
-        embedding: Checkpoint of the embedding model on whose vectors the models were trained; its
-            extractor is then used.
+        loaded: Captioning models.
+        weights: Path of the extractor's weights file (state dict), see :class:`.MediaReader`.
+        embedding: Checkpoint of an embedding model, for captioning models that were trained on its
+            vectors. Images are then embedded, with the extractor of the embedding model.
 
     Raises:
-        UserError: if the models embed or read part-of-speech sequences, or were trained on the
-            vectors of another embedding model.
+        UserError: if the captioning models were trained on vectors of another embedding model.
     """
 
     batch_sizes = (100, 100)
@@ -72,7 +74,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     def examples(
         self, inputs: Sequence[ImageOrFeatures], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
-        """See :meth:`.Processor.examples`.
+        """Yield the example of each image, or the error of an unreadable image.
 
         The options are ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
@@ -90,7 +92,10 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             yield Example(features=features.astype(np.float32))
 
     def _embedded(self, features: Iterator[Any], size: int) -> Iterator[Any]:
-        """Replace features by vectors [1, K], one batch at a time; errors keep their place."""
+        """Yield the embedding [1, K] of each image's features, computed ``size`` images at a time.
+
+        An error among the features is yielded unchanged, at its position.
+        """
         assert self.embedder is not None
         while True:
             batch = list(itertools.islice(features, size))

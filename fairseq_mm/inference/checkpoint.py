@@ -1,8 +1,8 @@
-"""Checkpoints and the models built from them.
+"""Opens checkpoints and builds their models.
 
-A checkpoint of this package carries its dictionaries, its subwords and the identity of its feature
-extractor, so a model can be built without the data folder of its training. Checkpoints of fairseq's
-own models do not; ``data`` names their data folder.
+A checkpoint of this package contains its dictionaries, its subword model and the identity of its
+feature extractor, so that a model can be built without the data folder of its training.
+Checkpoints of fairseq's own models lack these; the argument ``data`` names their data folder.
 """
 
 import os
@@ -39,7 +39,7 @@ from fairseq_mm.models._provenance import (
 )
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
-# tasks of fairseq whose models generate stories of prompts, and prompts
+# tasks of fairseq whose models generate stories from prompts, and prompts
 _TASKS_OF_TEXT = ("translation", "language_modeling")
 
 
@@ -49,10 +49,11 @@ class LoadedModels:
 
     Args:
         task: Task that generates with the models.
-        models: The models, in evaluation mode, not yet prepared for inference.
-        files: Paths of their checkpoints.
+        models: Models in evaluation mode.
+        files: Path of each model's checkpoint.
         architectures: Name of each model's architecture (``--arch``).
-        extractor: Identity of the extractor of the training features; empty if not recorded.
+        extractor: Attributes that identify the extractor of the training features; empty if the
+            checkpoints do not record them.
         feature_dim: Dimension of the training features; 0 if the models read text only.
         device: Device of the models.
     """
@@ -82,7 +83,7 @@ class LoadedModels:
 
     @float32_by_default()
     def prepare_for_generation(self) -> None:
-        """Prepare the models for generation, which cannot be undone.
+        """Call ``make_generation_fast_`` of the models; they cannot be trained afterwards.
 
         Raises:
             UserError: if a model has weights that are not finite.
@@ -99,19 +100,20 @@ class LoadedModels:
 
 
 def _refuse_training(mode: bool = True) -> None:
-    """Replace ``train`` of a model that was prepared for generation; raise an error if ``mode``."""
+    """Raise an error if ``mode`` is True; replaces ``train`` of models prepared for generation."""
     if mode:
         raise RuntimeError("cannot train a model that was prepared for inference")
 
 
 class Checkpoint:
-    """Trained model in a file: its config, its weights, and a record of its training data.
+    """Content of a checkpoint file: config, weights, and a record of the training data.
 
     An ensemble is a list of checkpoints, see :func:`build_models`.
 
     Args:
+        path: Path of the file.
         state: Content of the file, as fairseq reads it.
-        data: Data folder of a model that carries no dictionary.
+        data: Folder of the training data, to read the dictionary from if the file has none.
 
     Attributes:
         cfg: Config of the training, with the sections ``task`` and ``model``.
@@ -119,7 +121,7 @@ class Checkpoint:
         task_name: Name of the task that the model was trained with (``--task``).
         weights: State dict of the model.
         task_state: State that the task saved in the checkpoint.
-        has_provenance: True if the checkpoint carries dictionaries and the extractor's identity.
+        has_provenance: True if the file contains dictionaries and the extractor's identity.
     """
 
     def __init__(self, path: str, state: Mapping[str, Any], *, data: Optional[Path] = None) -> None:
@@ -139,11 +141,12 @@ class Checkpoint:
 
     @classmethod
     def open(cls, path: Path, *, data: Optional[Path] = None) -> "Checkpoint":
-        """Read a checkpoint onto the CPU; no code that it names is run or imported.
+        """Read a checkpoint onto the CPU, without executing pickled code.
 
         Args:
             path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-            data: Data folder of a model that carries no dictionary.
+            data: Folder of the training data, to read the dictionary from if the checkpoint has
+                none.
 
         Raises:
             UserError: if the file does not exist, is no fairseq checkpoint or cannot be loaded
@@ -158,13 +161,13 @@ class Checkpoint:
         """Read one checkpoint or the checkpoints of an ensemble.
 
         Args:
-            path: Checkpoint or folder, see :meth:`open`; several as a list or joined by the
-                system's path separator.
-            data: Data folder of models that carry no dictionary.
+            path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+                Several paths are a list, or a string joined by ``os.pathsep``.
+            data: Folder of the training data, to read the dictionary from if a checkpoint has none.
             command: Subcommand of ``fairseq-mm`` that the models must be meant for; None for any.
 
         Raises:
-            UserError: see :meth:`open`, and :meth:`check_command`.
+            UserError: if a checkpoint cannot be read, or its model is meant for another subcommand.
         """
         checkpoints = [cls._read(file, data=data) for file in checkpoint_files(path)]
         if command is not None:
@@ -207,8 +210,8 @@ class Checkpoint:
 
     @property
     def task_class(self) -> Any:
-        """Task that generates with the model: the task of its training, or the task of prompts for
-        models of fairseq's ``translation`` and ``language_modeling``."""
+        """Class of the task that generates with the model: the class of its training task, or
+        :class:`.HierarchicalStoryTask` if the training task is fairseq's own."""
         # fairseq's own tasks cannot be built without a data folder; their models of text are
         # generated from by the task of prompts, which can
         task = TASK_REGISTRY.get(self.task_name)
@@ -216,7 +219,7 @@ class Checkpoint:
 
     @property
     def input_kind(self) -> str:
-        """Kind of the inputs: ``images``, ``videos`` or ``prompts``."""
+        """Kind of the model's inputs: ``images``, ``videos`` or ``prompts``."""
         return self.task_class.input_kind
 
     @property
@@ -241,9 +244,9 @@ class Checkpoint:
 
     @property
     def kind(self) -> str:
-        """Kind of the results: ``captions``, ``vectors`` (of embeddings), ``prompts`` (stories of
-        prompts and language models), ``albums`` (visual stories) or ``summaries``; empty for tasks
-        of other packages."""
+        """Kind of the model: ``captions``, ``vectors`` (of images and sentences), ``prompts``
+        (stories from prompts, or language models), ``albums`` (stories of image sequences) or
+        ``summaries``; empty for tasks of other packages."""
         if self.command == "tell":
             return "prompts" if self.input_kind == "prompts" else "albums"
         kinds = {"rank": "vectors", "caption": "captions", "summarize": "summaries"}
@@ -262,7 +265,7 @@ class Checkpoint:
             )
 
     def check_generates_alone(self) -> None:
-        """Check that the model generates text from an input, without other models or data.
+        """Check that the model generates text without the help of other models or of a data folder.
 
         Raises:
             UserError: if it embeds images and sentences, or reads part-of-speech sequences.
@@ -283,7 +286,7 @@ class Checkpoint:
         """Check that the model is meant for a subcommand of ``fairseq-mm``.
 
         Raises:
-            UserError: if it is meant for another subcommand; the message names that one.
+            UserError: if it is meant for another subcommand, which the message names.
         """
         if self.command != command:
             of = f"fairseq-mm {self.command}" if self.command else "no subcommand of fairseq-mm"
@@ -293,7 +296,7 @@ class Checkpoint:
             )
 
     def summary(self) -> str:
-        """Return architecture, task, updates and epoch in one line."""
+        """Describe the checkpoint in one line: architecture, task, number of updates, epoch."""
         updates = (self.state.get("optimizer_history") or [{}])[-1].get("num_updates", "unknown")
         iterator = self.state.get("extra_state", {}).get("train_iterator", {})
         epoch = iterator.get("epoch", "unknown")
@@ -301,13 +304,18 @@ class Checkpoint:
 
     @cached_property
     def digest(self) -> str:
-        """First twelve digits of the file's SHA-256, by which vector stores name the checkpoint."""
+        """First twelve hexadecimal digits of the checkpoint's SHA-256 digest.
+
+        Feature stores made by ``fairseq-mm embed`` record this digest of their embedding model.
+        """
         return compute_sha256(self.path)[:12]
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """Record of the training data, see :func:`fairseq_mm.models._provenance.decode_provenance`.
-        For a model without a record, the vocabulary of its data folder.
+
+        If the checkpoint has no record, the result has only the dictionaries and subwords of the
+        data folder.
 
         Raises:
             UserError: if the record is malformed, or there is neither a record nor a data folder.
@@ -362,17 +370,17 @@ class Checkpoint:
 
     @property
     def words(self) -> list[str]:
-        """Words of the generated text's dictionary, without fairseq's special symbols."""
+        """Words of the dictionary of the generated text, without fairseq's special symbols."""
         return self.provenance["words"]
 
     @property
     def subwords(self) -> Optional[dict[str, Any]]:
-        """Record of how text became tokens; None if the checkpoint has no such record."""
+        """State of the subword model of the training text; None if the checkpoint records none."""
         return self.provenance.get("subwords")
 
     @property
     def extractor(self) -> dict[str, Any]:
-        """Identity of the extractor of the training features; empty if not recorded."""
+        """Attributes that identify the extractor of the training features; empty if unknown."""
         return self.provenance["extractor"]
 
     @property
@@ -381,10 +389,10 @@ class Checkpoint:
         return self.provenance["feature_dim"]
 
     def check_features(self, store: Any) -> None:
-        """Check that features are like the training features.
+        """Check that a feature store has the same kind of features as the training data.
 
         Raises:
-            UserError: if their dimension or extractor differs; the message names both files.
+            UserError: if dimension or extractor differs; the message names checkpoint and store.
         """
         check_store_extractor(
             self.extractor,
@@ -396,10 +404,10 @@ class Checkpoint:
         )
 
     def check_ensemble(self, other: "Checkpoint") -> None:
-        """Check that the probabilities of two models can be averaged.
+        """Check that this model and that of ``other`` can be an ensemble.
 
         Raises:
-            UserError: if task, vocabulary, subwords or features differ.
+            UserError: if task, dictionaries, subwords or kind of features differ.
         """
         if other.task_class is not self.task_class:
             raise UserError(
@@ -429,7 +437,7 @@ class Checkpoint:
         self.task_class.check_ensemble_states(self.path, self.state, other.path, other.state)
 
     def build(self, device: Optional[str] = None) -> LoadedModels:
-        """Build the task and the model, see :func:`build_models`."""
+        """Build the task and the model on a device, see :func:`build_models`."""
         return build_models([self], device)
 
     def build_task(self) -> Any:
@@ -467,7 +475,7 @@ class Checkpoint:
         """Build the model with its weights, in evaluation mode.
 
         Args:
-            task: Task that builds the model, from :meth:`build_task` or with a data folder.
+            task: Task whose ``build_model`` is called, such as the result of :meth:`build_task`.
 
         Raises:
             UserError: if the weights do not fit the architecture or the task.
@@ -487,8 +495,8 @@ class Checkpoint:
 
     @cached_property
     def _model_cfg(self) -> Any:
-        """Config of the model without the files of pretrained weights and embeddings."""
-        # the files may be gone, and the checkpoint contains their weights
+        """Config of the model, changed so that the model is built without pretrained files."""
+        # the pretrained files may be gone, and the checkpoint contains their weights
         cfg = self.cfg.model
         if getattr(cfg, "pretrained_checkpoint", None):
             with open_dict(cfg):
@@ -502,7 +510,7 @@ class Checkpoint:
         return Namespace(**options)
 
     def _named(self, error: UserError) -> UserError:
-        """Return the error with the path before its message, unless it is there already."""
+        """Return the error with the checkpoint's path before the message, if it is not there."""
         prefix = f"{self.path}: "
         return error if str(error).startswith(prefix) else UserError(f"{prefix}{error}")
 
@@ -510,17 +518,17 @@ class Checkpoint:
 def load_models(
     path: Paths, *, data: Optional[Path] = None, device: Optional[str] = None
 ) -> LoadedModels:
-    """Open checkpoints and build their models, see :meth:`Checkpoint.open_all` and
-    :func:`build_models`."""
+    """Open the checkpoints at ``path`` (see :meth:`Checkpoint.open_all`) and build their models
+    (see :func:`build_models`)."""
     return build_models(Checkpoint.open_all(path, data=data), device)
 
 
 @float32_by_default()
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
-    """Build one model, or an ensemble of several models, whose probabilities are averaged.
+    """Build the task and the models of checkpoints; several models are an ensemble.
 
     Args:
-        checkpoints: One or more checkpoints.
+        checkpoints: Checkpoint of each model.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:
@@ -545,8 +553,10 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
 
 
 class _TextModelBuilder:
-    """Task for building models of fairseq's ``translation`` and ``language_modeling``; it has the
-    dictionaries that their ``build_model`` reads."""
+    """Substitute for the tasks ``translation`` and ``language_modeling`` that builds their models.
+
+    It has the dictionaries that the models' ``build_model`` reads from a task.
+    """
 
     def __init__(self, task: HierarchicalStoryTask) -> None:
         self.target_dictionary = self.dictionary = task.target_dictionary
@@ -576,7 +586,7 @@ def usable_device(name: Optional[str]) -> torch.device:
 
 
 def _read_fairseq_file(path: str) -> dict[str, Any]:
-    """Read a checkpoint as fairseq does, onto the CPU."""
+    """Read a checkpoint file onto the CPU, and check that it has a model and a config."""
     try:
         # guarded by compat.loading, which refuses pickled code, and options that are code
         # called through the module, because the repairs replace its function
@@ -598,7 +608,10 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
 
 
 def _unify_sections(cfg: Any) -> None:
-    """Convert the namespaces that older tasks and models of fairseq leave to config sections."""
+    """Convert config sections that are an ``argparse.Namespace`` to OmegaConf sections.
+
+    Fairseq leaves such namespaces in configs of tasks and models without a dataclass.
+    """
     with open_dict(cfg):
         for name in ("task", "model"):
             if isinstance(cfg[name], Namespace):

@@ -1,4 +1,4 @@
-"""Finds the files of the checkpoints that a user names."""
+"""Finds the checkpoint files for the paths that a user gives."""
 
 # neither torch nor fairseq: their import takes seconds, and a missing checkpoint is reported before
 import os
@@ -14,7 +14,7 @@ CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def checkpoint_file(path: str) -> str:
-    """Return the checkpoint of a folder or file name.
+    """Return the path of a checkpoint: ``path`` itself, or the best or else last in the folder.
 
     Raises:
         UserError: if the file or the folder does not exist, or the folder has no checkpoint.
@@ -31,14 +31,14 @@ def checkpoint_file(path: str) -> str:
 
 
 def checkpoint_files(path: Paths) -> list[str]:
-    """Return the files of one checkpoint or of an ensemble.
+    """Return the paths of the files of one checkpoint, or of several that make an ensemble.
 
     Args:
-        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``;
-            several as a list or joined by the system's path separator.
+        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+            Several paths are a list, or a string joined by ``os.pathsep``.
 
     Raises:
-        UserError: if no checkpoint is named, or a checkpoint does not exist.
+        UserError: if ``path`` is empty, or a checkpoint does not exist.
     """
     names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
     files = [checkpoint_file(os.fspath(name)) for name in names]

@@ -1,4 +1,4 @@
-"""Images and sentences -> vectors of one space, in Python: queries of ``fairseq-mm retrieve``.
+"""Embeds images and sentences as vectors of one space, in Python.
 
 from fairseq_mm.inference.embedder import load_embedder
 
@@ -28,7 +28,7 @@ from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import ImageReader, list_of_several
 from fairseq_mm.models._provenance import list_words
 
-_SENTENCES = 128  # at once
+_SENTENCES = 128  # per batch
 
 
 def load_embedder(
@@ -38,8 +38,8 @@ def load_embedder(
 
     Args:
         path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-        weights: State dict file of the extractor; found by its content if it lies in the folder of
-            the checkpoint.
+        weights: Path of the image extractor's weights (state dict). If None, the folder of the
+            checkpoint is searched for a file with the recorded digest.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:
@@ -58,7 +58,8 @@ class Embedder(Picklable, ImageReader):
     """Embeds images and sentences with one model.
 
     Args:
-        weights: State dict file of the extractor, see :class:`.ImageReader`.
+        loaded: Embedding model.
+        weights: Path of the image extractor's weights (state dict), see :class:`.MediaReader`.
     """
 
     # a function inside a function cannot be pickled; a copy builds it again
@@ -78,7 +79,7 @@ class Embedder(Picklable, ImageReader):
             **options: Options of :meth:`.ImageReader.read_features`.
 
         Returns:
-            [n, K] float32.
+            [n, K] float32 vectors of the n images.
 
         Raises:
             UserError: if the extractor cannot be rebuilt, or an image cannot be read.
@@ -89,16 +90,16 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default()
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Embed the features of images.
+        """Embed images whose features are given.
 
         Args:
             features: [rows, D] features of each image, from the extractor of the training data.
 
         Returns:
-            [n, K] float32.
+            [n, K] float32 vectors of the n images.
 
         Raises:
-            UserError: if the features have another dimension.
+            UserError: if D differs from the dimension of the training features.
         """
         if not len(features):
             return np.empty((0, self.models[0].embed_dim), dtype=np.float32)
@@ -116,10 +117,10 @@ class Embedder(Picklable, ImageReader):
         """Embed sentences of token indices, in batches of similar length.
 
         Args:
-            sentences: Indices in the model's dictionary without ``</s>``; no sentence is empty.
+            sentences: Token indices of each sentence, without ``</s>``; no sentence is empty.
 
         Returns:
-            [n, K] float32, in the order of the sentences.
+            [n, K] float32 vectors of the n sentences, in their order.
         """
         dictionary = self.task.target_dictionary
         # sentences of similar length need less padding, on which recurrent models spend time, too
@@ -138,16 +139,19 @@ class Embedder(Picklable, ImageReader):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the checkpoint, which ``fairseq-mm embed`` records in its stores."""
+        """First twelve hexadecimal digits of the checkpoint's SHA-256 digest.
+
+        Feature stores made by ``fairseq-mm embed`` record this digest.
+        """
         return compute_sha256(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
-        """Check that vectors were made by this model.
+        """Check that the vectors of a feature store were made by this model.
 
         Args:
-            attributes: Attributes of a feature store, or of the store that a model was trained on.
-            dim: Dimension of its features.
-            what: Name of the store or model, for messages.
+            attributes: Attributes of the store.
+            dim: Dimension of the store's vectors.
+            what: Description of the store, for messages.
 
         Raises:
             UserError: if another model made the vectors.
@@ -170,12 +174,11 @@ class Embedder(Picklable, ImageReader):
         """Embed sentences or words.
 
         Args:
-            texts: Detokenized sentences or words. Capitals and punctuation are kept if the
-                dictionary has such words; otherwise the text is lower-cased and punctuation is left
-                out.
+            texts: Detokenized sentences or words. They are lower-cased if the dictionary has no
+                word with capitals. Punctuation marks that are not in the dictionary are left out.
 
         Returns:
-            [n, K] float32.
+            [n, K] float32 vectors of the n texts.
 
         Raises:
             UserError: if a text has no words, or a word is not in the model's dictionary.
@@ -195,7 +198,11 @@ class Embedder(Picklable, ImageReader):
 
 
 def get_tokenizer(dictionary: Any) -> Callable[[str], list[str]]:
-    """Return a function that splits detokenized text into words as a dictionary has them."""
+    """Return a function that splits detokenized text into words of a fairseq dictionary.
+
+    The function lower-cases the text if the dictionary has no capitals, and leaves out punctuation
+    marks that are not in the dictionary.
+    """
     words = list_words(dictionary)
     tokenize = CaptionTokenizer(
         keep_case=any(word != word.lower() for word in words), keep_punctuation=True

@@ -1,5 +1,4 @@
-"""Checks of features against a checkpoint's training features, and the search for the weights of
-its extractor."""
+"""Checks that features are like a checkpoint's training features, and finds extractor weights."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,15 @@ VECTORS_EXTRACTOR = "fairseq-mm embed"
 
 
 def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None:
-    """Check that a checkpoint records the extractor that made features from files.
+    """Check that a checkpoint records an extractor that makes features of images or videos.
+
+    Args:
+        identity: Attributes of the extractor, from the checkpoint.
+        file: Path of the checkpoint, for messages.
+        noun: ``image`` or ``video``, for messages.
 
     Raises:
-        UserError: if the record is empty, or the model was trained on vectors of an embedding
+        UserError: if no extractor is recorded, or the model was trained on vectors of an embedding
             model.
     """
     if identity.get("extractor") == VECTORS_EXTRACTOR:
@@ -40,11 +44,21 @@ def check_recorded(identity: Mapping[str, Any], file: str, *, noun: str) -> None
 def find_weights_file(
     identity: Mapping[str, Any], files: Sequence[str], given: Optional[str]
 ) -> Optional[str]:
-    """Return the extractor's state dict file: the given file, or a file in a checkpoint's folder
-    with the recorded content; None if the weights have a name.
+    """Return the path of an extractor's weights file (state dict).
+
+    Without ``given``, the folders of the checkpoints are searched for a file with the SHA-256
+    digest that ``identity`` records.
+
+    Args:
+        identity: Attributes of the extractor, from the checkpoints.
+        files: Paths of the checkpoints.
+        given: Path that the user gave, or None.
+
+    Returns:
+        The path; None for weights that are recorded by name, which the extractor downloads.
 
     Raises:
-        UserError: if a file is given where none is needed, or none is found.
+        UserError: if no file has the digest, or ``given`` is set for weights recorded by name.
     """
     recorded = str(identity.get("weights"))
     # weights from a file are recorded by SHA-256, which has 64 digits; other weights by their name
@@ -80,7 +94,17 @@ def check_store_extractor(
     dim: int,
     path: str,
 ) -> None:
-    """Check that features are like a checkpoint's training features.
+    """Check that a feature store has the same kind of features as a checkpoint's training data.
+
+    Attributes of the extractor that the checkpoint or the store lacks are not compared.
+
+    Args:
+        identity: Attributes of the extractor, from the checkpoint.
+        feature_dim: Dimension of the training features.
+        file: Path of the checkpoint, for messages.
+        attributes: Attributes of the store.
+        dim: Dimension of the store's features.
+        path: Path of the store, for messages.
 
     Raises:
         UserError: if extractor or dimension differ.

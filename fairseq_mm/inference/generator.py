@@ -1,13 +1,13 @@
-"""From raw inputs to hypotheses, for every task: the engine of Python and of ``fairseq-mm``.
+"""Generates and scores texts for all tasks, in Python and for the commands of ``fairseq-mm``.
 
     import fairseq_mm
 
     model = fairseq_mm.from_pretrained("checkpoints/glac", weights="resnet152.pt")
     model.generate(["1.jpg", "2.jpg", "3.jpg", "4.jpg", "5.jpg"], beam=5)[0].sentences
 
-The task of the checkpoint says how inputs are read (its processor), what the defaults of generation
-are, and which constraints its texts have; :meth:`Generator.generate` processes the inputs, batches
-them, calls the task's fairseq generator, and returns hypotheses in the order of the inputs.
+The checkpoint's task defines the processor that reads inputs, the defaults of generation, and the
+constraints of its texts. :meth:`Generator.generate` processes the inputs, batches them, calls the
+task's fairseq generator, and returns hypotheses in the order of the inputs.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
 
-# streams of random numbers, so that prompts are not drawn with the numbers of their stories
+# two streams of random numbers: a prompt and the story of it must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
 
 
@@ -37,15 +37,17 @@ class Generator(Picklable):
     """Generates texts with one model, or with an ensemble whose probabilities are averaged.
 
     Args:
-        loaded: Models; they are prepared for inference here, and cannot be trained afterwards.
-        prompt_generator: Generator of a language model of prompts, for models of stories.
+        loaded: Models. The generator prepares them for generation, so that they cannot be trained
+            afterwards.
+        prompt_generator: Generator of prompts, for models that generate stories from prompts.
         **options: Options of the task's processor, such as ``weights``.
 
     Attributes:
         task: Task of the checkpoints.
         files: Paths of the checkpoints.
         processor: Processor of the task, see :class:`.Processor`.
-        max_len: Length of the longest text for which the models have positions, without ``</s>``.
+        max_len: Maximum number of tokens of a text, without ``</s>``, for which all models have
+            positions.
 
     Raises:
         UserError: if the training of a model has diverged, or the processor has no such option.
@@ -82,7 +84,11 @@ class Generator(Picklable):
         return f"Generator({files!r}: {outputs} by {self.architectures[0]}, {self.device})"
 
     def config(self, preset: Optional[str] = None, **options: Any) -> GenerationConfig:
-        """Build and check a config, see :meth:`.GenerationConfig.of_task`.
+        """Build a config for generating with the models, and check that its options fit them.
+
+        Args:
+            preset: Name of a preset of the task, whose values replace the defaults.
+            **options: Fields of :class:`.GenerationConfig` and constraints of the task.
 
         Raises:
             UserError: if an option does not exist, or does not fit the models.
@@ -117,7 +123,7 @@ class Generator(Picklable):
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """Return fairseq's generator for a config and a stream of random numbers."""
+        """Return fairseq's generator for a config, with one of the random streams ``STREAMS``."""
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             with float32_by_default():
@@ -146,11 +152,11 @@ class Generator(Picklable):
                 image sequences, prompts, or videos with transcripts. None for language models, and
                 if a prompt model generates the prompts.
             n: Number of texts to generate if ``inputs`` is None.
-            preset: Name of a preset of the task.
-            indices: Indices of the inputs, on which the samples of ``sampling`` depend; by default
-                their positions.
+            preset: Name of a preset of the task, whose values replace the defaults.
+            indices: Index of each input; with the option ``sampling``, the random numbers of an
+                input depend on its index. By default the positions of the inputs.
             batch_size: Number of inputs per batch; it changes only the speed.
-            reading: Options of reading the inputs, see the processor's ``examples``.
+            reading: Options for reading the inputs, see ``examples`` of the task's processor.
             **options: Fields of :class:`.GenerationConfig` and constraints of the task.
 
         Returns:
@@ -173,7 +179,7 @@ class Generator(Picklable):
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """Convert all inputs to examples; an error names the first unreadable input."""
+        """Convert all inputs to examples; raise an error that names the first unreadable input."""
         examples = []
         reading = {} if reading is None else reading
         if not isinstance(reading, Mapping):
@@ -192,7 +198,7 @@ class Generator(Picklable):
         return examples
 
     def _size_of_batches(self, batch_size: Optional[int]) -> int:
-        """Return the given batch size, or the processor's default."""
+        """Return ``batch_size`` after a check, or the processor's default if it is None."""
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
         batch_size = typed_option("batch_size", batch_size, int)
@@ -201,7 +207,7 @@ class Generator(Picklable):
         return batch_size
 
     def sample(self, inputs: Any = None, **options: Any) -> Any:
-        """:meth:`generate` by sampling, as in fairseq's hub interface."""
+        """Call :meth:`generate` with ``sampling=True``, like ``sample`` of fairseq's hub models."""
         return self.generate(inputs, **{"sampling": True, **options})
 
     def _missing_inputs(
@@ -234,18 +240,18 @@ class Generator(Picklable):
         batch_size: Optional[int] = None,
         stream: str = "text",
     ) -> Iterator[list[Hypothesis]]:
-        """Generate the hypotheses of examples.
+        """Generate hypotheses batch by batch, for inputs that the processor has read.
 
         Args:
-            examples: Examples of the processor.
+            examples: Inputs as the processor's examples.
             config: Config from :meth:`config`.
             indices: See :meth:`generate`.
             batch_size: See :meth:`generate`.
-            stream: Stream of random numbers, one of ``STREAMS``.
+            stream: Name of the stream of random numbers for sampling, one of ``STREAMS``.
 
         Yields:
-            The hypotheses of each input, in the order of the inputs; a batch is yielded when it is
-            complete.
+            The ``nbest`` hypotheses of each input, in the order of the inputs, as soon as its batch
+            is complete.
 
         Raises:
             UserError: if options do not fit the models, or a probability is not finite.
@@ -315,7 +321,7 @@ class Generator(Picklable):
         )
 
     def _encode_prefix(self, config: GenerationConfig) -> Optional[torch.Tensor]:
-        """Return the tokens [p] that every text begins with, or None."""
+        """Return the tokens [p] of the option ``prefix``, without ``</s>``; None if not set."""
         words = (config.prefix or "").split()
         if not words:
             return None
@@ -333,7 +339,7 @@ class Generator(Picklable):
             raise UserError(f"prefix {config.prefix!r}: {error}") from None
 
     def encode(self, text: str) -> torch.Tensor:
-        """Return the target tokens [t] of a text, with ``</s>``.
+        """Return a text as indices [t] in the target dictionary, with ``</s>``.
 
         Raises:
             UserError: if a word is not in the vocabulary.
@@ -341,10 +347,10 @@ class Generator(Picklable):
         return self.processor.encode(typed_option("text", text, str))
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the detokenized text of target tokens.
+        """Return the detokenized text of indices in the target dictionary.
 
         Raises:
-            UserError: if a token is not in the vocabulary.
+            UserError: if the dictionary has no such index.
         """
         if isinstance(tokens, torch.Tensor):
             tokens = tokens.tolist()
@@ -369,14 +375,14 @@ class Generator(Picklable):
         """Compute log-probabilities of given texts, like ``fairseq-generate --score-reference``.
 
         Args:
-            texts: One text, or one for each input, in words of the vocabulary (a visual story with
-                its separators).
+            texts: One text, or one for each input. All words must be in the vocabulary; a visual
+                story must have its separators between sentences.
             inputs: See :meth:`generate`; None for language models.
             batch_size: Number of texts per batch; it changes only the speed.
             reading: See :meth:`generate`.
 
         Returns:
-            A :class:`.Hypothesis`, or a list of hypotheses.
+            A :class:`.Hypothesis` for one text, a list of them for a list of texts.
 
         Raises:
             UserError: if the numbers of texts and inputs differ, or an input or text cannot be
@@ -412,12 +418,12 @@ class Generator(Picklable):
         *,
         batch_size: Optional[int] = None,
     ) -> list[Hypothesis]:
-        """:meth:`score` for texts that are tokens and inputs that are examples.
+        """Compute log-probabilities of tokenized texts, for inputs that the processor has read.
 
         Args:
-            targets: Tokens [t] of each text, with ``</s>``.
-            examples: Examples of the processor, one for each text.
-            batch_size: See :meth:`score`.
+            targets: Token indices [t] of each text, with ``</s>``.
+            examples: Input of each text, as the processor's example.
+            batch_size: Number of texts per batch; it changes only the speed.
         """
         size = self._size_of_batches(batch_size)
         scored: dict[int, Hypothesis] = {}
@@ -446,14 +452,17 @@ class Generator(Picklable):
 
 
 def _without_iterator(inputs: Any) -> Any:
-    """Return a list instead of an iterator, which can be read only once."""
+    """Return the inputs, as a list if they are an iterator, which could be read only once."""
     # an open file iterates over its lines, but is one input
     is_file = hasattr(inputs, "read")
     return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
 
 
 def _as_list(name: str, values: Any, expected: str) -> list[Any]:
-    """Return the values of an argument as a list; ``expected`` describes it in the message."""
+    """Return the values of the argument ``name`` as a list.
+
+    ``expected`` says in the error message what the argument must be.
+    """
     try:
         # an array without dimensions has __iter__, but raises a TypeError
         iterator = iter(values)
@@ -466,7 +475,7 @@ def _as_list(name: str, values: Any, expected: str) -> list[Any]:
 
 
 def _check_indices(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
-    """Return the indices of the inputs as plain integers; by default their positions."""
+    """Return the indices of ``count`` inputs as integers; the positions if ``indices`` is None."""
     if indices is None:
         return range(count)
     if isinstance(indices, torch.Tensor):
@@ -476,7 +485,11 @@ def _check_indices(indices: Optional[Iterable[int]], count: int) -> Sequence[int
 
 
 def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
-    """Build the processor of the models' task.
+    """Build the processor that reads inputs for the models' task.
+
+    Args:
+        loaded: Models with their task.
+        options: Keyword arguments of the processor; those that are None are left out.
 
     Raises:
         UserError: if the processor has no such option.
@@ -506,17 +519,16 @@ def generate_prompts(
     max_words: Optional[int] = None,
     batch_size: Optional[int] = None,
 ) -> list[Any]:
-    """Generate prompts with a language model, until the model ends each (Fan et al. 2018, section
-    5.4).
+    """Sample prompts from a language model (Fan et al. 2018, section 5.4).
 
     Args:
         generator: Generator of the language model.
-        indices: Indices of the prompts, on which the samples depend.
+        indices: Index of each prompt to generate; the random numbers of a prompt depend on it.
         seed: Seed of the samples.
-        topk: Number of most probable tokens to sample from.
-        temperature: See :class:`.GenerationConfig`.
+        topk: Number of most probable tokens to sample from at each step; 0 samples from all.
+        temperature: Temperature of the softmax.
         max_words: Maximum number of words of a prompt; by default the model's number of positions.
-        batch_size: See :meth:`Generator.generate`.
+        batch_size: Number of prompts per batch; it changes only the speed.
 
     Returns:
         The prompts, as :class:`.prompt_processor.Prompt`.

@@ -1,4 +1,4 @@
-"""Results of generation."""
+"""Class of generated and scored texts."""
 
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -10,14 +10,14 @@ class Hypothesis:
 
     Args:
         text: Detokenized text.
-        score: Mean natural log-probability of the tokens, with ``</s>``; with ``lenpen``, their sum
-            divided by their number to that power.
+        score: Sum of the tokens' natural log-probabilities, divided by ``n ** lenpen``, where n is
+            the number of tokens, ``</s>`` included. The default of ``lenpen`` is 1, for the mean.
         tokens: Indices in the target dictionary, with ``</s>``.
-        positional_scores: Log-probability of each token.
-        line: Tokens as text, as ``fairseq-generate`` prints them.
+        positional_scores: Natural log-probability of each token.
+        line: Tokens separated by spaces, as ``fairseq-generate`` prints them.
         sentences: Detokenized sentences of a visual story, one per image; empty for other texts.
-        index: Index of the input, on which the samples of ``sampling`` depend.
-        source: Prompt or transcript that the text was generated from, if any.
+        index: Index of the input; when sampling, the random numbers of an input depend on it.
+        source: Prompt or transcript that the text was generated from; None for other inputs.
     """
 
     text: str

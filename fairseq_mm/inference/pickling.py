@@ -1,4 +1,4 @@
-"""Pickling of generators, embedders and captioners."""
+"""Base class for pickling generators, embedders and captioners."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ from fairseq_mm.inference import set_up  # noqa: F401  (registers before fairseq
 
 
 def new_object(kind: type) -> Any:
-    """Return an object of a class without its attributes, which ``pickle`` sets."""
+    """Return an object of the class ``kind`` without calling ``__init__``, for ``pickle``."""
     return kind.__new__(kind)
 
 
 class Picklable:
-    """Base of objects that can be pickled and copied.
+    """Base class of objects that can be pickled and copied.
 
     Attributes:
-        not_pickled: Names of attributes that the new object computes again.
+        not_pickled: Names of attributes to leave out; an unpickled object computes them again.
     """
 
     not_pickled: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Generators, embedders and captioners of checkpoints."""
+"""Builds generators, embedders and captioners from checkpoints."""
 
 import os
 from collections.abc import Sequence
@@ -24,21 +24,26 @@ def from_checkpoints(
     device: Optional[str] = None,
     kind: Optional[str] = None,
 ) -> Union[Generator, Embedder, StructuredCaptioner]:
-    """Build what checkpoints were trained for, see :func:`fairseq_mm.from_pretrained`.
+    """Build a generator, an embedder or a structured captioner, whichever the checkpoints are for.
+
+    See :func:`fairseq_mm.from_pretrained`, which opens checkpoints by path.
 
     Args:
-        checkpoints: One checkpoint, or the checkpoints of an ensemble, opened with ``data``.
-        weights: State dict file of the extractor of images or videos.
-        prompt_model: Language model that generates prompts, see :meth:`.Checkpoint.open_all`.
-        embedding: Checkpoint of the embedding model on whose vectors the model was trained.
-        data: Data folder of a model that carries no dictionary, or of a model that reads
-            part-of-speech sequences.
+        checkpoints: One checkpoint, or the checkpoints of an ensemble.
+        weights: Path of the weights (state dict) of the extractor of images or videos.
+        prompt_model: Path of the checkpoint of a language model that generates prompts; several
+            paths are an ensemble.
+        embedding: Path of an embedding model's checkpoint, for models trained on its vectors.
+        data: Folder of the training data, for models whose checkpoint has no dictionary, and for
+            models that read part-of-speech sequences. The checkpoints must have been opened with
+            the same folder.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
-        kind: ``generator``, ``embedder`` or ``captioner``; by default the checkpoints decide.
+        kind: Kind that the result must have: ``generator``, ``embedder`` or ``captioner``; None for
+            any kind.
 
     Raises:
-        UserError: if a model cannot be built, two do not fit together, an argument is for another
-            kind of model, or the result is not of the given kind.
+        UserError: if a model cannot be built, two models do not fit together, an argument is for
+            another kind of model, or the result has another kind than ``kind``.
     """
     first = checkpoints[0]
     has_structures = first.reads_structure and embedding is not None and data is not None
@@ -73,17 +78,17 @@ def from_checkpoints(
 
 
 def _refuse(kind: str, **arguments: Any) -> None:
-    """Raise an error if one of the arguments is not None."""
+    """Raise an error if one of the arguments, which models of ``kind`` do not take, is not None."""
     for name, value in arguments.items():
         if value is not None:
             raise UserError(f"`{name}` is no option of {kind}, which `path` is.")
 
 
 def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Generator:
-    """Load the generator of a language model of prompts.
+    """Load a language model that generates prompts.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, or its model reads a text.
+        UserError: if the checkpoint cannot be loaded, or its model is no language model.
     """
     loaded = load_models(path, device=device)
     if not loaded.are_language_models:
@@ -95,7 +100,7 @@ def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Gener
 
 
 def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> None:
-    """Raise an error if the story models cannot read what the prompt models generate."""
+    """Raise an error if the prompt models generate other words than the story models read."""
     file = models.files[0]
     if models.source_dictionary is None:
         raise UserError(f"{file}: is a language model, which needs no prompt model.")

@@ -1,7 +1,7 @@
-"""Raw inputs -> the examples of a task's data set, and generated tokens -> text.
+"""Base class of processors, which turn raw inputs into examples for models, and tokens into text.
 
-A task names its processor (``GeneratesText.processor``). The engine, :mod:`.generator`, knows
-nothing of images, prompts or videos.
+A task names its processor (``GeneratesText.processor``). All that depends on the kind of input
+(images, prompts or videos) is in the processors; :mod:`.generator` is the same for all kinds.
 """
 
 import os
@@ -22,17 +22,18 @@ Input = TypeVar("Input")
 
 @dataclass(frozen=True)
 class Example:
-    """Input as the models read it, in the form of the task's dataset.
+    """Input in the form that a task's dataset returns: features, source tokens, or both.
 
     Args:
         features: [rows, D] features of the image, the image sequence or the video; None for no
             features.
-        missing: [rows] bool, True at zero rows of missing images.
-        source: [s] token indices of the source text, with ``</s>`` for prompts, and with the ends
-            that ``--source-ends`` sets for transcripts; None for no source text.
-        origin: Prompt or transcript that the source text was made from, for
+        missing: [rows] bool, True for rows of missing images, whose features are zeros.
+        source: [s] token indices of the source text; None for no source text. Prompts end with
+            ``</s>``; the option ``--source-ends`` of the training sets the ends of transcripts.
+        origin: Prompt or transcript that ``source`` was made from; becomes
             :attr:`.Hypothesis.source`.
-        oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` denote.
+        oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` stand
+            for.
     """
 
     features: Optional[np.ndarray] = None
@@ -57,7 +58,7 @@ class Decoded(NamedTuple):
 
 
 def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
-    """Return a field of a record.
+    """Return the field ``name`` of a JSON object, after a check of its type.
 
     Raises:
         UserError: if the field is missing, or of another type.
@@ -73,11 +74,14 @@ _KINDS: dict[type, str] = {str: "text", list: "a list"}
 
 
 class Processor(Generic[Input]):
-    """Base of processors, which turn raw inputs into examples, and tokens into text.
+    """Base class of processors, which turn raw inputs into examples, and tokens into text.
+
+    Args:
+        loaded: Models that read the examples.
 
     Attributes:
-        batch_sizes: Default number of inputs per batch on a CPU, and on other devices.
-        reading_options: Names and types of the options of :meth:`examples`.
+        batch_sizes: Two default numbers of inputs per batch: on a CPU, and on other devices.
+        reading_options: Type of each option of :meth:`examples`, by name.
     """
 
     batch_sizes = (32, 128)
@@ -95,8 +99,8 @@ class Processor(Generic[Input]):
 
     @property
     def extractor_identity(self) -> Optional[dict[str, Any]]:
-        """Identity of the extractor of the training features, for records; None if the models read
-        no features.
+        """Attributes that identify the extractor of the training features; None for models that
+        read no features.
         """
         reader = getattr(self, "reader", None)
         reads = getattr(reader, "reads_video", reader is not None)
@@ -112,17 +116,17 @@ class Processor(Generic[Input]):
         """Yield the example of each input, or the error of an unreadable input.
 
         Args:
-            inputs: Inputs as users give them.
-            **options: The processor's own options of reading.
+            inputs: Raw inputs, such as paths of images.
+            **options: Options of the kind of processor, named in ``reading_options``.
         """
         raise NotImplementedError
 
     def from_record(self, record: Mapping[str, Any], folder: str) -> Input:
-        """Return the input that a JSON object describes, for ``fairseq-mm generate``.
+        """Return the raw input that a JSON object of ``fairseq-mm generate`` describes.
 
         Args:
-            record: The object, without its ``id``.
-            folder: Folder that paths are relative to.
+            record: JSON object without its ``id``.
+            folder: Folder that paths in the object are relative to.
 
         Raises:
             UserError: if a field is missing, or of another type.
@@ -130,13 +134,13 @@ class Processor(Generic[Input]):
         raise NotImplementedError
 
     def describe_input(self, value: Any, position: int) -> str:
-        """Return the name, in error messages, of the input ``value`` at a position of the list."""
+        """Return a name for error messages of the input ``value``, at ``position`` in the list."""
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
         return f"{self.task.input_names[0]} {position}"
 
     def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
-        """Divide the examples into batches; yields the positions of each batch's examples."""
+        """Divide examples into batches; yield the positions in ``examples`` of each batch."""
         for start in range(0, len(examples), batch_size):
             yield list(range(start, min(start + batch_size, len(examples))))
 
@@ -146,13 +150,16 @@ class Processor(Generic[Input]):
         indices: Sequence[int],
         targets: Optional[Sequence[torch.Tensor]] = None,
     ) -> dict[str, Any]:
-        """Collate a batch like the dataset's, on the models' device; its ``item`` has the position
-        of each example in ``examples``.
+        """Collate examples to a batch with the keys of the dataset's batches.
+
+        The batch may have another order than ``examples``: its key ``item`` has the position in
+        ``examples`` of each row.
 
         Args:
             examples: Examples of the batch.
-            indices: Indices of the inputs, on which samples depend.
-            targets: Tokens of texts to score; None to generate texts.
+            indices: Index of each input; when sampling, the random numbers of an input depend on
+                its index.
+            targets: Token indices of each text to score; None to generate texts.
         """
         rows = [
             {
@@ -173,7 +180,7 @@ class Processor(Generic[Input]):
         return collate(rows, pad=self.dictionary.pad(), start=start, source_pad=self.source_pad)
 
     def encode(self, text: str) -> torch.Tensor:
-        """Return the target tokens [t] of a text, with ``</s>``.
+        """Return a text as indices [t] in the target dictionary, with ``</s>``.
 
         Raises:
             UserError: if a word is not in the vocabulary.
@@ -183,10 +190,10 @@ class Processor(Generic[Input]):
         return torch.cat([encode_words(self.dictionary, self.tokenize(text)), end])
 
     def tokenize(self, text: str) -> str:
-        """Tokenize a target text; returns tokens separated by spaces."""
+        """Tokenize a text for the target dictionary; return its tokens separated by spaces."""
         return text
 
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
-        """Convert the tokens of a hypothesis to text."""
+        """Convert generated token indices to text; ``example`` is the input they belong to."""
         line = self.dictionary.string(tokens)
         return Decoded(line, line)

@@ -1,4 +1,4 @@
-"""Prompts -> examples of the task ``hierarchical_story``.
+"""Turns prompts into examples of the task ``hierarchical_story``.
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.1 and 5.3.
@@ -22,11 +22,11 @@ class Prompt:
 
     Args:
         text: Detokenized prompt.
-        words: Words as the model reads them, before unknown words become ``<unk>``.
+        words: Tokenized words, before unknown words become ``<unk>``.
         tokens: Token indices with ``</s>``.
-        unknown: Words that are not in the vocabulary.
-        num_truncated: Number of truncated words.
-        score: Score of a generated prompt, see :class:`.Hypothesis`.
+        unknown: The prompt's words that are not in the vocabulary.
+        num_truncated: Number of words that were cut off the end.
+        score: Score of a generated prompt, see :class:`.Hypothesis`; None if the prompt was read.
     """
 
     text: str
@@ -38,7 +38,9 @@ class Prompt:
 
 
 class PromptProcessor(Processor[Union[str, Prompt, None]]):
-    """Processor of prompts, detokenized or as in WritingPrompts; a language model reads no prompt.
+    """Processor that turns prompts into examples for models of stories.
+
+    A prompt is a string, or a :class:`Prompt`. Language models read no prompt: their input is None.
 
     Attributes:
         max_source_words: Maximum number of words of a prompt; None for language models.
@@ -59,7 +61,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
     def examples(
         self, inputs: Sequence[Union[str, Prompt, None]], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
-        """See :meth:`.Processor.examples`.
+        """Yield the example of each prompt, or the error of an unreadable prompt.
 
         The option is ``truncate`` of :meth:`read_prompt`.
         """
@@ -82,15 +84,16 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         return f"prompt {position}"
 
     def read_prompt(self, text: str, *, truncate: bool = False) -> Prompt:
-        """Read a prompt.
+        """Convert the text of a prompt to words and token indices.
 
         Args:
             text: Detokenized prompt, or words separated by spaces as in WritingPrompts.
-            truncate: True to truncate a prompt that is longer than the model's positions.
+            truncate: True to cut off words for which the models have no positions; False to refuse
+                such a prompt.
 
         Raises:
-            UserError: if the prompt is empty, too long, or has no known word, or the model reads no
-                prompt.
+            UserError: if the prompt is empty or too long, if none of its words is in the
+                vocabulary, or if the models are language models.
         """
         file = self.loaded.files[0]
         if not isinstance(text, str):
@@ -121,8 +124,9 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
         return Prompt(text.strip(), words, [*tokens, dictionary.eos()], unknown, num_truncated)
 
     def batches(self, examples: Sequence[Example], batch_size: int) -> Iterator[list[int]]:
-        """Divide the examples into batches, with sources of equal length if a model would read the
-        padding.
+        """Divide examples into batches; yield the positions in ``examples`` of each batch.
+
+        If a model does not mask padding, all sources of a batch have the same length.
         """
         # a model that reads the padding would tell another story in another batch
         groups = [list(range(len(examples)))]
@@ -145,7 +149,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
 
 
 def _masks_padding(model: Any) -> bool:
-    """Return True if a model is known to mask padding; fairseq's own models are not."""
+    """Return True if a model says that it masks padding; fairseq's own models do not say so."""
     decoder = model.decoder
     return getattr(decoder, "masks_padding", False) and getattr(
         decoder, "frozen_masks_padding", True

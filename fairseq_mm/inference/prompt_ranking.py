@@ -1,4 +1,4 @@
-"""Ranks several stories of one prompt by how well they fit it.
+"""Ranks several stories of one prompt by how well they fit the prompt.
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018, section 5.5, scores a story
 under its own prompt and under 9 others. Here, the stories of one prompt are ranked by their
@@ -22,14 +22,14 @@ DISTRACTORS = 9
 
 
 class RankedStory(NamedTuple):
-    """Story with its fit to its prompt.
+    """Story with measures of how well it fits its own prompt.
 
     Attributes:
         hypothesis: The story.
-        margin: Log-likelihood under its own prompt minus the highest under another prompt, in nats
-            per token with ``</s>``.
-        prompt_rank: Rank of its own prompt among all scored prompts by the story's likelihood, from
-            1; an equally likely prompt ranks before it.
+        margin: Log-likelihood of the story under its own prompt minus the highest log-likelihood
+            under another prompt, divided by the number of tokens (``</s>`` included), in nats.
+        prompt_rank: Rank of the story's own prompt, from 1, if the prompts are sorted by the
+            likelihood of the story. Among equally likely prompts, the own one comes last.
     """
 
     hypothesis: Hypothesis
@@ -38,12 +38,12 @@ class RankedStory(NamedTuple):
 
 
 class PromptRanking:
-    """Orders the stories of a prompt by their likelihood under it and under other prompts.
+    """Ranking of the stories of a prompt by their likelihood under this and other prompts.
 
     Args:
         generator: Generator whose models compute the likelihoods.
-        prompts: Examples to sample the other prompts from; equal prompts count once.
-        seed: Seed of the samples, which also depend on the prompt, its index and ``prompts``.
+        prompts: Prompts to sample the other prompts from, as examples; equal prompts count once.
+        seed: Seed for sampling other prompts.
         distractors: Maximum number of other prompts.
     """
 
@@ -61,7 +61,9 @@ class PromptRanking:
         self.distractors = distractors
 
     def draw_others(self, example: Example, index: int) -> list[Example]:
-        """Sample the prompts to compare the prompt ``example`` with; ``index`` is its index.
+        """Sample prompts that differ from the prompt ``example``.
+
+        The sample depends on the seed and on ``index``, the index of the prompt.
 
         Raises:
             UserError: if there is no other prompt.

@@ -1,7 +1,7 @@
-"""Images and videos -> features, by the extractor that a checkpoint was trained with.
+"""Computes features of images and videos with the extractor of a checkpoint's training features.
 
-A checkpoint carries the identity of its extractor, so that nothing but the extractor's weights is
-needed beside it.
+The checkpoint records which extractor that is, so that a user has to provide only the extractor's
+weights.
 """
 
 import contextlib
@@ -36,10 +36,14 @@ logger = logging.getLogger(__name__)
 
 
 def list_of_several(values: Any, name: str) -> list[Any]:
-    """Return several images or texts, which may come from an iterator, as a list.
+    """Return the images or texts of an iterable as a list.
+
+    Args:
+        values: Value of the argument ``name``.
+        name: Name of the argument, for messages.
 
     Raises:
-        UserError: if it is a single one, or no list at all.
+        UserError: if ``values`` is a single image or text, or is not iterable.
     """
     # a string is iterable, too: "dog.jpg" would be read as seven images
     is_one = isinstance(values, (str, bytes, os.PathLike, Image.Image)) or hasattr(values, "read")
@@ -49,18 +53,19 @@ def list_of_several(values: Any, name: str) -> list[Any]:
 
 
 class MediaReader:
-    """Base of the readers, which turn files into features as the models' training had them.
+    """Base class of readers, which turn images or videos into features like the training data's.
 
     Args:
-        weights: State dict file of the extractor; found by its content if it lies in the folder of
-            a checkpoint.
+        loaded: Models that read the features.
+        weights: Path of the extractor's weights (state dict). If None, the folders of the models'
+            checkpoints are searched for a file with the recorded digest.
 
     Attributes:
         noun: ``image`` or ``video``, for messages.
         reads: Kind of extractor, ``images`` or ``videos``.
-        identity: Identity of the extractor, as the feature store of the training data had it; empty
-            if the store had none.
-        feature_dim: Dimension D of the features; 0 if the models read none.
+        identity: Attributes that identify the extractor, from the feature store of the training
+            data; empty if the store did not record them.
+        feature_dim: Dimension D of the features; 0 if the models read no features.
     """
 
     noun: str
@@ -79,10 +84,11 @@ class MediaReader:
 
     @cached_property
     def extractor(self) -> Extractor:
-        """The extractor that the models were trained with.
+        """Extractor of the models' training features.
 
         Raises:
-            UserError: if it is not known, or its weights are not the ones it had.
+            UserError: if the checkpoints do not record the extractor, or its weights are missing or
+                differ from the recorded ones.
         """
         file = self.files[0]
         check_recorded(self.identity, file, noun=self.noun)
@@ -99,7 +105,7 @@ class MediaReader:
         return extractor
 
     def load_extractor(self) -> Extractor:
-        """Return :attr:`extractor`, so that one that cannot be rebuilt is reported at once."""
+        """Build and return :attr:`extractor`, to report errors before any file is read."""
         return self.extractor
 
     def _build_extractor(self) -> Extractor:
@@ -109,10 +115,15 @@ class MediaReader:
         )
 
     def check_features(self, attributes: Mapping[str, Any], dim: int, path: str) -> None:
-        """Check that features are like the models' training features.
+        """Check that a feature store has the same kind of features as the models' training data.
+
+        Args:
+            attributes: Attributes of the store.
+            dim: Dimension of the store's features.
+            path: Path of the store, for messages.
 
         Raises:
-            UserError: if the models were trained on other features.
+            UserError: if extractor or dimension differ.
         """
         check_store_extractor(
             self.identity,
@@ -125,7 +136,7 @@ class MediaReader:
 
 
 class ImageReader(MediaReader):
-    """Reads images as the features that models were trained on; see :class:`MediaReader`."""
+    """Reader that turns images into features like the training data's; see :class:`MediaReader`."""
 
     noun = "image"
 
@@ -144,12 +155,12 @@ class ImageReader(MediaReader):
             images: Paths, bytes, binary files, open images, arrays, or members of archives, see
                 :func:`.read_image`.
             batch_size: Number of images per batch of the extractor, by default 16 on a CPU and 128
-                elsewhere; it changes only the speed.
-            max_pixels: Maximum number of pixels; larger JPEGs are decoded at reduced scale, other
-                images are refused.
+                on other devices; it changes only the speed.
+            max_pixels: Maximum number of pixels of an image. Larger JPEGs are decoded at a reduced
+                scale; for other larger images, an error is yielded.
 
         Yields:
-            [rows, D] float32, or the error, in the order of the images.
+            Features [rows, D] float32 or an error for each image, in the order of the images.
         """
         extractor = self.extractor
         # no default in the signature: it depends on the device, and the command line passes None
@@ -186,12 +197,12 @@ class ImageReader(MediaReader):
             return error
 
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
-        """Return the features [rows, D] float32 of each image, in order.
+        """Return the features [rows, D] float32 of each image, in the order of the images.
 
-        Further options go to :meth:`read_features`.
+        The options are those of :meth:`read_features`.
 
         Raises:
-            UserError: if an image cannot be read; the message names the first.
+            UserError: if an image cannot be read; the message names the first such image.
         """
         features = []
         for number, rows in enumerate(self.read_features(images, **options)):
@@ -203,10 +214,10 @@ class ImageReader(MediaReader):
         return features
 
     def check_dimension(self, features: np.ndarray, position: int) -> None:
-        """Check the shape and dimension of given features.
+        """Check the shape of given features of the image at ``position`` in the list.
 
         Raises:
-            UserError: if they are not [rows, D].
+            UserError: if the shape is not [rows, D] with the D of the training features.
         """
         if features.ndim != 2 or features.shape[1] != self.feature_dim:
             raise UserError(
@@ -216,11 +227,12 @@ class ImageReader(MediaReader):
 
 
 class VideoReader(MediaReader):
-    """Reads videos as the features that models were trained on.
+    """Reader that turns videos into features like the training data's; see :class:`MediaReader`.
 
     Attributes:
         reads_video: False if the models read only transcripts.
-        max_frames: Maximum number of frames; longer videos are truncated.
+        max_frames: Maximum number of clips of a video, each a row of features; further clips are
+            not read.
 
     Raises:
         UserError: if weights are given, but the models read no video.
@@ -238,7 +250,10 @@ class VideoReader(MediaReader):
             self.check_reads_video("`weights` (--weights)")
 
     def check_reads_video(self, option: str) -> None:
-        """Check an option that needs videos.
+        """Check that the models read videos.
+
+        Args:
+            option: Name of the option that needs such models, for the message.
 
         Raises:
             UserError: if the models read no video.
@@ -268,12 +283,12 @@ class VideoReader(MediaReader):
     def read_video(
         self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
     ) -> FirstClips:
-        """Return the features of a video, up to the maximum number of frames.
+        """Compute the features of a video, of at most ``max_frames`` clips from its beginning.
 
         Args:
-            video: Path, content, or an entry of a list.
+            video: Path, bytes, binary file, or member of an archive.
             batch_size: Number of clips per batch of the extractor, by default 8 on a CPU and 64
-                elsewhere; it changes only the speed.
+                on other devices; it changes only the speed.
             **options: Options of :meth:`.Extractor.first_clips`: ``keep_damaged=False``,
                 ``max_pixels``, ``num_images=0``.
 
@@ -287,7 +302,7 @@ class VideoReader(MediaReader):
 
 @contextlib.contextmanager
 def _any_size_allowed() -> Iterator[None]:
-    """Lift Pillow's size limit while threads read images."""
+    """Disable Pillow's limit of the number of pixels while threads read images."""
     # each reading lifts the limit and restores it for all threads, whatever they read
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None

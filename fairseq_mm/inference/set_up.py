@@ -1,4 +1,4 @@
-"""Importing this module registers the package with fairseq and applies the repairs of fairseq."""
+"""On import, registers the package with fairseq and applies the package's repairs of fairseq."""
 
 import fairseq_mm
 from fairseq_mm import compat

@@ -1,28 +1,29 @@
-"""Captions by structure and content: generates many candidates per image and keeps the best.
+"""Captions images with the structure-content model (``sc_nlm``): generates many candidate captions
+per image and keeps the best.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539
 
 For each image, 1,000 pairs of a condition and a structure are sampled. A condition is the image's
-own vector, or the mean of the 5 nearest words or training sentences; a structure is the tag
-sequence of a training sentence. For each pair, the language model generates its most probable
-sentence. These candidates are ranked by :mod:`fairseq_mm.inference.candidates`.
+own vector, or the mean vector of the 5 nearest words or training sentences; a structure is the
+sequence of part-of-speech tags of a training sentence. For each pair, ``sc_nlm`` generates its most
+probable sentence. These candidates are ranked by :mod:`fairseq_mm.inference.candidates`.
 
-The paper has two sets of conditions, the image's own vector and one mean of the nearest words and
-sentences together (``conditions=["image", "concepts"]``), and samples from the set of different
-structures (``pos_sampling="types"``). By default, the means of words and of sentences are separate
-conditions, and structures are sampled by their frequency in training.
+The paper has two conditions, the image's own vector and one mean of the nearest words and sentences
+together (``conditions=["image", "concepts"]``), and samples all different structures equally often
+(``pos_sampling="types"``). By default, the means of words and of sentences are separate conditions,
+and structures are sampled by their frequency in training.
 
     captioner = fairseq_mm.from_pretrained(
         "checkpoints/sc_nlm", embedding="checkpoints/vse_lstm", data="data-bin/flickr8k"
     )
     captioner.caption(["dog.jpg"])[0].captions[0].text
 
-Adds what the paper leaves open:
-- The most probable sentence is searched for greedily, or by a beam.
-- Conditions are equally frequent, and sampled with replacement like structures. A pair that is
-  sampled twice is generated once; a sentence of several pairs is ranked once.
-- Weights and penalty: see :class:`.CandidateWeights`.
+Decides what the paper does not say:
+- The most probable sentence is searched for greedily, or by a beam search.
+- Conditions and structures are sampled with replacement, conditions all equally often. A sentence
+  is generated once for a pair that was sampled twice, and ranked once if several pairs give it.
+- :class:`.CandidateWeights` has the weights of the score and a penalty of repeated words.
 """
 
 import dataclasses
@@ -57,15 +58,16 @@ from fairseq_mm.retrieval.nearest_vectors import unit_vectors
 
 
 class ScoredCaption(NamedTuple):
-    """Candidate caption; see :mod:`fairseq_mm.inference.candidates` for the parts of its score.
+    """Candidate caption; :class:`.CandidateWeights` has the formula of its score.
 
     Attributes:
         text: Words, separated by spaces.
-        score: Weighted sum of the parts.
-        cosine: Cosine between the vectors of image and caption.
-        log_prob: Natural logarithm, under the n-gram model.
-        penalty: Penalty of repeated content words, a factor of the cosine.
-        condition: Condition that the caption was generated from.
+        score: Weighted sum of cosine and log-probability.
+        cosine: Cosine between the vectors of image and caption, without penalty.
+        log_prob: Natural log-probability of the caption under the n-gram model: the mean or the sum
+            over words and ``</s>``.
+        penalty: Penalty of repeated content words, a factor of the cosine in ``score``.
+        condition: Name of the condition that the caption was generated from, such as ``image``.
         structure: Structure that the caption was generated from, its tags separated by spaces.
     """
 
@@ -79,7 +81,7 @@ class ScoredCaption(NamedTuple):
 
 
 class StructuredCaption(NamedTuple):
-    """Captions of an image.
+    """Best captions of one image.
 
     Attributes:
         captions: Different captions, the best first.
@@ -91,13 +93,16 @@ class StructuredCaption(NamedTuple):
 
 
 class StructuredCaptioner(Picklable):
-    """Captions images by a model of structures, an embedding model and an n-gram model.
+    """Captions images with an ``sc_nlm`` model, an embedding model and an n-gram model.
 
     Args:
-        decoder: Models of ``sc_nlm``, trained on vectors of the embedding model.
-        sentences: Training sentences, for conditions.
-        structures: Structure -> number of its occurrences in training.
-        language_model: Object with ``log_probs(sentences) -> [n]``, natural logarithms with ends.
+        decoder: Models of ``--arch sc_nlm``, which generate captions.
+        embedder: Embedding model on whose vectors the ``decoder`` was trained.
+        sentences: Training sentences, of which the nearest to an image are averaged.
+        structures: Number of occurrences in training of each structure, a sequence of
+            part-of-speech tags separated by spaces.
+        language_model: n-gram model, whose ``log_probs(sentences)`` returns the natural
+            log-probability [n] of each sentence, its end included.
 
     Raises:
         UserError: if the decoder was trained on other vectors, or lacks a tag.
@@ -143,7 +148,7 @@ class StructuredCaptioner(Picklable):
             )
 
     def _embed_words(self) -> np.ndarray:
-        """``[W, K]`` of unit length: each word of the embedding's dictionary by itself."""
+        """Return vectors [W, K] of unit length of the words in the embedding model's dictionary."""
         dictionary = self.embedder.task.target_dictionary
         words = [
             number
@@ -162,7 +167,8 @@ class StructuredCaptioner(Picklable):
             **options: Options of :class:`StructuredSearch`.
 
         Raises:
-            UserError: if the embedding's extractor cannot be rebuilt, or an image cannot be read.
+            UserError: if the embedding model's extractor cannot be rebuilt, or an image cannot be
+                read.
         """
         images = list_of_several(images, "images")
         known = {item.name for item in dataclasses.fields(StructuredSearch)}
@@ -178,25 +184,25 @@ class StructuredCaptioner(Picklable):
     def stream(
         self, features: Sequence[np.ndarray], search: StructuredSearch, **_: Any
     ) -> Iterator[StructuredCaption]:
-        """:meth:`caption_features`, called as the generators of other tasks are."""
+        """Call :meth:`caption_features`; has the same name and options as ``Generator.stream``."""
         return self.caption_features(features, search)
 
     def caption_features(
         self, features: Sequence[np.ndarray], search: StructuredSearch
     ) -> Iterator[StructuredCaption]:
-        """Caption the features of images.
+        """Caption images whose features are given.
 
         Args:
-            features: [rows, D] features of each image, from the extractor of the embedding's
-                training.
+            features: [rows, D] features of each image, from the extractor that the embedding model
+                was trained with.
             search: Options for generating and ranking candidates.
 
         Yields:
-            The captions of each image, in order.
+            The captions of each image, in the order of the images.
 
         Raises:
-            UserError: if features have another dimension, or no structure has a length in the
-                range.
+            UserError: if D differs from the dimension of the embedding model's training features,
+                or no training structure has from ``search.shortest`` to ``search.longest`` tags.
         """
         if not features:
             return
@@ -222,7 +228,11 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Generate each image's candidates from conditions [B, C, K], as token indices by pair."""
+        """Generate a sentence for each of B images and each pair of condition and structure.
+
+        ``conditions`` are [B, C, K]. Returns the token indices without ``</s>`` for each image, in
+        the order of the pairs.
+        """
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)
         rows = [tags[pair] for pair in range(P)]
@@ -258,7 +268,10 @@ class StructuredCaptioner(Picklable):
         draws: Draws,
         search: StructuredSearch,
     ) -> list[list[ScoredCaption]]:
-        """Return the best candidates of each image [B, K], of the candidates by pair."""
+        """Return the best ``search.top`` captions of each image.
+
+        ``images`` are [B, K] vectors, ``written`` is the result of :meth:`_write` for them.
+        """
         place_of = {
             tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))
         }

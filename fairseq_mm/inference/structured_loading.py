@@ -1,4 +1,4 @@
-"""Loads the captioner that generates by structure and content (SC-NLM)."""
+"""Loads the captioner of the structure-content model (``sc_nlm``) and the models that it needs."""
 
 import logging
 import os
@@ -37,22 +37,22 @@ def load_structured_captioner(
     weights: Optional[str] = None,
     device: Optional[str] = None,
 ) -> StructuredCaptioner:
-    """Load a captioner with one model of structures, or an ensemble of several.
+    """Load a captioner with one ``sc_nlm`` model, or an ensemble of several.
 
-    Reads ``text/train.txt``, ``train.tags`` and, unless the folder has text only,
-    ``train.visual_ids`` of the data folder, and no other split.
+    The files ``text/train.txt``, ``train.tags`` and, if it exists, ``train.visual_ids`` of the data
+    folder are read.
 
     Args:
         checkpoints: Checkpoints of ``sc_nlm``; several are an ensemble.
-        embedding: Checkpoint, or its folder, of the embedding model on whose vectors the model was
-            trained.
+        embedding: Path of the checkpoint, or its folder, of the embedding model on whose vectors
+            the ``sc_nlm`` models were trained.
         data: Folder with the training captions and their part-of-speech tags.
         vectors: Feature store with the vectors of the training captions, from ``fairseq-mm embed
             --split train --of sentences``; if None, the captions are embedded now.
-        language_model: ARPA file; if None, a Kneser-Ney trigram model of the training captions is
-            estimated.
-        weights: State dict file of the extractor; found by its content if it lies in the folder of
-            the embedding model.
+        language_model: ARPA file of an n-gram model; if None, a Kneser-Ney trigram model of the
+            training captions is estimated.
+        weights: Path of the image extractor's weights (state dict). If None, the folder of the
+            embedding model is searched for a file with the recorded digest.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:
@@ -69,7 +69,7 @@ def load_structured_captioner(
     lines = _read_lines(text_path)
     ids_path, tags_path = (os.path.join(data, f"train.{name}") for name in ("visual_ids", "tags"))
     tags = read_tags(tags_path)
-    ids: list[Optional[str]] = [None] * len(lines)  # text alone
+    ids: list[Optional[str]] = [None] * len(lines)
     if os.path.exists(ids_path):
         ids = [*read_visual_ids(ids_path)]
     check_line_counts({text_path: len(lines), ids_path: len(ids), tags_path: len(tags)})
@@ -120,7 +120,11 @@ def _embed(lines: Sequence[str], embedder: Embedder) -> np.ndarray:
 
 
 def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
-    """Read ``train:0``, ``train:1``, ... [num_lines, K] of a store that ``embedder`` has made."""
+    """Read the vectors [num_lines, K] of the training captions from a feature store.
+
+    The store has them under the keys ``train:0``, ``train:1``, ..., and must be made by
+    ``embedder``'s model.
+    """
     store = FeatureStore(path)
     embedder.check_vectors(store.attributes, store.dim, what=path)
     number = sum(key.startswith("train:") for key in store.ids)

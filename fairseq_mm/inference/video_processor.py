@@ -1,4 +1,4 @@
-"""Videos with transcripts -> examples of ``video_summarization``."""
+"""Turns videos with transcripts into examples of the task ``video_summarization``."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,12 +29,12 @@ class Transcript(NamedTuple):
     """Transcript of a video as the model reads it.
 
     Attributes:
-        text: Text as given.
-        tokens: Token indices with ends.
-        oov_words: Words that its indexed OOV tokens denote.
-        num_tokens: Number of tokens before truncation, without ends.
-        num_cut: Number of truncated tokens.
-        is_available: False if the text says that there is no transcript.
+        text: Text before tokenization.
+        tokens: Token indices, truncated, with the start and end symbols of the training.
+        oov_words: Words that the tokens ``<unk-0>``, ``<unk-1>``, ... stand for.
+        num_tokens: Number of tokens before truncation, without start and end symbols.
+        num_cut: Number of tokens that were cut off.
+        is_available: False if the text is "transcript not available".
     """
 
     text: str
@@ -46,35 +46,37 @@ class Transcript(NamedTuple):
 
 
 class TranscriptEncoder:
-    """Encoder from the text of a transcript to tokens.
+    """Encoder that converts the text of a transcript to tokens.
 
     Args:
-        task: Task with the models, which limit the length of a transcript.
+        task: Task of the models, which has the dictionary, the subwords and the limits of length.
+        file: Path of the models' checkpoint, for messages.
 
     Attributes:
-        limit: Maximum number of tokens of a transcript, without ends.
-        tokenizer: Normalisation of the training transcripts as far as it is known: one of
-            ``TOKENIZERS``.
+        limit: Maximum number of tokens of a transcript, without start and end symbols.
+        tokenizer: Name in ``TOKENIZERS`` of the normalisation of the training transcripts; the
+            default for the kind of subwords if the training did not record it.
     """
 
     def __init__(self, task: Any, file: str) -> None:
         self.task = task
         self.file = file
-        # from the training's dataset, which knows how many positions the ends take
+        # from the task's dataset, which knows how many positions the start and end symbols take
         self.limit: int = self._with_ends([]).limit
         self.tokenizer: str = task.tokenizer or default_tokenizer(task.subwords.kind)
         self._known = frozenset(task.source_dictionary.symbols)
 
     def encode(self, text: Optional[str], *, tokenizer: Optional[str] = None) -> Transcript:
-        """Encode a transcript.
+        """Convert a transcript to the tokens that the models read.
 
         Args:
             text: Transcript; None for "transcript not available".
-            tokenizer: Normalisation before the text is split into subwords: one of ``TOKENIZERS``;
-                None for the normalisation of the training data.
+            tokenizer: Name in ``TOKENIZERS`` of the normalisation before the text is split into
+                subwords; None for the normalisation of the training data.
 
         Raises:
-            UserError: if the text has no word, no word that the models know, or a control symbol.
+            UserError: if the text is empty, has a control symbol of fairseq, or has no word in the
+                dictionary.
         """
         if text is not None and not isinstance(text, str):
             raise UserError(f"`transcript` must be a string, but is a {type(text).__name__}.")
@@ -104,7 +106,7 @@ class TranscriptEncoder:
         return Transcript(text, tokens, oov_words, len(words), num_cut, is_available)
 
     def _with_ends(self, tokens: list[torch.Tensor]) -> Any:
-        """Truncate lines and add their ends, as in the training."""
+        """Truncate lines and add start and end symbols, with the dataset class of the training."""
         # fairseq's lines end with </s>
         end = self.task.source_dictionary.eos()
         lines = [torch.cat([line, line.new_tensor([end])]) for line in tokens]
@@ -112,8 +114,9 @@ class TranscriptEncoder:
 
 
 class Video(TypedDict, total=False):
-    """Input of a model of videos: the video's file (or its content, or features [frames, D]), and
-    its transcript.
+    """Input of a model that summarizes videos: a video and its transcript.
+
+    The video is a path, a file's content or features [frames, D].
     """
 
     video: Union[AnyMedia, np.ndarray]
@@ -124,13 +127,14 @@ AnyInput = Union[Video, AnyMedia, str]
 
 
 class VideoProcessor(Processor[AnyInput]):
-    """Processor of videos, given as ``{"video": path, "transcript": text}``.
+    """Processor that turns videos with transcripts into examples for models that summarize videos.
 
-    For a model of videos, a path is a video without transcript. For a model that reads only
-    transcripts, a text is a transcript.
+    An input is ``{"video": path, "transcript": text}``. A string is the path of a video without
+    transcript; for models that read only transcripts, it is a transcript.
 
     Args:
-        weights: State dict file of the extractor, see :class:`.VideoReader`.
+        loaded: Models that read the examples.
+        weights: Path of the video extractor's weights (state dict), see :class:`.MediaReader`.
     """
 
     batch_sizes = (8, 32)
@@ -170,10 +174,10 @@ class VideoProcessor(Processor[AnyInput]):
     def examples(
         self, inputs: Sequence[AnyInput], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
-        """See :meth:`.Processor.examples`.
+        """Yield the example of each video with transcript, or the error of an unreadable input.
 
-        The options are ``tokenizer`` of :meth:`.TranscriptEncoder.encode`, and ``batch_size`` and
-        ``keep_damaged`` of :meth:`.VideoReader.read_video`.
+        The options are ``tokenizer`` of :meth:`.TranscriptEncoder.encode`, and ``batch_size``,
+        ``keep_damaged`` and ``max_pixels`` of :meth:`.VideoReader.read_video`.
         """
         # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)
@@ -194,7 +198,11 @@ class VideoProcessor(Processor[AnyInput]):
                 )
 
     def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
-        """Split an input into video and transcript, and check that the models read both."""
+        """Return video and transcript of an input, None for a missing part.
+
+        Raises:
+            UserError: if the models need a missing part, or do not read a given part.
+        """
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):
             value = {"video" if self.reader.reads_video else "transcript": value}  # type: ignore[misc]

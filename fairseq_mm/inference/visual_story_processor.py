@@ -1,4 +1,4 @@
-"""Image sequences -> examples of ``visual_storytelling``."""
+"""Turns image sequences into examples of the task ``visual_storytelling``."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,14 @@ ImageSequence = Sequence[Optional[ImageOrFeatures]]
 
 
 class VisualStoryProcessor(Processor[ImageSequence]):
-    """Processor of sequences of five images, see :class:`.CaptionProcessor`; None for a missing
-    image.
+    """Processor that turns sequences of five images into examples for models of visual stories.
+
+    The images of a sequence have the types that :class:`.CaptionProcessor` reads, or are None for a
+    missing image.
 
     Args:
-        weights: State dict file of the extractor, see :class:`.ImageReader`.
+        loaded: Models that read the examples.
+        weights: Path of the image extractor's weights (state dict), see :class:`.MediaReader`.
     """
 
     reading_options: Mapping[str, type] = {"batch_size": int, "max_pixels": int}
@@ -57,7 +60,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     def examples(
         self, inputs: Sequence[ImageSequence], **options: Any
     ) -> Iterator[Union[Example, UserError]]:
-        """See :meth:`.Processor.examples`.
+        """Yield the example of each image sequence, or the error of an unreadable sequence.
 
         The options are ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
         """
@@ -82,10 +85,16 @@ class VisualStoryProcessor(Processor[ImageSequence]):
                 yield error
 
     def build_example(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
-        """Return the example of five images' features [R, D]; missing images become zeros.
+        """Build the example of an image sequence from the features of its five images.
+
+        Args:
+            position: Position of the sequence in the list of inputs, for messages.
+            features: [R, D] features of each image; None for a missing image, which becomes R rows
+                of zeros.
 
         Raises:
-            UserError: if there are not five images, or a shape differs from the training data's.
+            UserError: if there are not five images, all are missing, or features have another shape
+                than in training.
         """
         check_sequence(features)
         R, D = self.rows_per_image, self.reader.feature_dim
@@ -113,7 +122,7 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
 
 def _listed(sequence: ImageSequence) -> ImageSequence:
-    """Return the images of a sequence as a list; an empty list if the argument is no sequence."""
+    """Return ``sequence`` if it is a list of images, else an empty tuple."""
     is_list = isinstance(sequence, Sequence) and not isinstance(sequence, (str, bytes))
     return sequence if is_list else ()
 
@@ -123,10 +132,10 @@ def _describe_image(image: Any, place: int) -> str:
 
 
 def check_sequence(images: Sequence[Any]) -> None:
-    """Check that a sequence has five entries, and an image among them.
+    """Check that an image sequence has five entries, and that not all of them are None.
 
     Raises:
-        UserError: if it has not.
+        UserError: if it is no list, has another length, or has no image.
     """
     if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
         raise UserError(
