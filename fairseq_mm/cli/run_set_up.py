@@ -62,8 +62,10 @@ def import_user_dir(folder: str) -> None:
     """
     if not folder:
         raise UserError("--user-dir: must name a folder, but is empty.")
-    # Python imports a folder without this file, and registers nothing
-    if os.path.isdir(folder) and not os.path.isfile(os.path.join(folder, "__init__.py")):
+    # fairseq imports the package and the modules of its subfolders; a folder without any of them
+    # would be imported, too, and register nothing
+    parts = [os.path.join(folder, name) for name in ("__init__.py", "tasks", "models")]
+    if os.path.isdir(folder) and not any(map(os.path.exists, parts)):
         raise UserError(f"--user-dir {folder}: must be a Python package, but has no __init__.py.")
     register_quietly()
     from fairseq.utils import import_user_module
