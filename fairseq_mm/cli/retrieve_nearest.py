@@ -231,7 +231,9 @@ class _Sentences:
         from fairseq_mm.data.binarised_text import load_dictionary
 
         self.data = data
-        self.dictionary: Any = data and load_dictionary(os.path.join(data, "dict.txt"))
+        self.dictionary: Any = None
+        if data is not None:
+            self.dictionary = load_dictionary(os.path.join(data, "dict.txt"))
         self._captions: dict[str, Any] = {}
 
     def get(self, key: str) -> Optional[str]:
