@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments, retrieve_nearest, retrieve_plot
+from fairseq_mm.cli.records import list_first
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 
@@ -213,7 +214,7 @@ def _check_neighbours(
     )
     if len(few) == len(prompts):
         raise UserError(f"--k {k}: {what}.")
-    named = ", ".join(map(str, few[:_NAMED])) + (", ..." if len(few) > _NAMED else "")
+    named = list_first([str(i) for i in few], _NAMED)
     print(
         f"{len(few)} of {len(prompts)} prompts have fewer than {k} neighbours and no story at "
         f"that rank: {named} ({what})",

@@ -30,6 +30,18 @@ OPTIONS = {
     "text-only": "Scores of the system's backbone, trained without the video.",
     "baseline": "Scores of the system that HYPOTHESES or --system is compared with.",
 }
+# options about texts, of which --system has none
+_NOT_WITH_SYSTEM = (
+    "hypotheses",
+    "constant",
+    "reference_scores",
+    "compare",
+    "per_item",
+    "submission",
+    "card",
+    "metrics",
+    "tokenizer",
+)
 _MADE_BY = "what fairseq-mm score --preset how2 writes with --json or --per-item"
 
 Figures = tuple[float, ...]
@@ -83,11 +95,7 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
         if name not in options:
             raise UserError(f"--{options[0]}: needs --{name}.")
     if "system" in options:
-        others = (
-            *("hypotheses", "constant", "reference_scores", "compare", "per_item", "submission"),
-            *("card", "metrics", "tokenizer"),
-        )
-        check_absent(args, others, "--system")
+        check_absent(args, _NOT_WITH_SYSTEM, "--system")
     elif args.hypotheses is None:
         raise UserError("--text-only: needs HYPOTHESES or --system.")
     elif "rouge" not in metrics:
