@@ -1,4 +1,4 @@
-"""Encoder and decoder of VG-BART: those of fairseq's BART, with video fusions after layers."""
+"""Encoder and decoder of VG-BART: fairseq's BART with video fusions after some of its layers."""
 
 from typing import Any, Optional
 
@@ -28,8 +28,8 @@ class VgBartEncoder(TransformerEncoder):
         dictionary: Dictionary of the transcripts.
         embed_tokens: Word embedding.
         video: Module that encodes the features of frames for the fusions.
-        fusions: Number of a layer, from 1 -> fusion after this layer.
-        gives_video: True to return the encoded frames, for a decoder with fusions.
+        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
+        gives_video: True to return the encoded frames, which a decoder with fusions needs.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class VgBartEncoder(TransformerEncoder):
         Returns:
             A dict of lists: ``encoder_out`` [S, B, C], ``encoder_padding_mask`` [B, S] bool;
                 ``video`` [B, M, D], empty if the decoder has no fusions; ``video_padding_mask``
-                [B, M] bool, empty if all frames are attended to; ``rows``, the example of each row,
-                empty until :meth:`reorder_encoder_out` is called.
+                [B, M] bool, empty if all frames are attended to; ``rows``, the index of the example
+                of each row (beam), empty until :meth:`reorder_encoder_out` is called.
 
         Raises:
             UserError: if a transcript has more tokens than the model has positions, or features are
@@ -131,7 +131,7 @@ class VgBartDecoder(TransformerDecoder):
         args: Options of fairseq's BART.
         dictionary: Dictionary of the summaries.
         embed_tokens: Word embedding.
-        fusions: Number of a layer, from 1 -> fusion after this layer.
+        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class VgBartDecoder(TransformerDecoder):
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Compute features [R, T, C], or [R, 1, C] when decoding incrementally.
 
-        R is the number of rows, the beams of all examples.
+        R is the number of rows, one for each beam of each example.
 
         Args:
             prev_output_tokens: [R, T] words so far, the start token first.
@@ -213,10 +213,10 @@ class VgBartDecoder(TransformerDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor
     ) -> None:
-        """Reorder the rows (beams).
+        """Reorder the rows (beams) of the decoding state.
 
-        Keys and values of the transcript have one entry per example, so they are copied only if an
-        example was removed or moved.
+        Keys and values of the transcripts are stored once per example, so they are copied only if
+        an example was removed or moved.
         """
         to_text = [layer.encoder_attn for layer in self.layers]
         for module in self.modules():

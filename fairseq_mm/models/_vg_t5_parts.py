@@ -1,4 +1,4 @@
-"""Encoder and decoder of VG-T5: those of T5, with video fusions after layers."""
+"""Encoder and decoder of VG-T5: T5 with video fusions after some of its layers."""
 
 from typing import Any, Optional
 
@@ -18,10 +18,11 @@ def fuse_at_unit_scale(
     padding_mask: Optional[Tensor],
     trace: Optional[FusionTrace],
 ) -> Tensor:
-    """Compute ``s fusion(text / s)``, with s the root mean square of each position of the text.
+    """Apply a video fusion to T5's residual stream, scaled to unit size: ``s fusion(text / s)``.
 
-    ``text`` [B, N, D] is T5's residual stream; the result has its shape and dtype. See
-    :meth:`VideoFusion.forward` for the other arguments.
+    ``s`` is the root mean square of each position of the residual stream ``text`` [B, N, D]. The
+    result has the shape and dtype of ``text``. See :meth:`VideoFusion.forward` for the other
+    arguments.
     """
     stream = text.float()
     # T5's residual stream is not normalised and has any scale. If the fusion's layer norm scaled it
@@ -40,10 +41,10 @@ class VgT5Encoder(T5Encoder):
     Args:
         *args: Arguments of :class:`T5Encoder`.
         video: Module that encodes the features of frames for the fusions.
-        fusions: Number of a layer, from 1 -> fusion after this layer.
-        fuses_output: True if the last layer's fusion comes after the encoder's final norm, as in
-            the released code; False if it comes before it.
-        gives_video: True to return the encoded frames, for a decoder with fusions.
+        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
+        fuses_output: True if the fusion of the last layer follows the encoder's final norm, as in
+            the code of Yu et al. 2021; False if it precedes the norm.
+        gives_video: True to return the encoded frames, which a decoder with fusions needs.
         **kwargs: Arguments of :class:`T5Encoder`.
     """
 
@@ -119,7 +120,7 @@ class VgT5Decoder(T5Decoder):
 
     Args:
         *args: Arguments of :class:`T5Decoder`.
-        fusions: Number of a layer, from 1 -> fusion after this layer.
+        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
         **kwargs: Arguments of :class:`T5Decoder`.
     """
 

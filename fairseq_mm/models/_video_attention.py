@@ -1,4 +1,4 @@
-"""Recording of the attention weights and gates with which a model's text reads video frames."""
+"""Recording of the weights and gates with which the words of a model attend to video frames."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
@@ -15,16 +15,17 @@ TRANSCRIPT, SUMMARY = "transcript", "summary"
 
 
 class TracedLayer(NamedTuple):
-    """Attention of a layer's text to frames, in one batch.
+    """Attention of words to video frames in one layer, for one batch.
 
     Attributes:
-        name: Name of the layer for people.
-        side: Text that attends, ``transcript`` or ``summary``.
+        name: Name of the layer in reports, such as ``encoder layer 5``.
+        side: Text to which the words belong, ``transcript`` or ``summary``.
         weights: [B, N, M] mean over the heads of the weights of N words for M frames; None if only
             the gate is recorded.
-        gates: [B] forget gate, mean over real words and channels; None if the layer has no gate.
-        video_shares: [B, N] attention weight of the video, where video and transcript together have
-            the weight 1; None for models that do not weigh the two.
+        gates: [B] mean of the forget gate over channels and words without padding; None if the
+            layer has no gate.
+        video_shares: [B, N] weight of the video if the decoder weighs the video against the
+            transcript (both weights sum to 1); None for other models.
     """
 
     name: str
@@ -38,7 +39,7 @@ class VideoAttentionTracer:
     """Tracer that runs a model and records its attention to frames.
 
     Args:
-        model: VG-BART, VG-T5, hierarchical attention or MFFG, in evaluation mode.
+        model: VG-BART, VG-T5, MFFG or a hierarchical attention model, in evaluation mode.
 
     Attributes:
         is_two_source: True for hierarchical attention and MFFG, False for VG-BART and VG-T5.
@@ -80,8 +81,8 @@ class VideoAttentionTracer:
 
         Args:
             inputs: ``net_input`` of the batch.
-            valid_mask: ``transcript`` and ``summary`` -> [B, N] bool, False at padding of the text.
-            needs_decoder: True to run the decoder as well; False for the transcript's layers only.
+            valid_mask: ``transcript`` or ``summary`` -> [B, N] bool, False at padding of this text.
+            needs_decoder: True to run the decoder as well; False to run only the encoder.
         """
         gates: list[Tensor] = []
         handle = None
@@ -133,6 +134,6 @@ def _name(side: str, number: str) -> str:
 
 
 def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
-    """Average gates [B, N, W] over the N positions without padding and the W channels: [B]."""
+    """Average gates [B, N, W] over W channels and the positions that are not padding: [B]."""
     by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
     return by_position.sum(dim=1) / valid_mask.sum(dim=1)

@@ -26,7 +26,11 @@ ADDED = "added"
 
 
 def mark_added(module: nn.Module) -> None:
-    """Set the attribute ``param_group = "added"`` on each parameter of a module."""
+    """Set the attribute ``param_group = "added"`` on each parameter of a module.
+
+    A pretrained BART or T5 lacks these parameters; the attribute lets them have another learning
+    rate.
+    """
     for parameter in module.parameters():
         # An attribute of the parameter itself stays when it is moved or cast, and does not depend
         # on its name.
@@ -35,22 +39,22 @@ def mark_added(module: nn.Module) -> None:
 
 @dataclass
 class VideoGuidedConfig(FairseqDataclass):
-    """Options of the video fusion, with the best system of Yu et al. 2021, Table 2, as default.
+    """Options of the video fusion. The defaults are the best system of Yu et al. 2021, Table 2.
 
     This system has multi-head attention, a forget gate and a transformer over the frames (VTF).
     """
 
     fusion: FusionKind = option(
         "multi_head",
-        "Attention of tokens to frames: equations 7-11, 4-6, or 4-6 with projected features "
-        "as values.",
+        "Attention of tokens to frames (Yu et al. 2021): equations 7 to 11 (multi_head), 4 to 6 "
+        "(dot_product), or 4 to 6 with projected features as values (dot_product_projected).",
     )
     fusion_encoder_layers: str = option(
         "5,6", "Encoder layers with fusion, counted from 1; '' or none for none."
     )
     fusion_decoder_layers: str = option("", "Decoder layers with fusion, counted from 1.")
     forget_gate: OnOff = option(
-        "on", "Multiply the attended frames by a forget gate (equations 12 and 13)."
+        "on", "Multiply the output of the attention to frames by a forget gate (equations 12, 13)."
     )
     fusion_dim: int = option(256, "Dimension d_c of queries, keys and values of multi_head fusion.")
     fusion_heads: int = option(
@@ -60,12 +64,13 @@ class VideoGuidedConfig(FairseqDataclass):
     )
     fusion_output_projection: OnOff = option(
         "on",
-        "Project the heads' output by W_o before the forget gate (appendix A); off resumes "
-        "the training of checkpoints from before this option.",
+        "Project the heads' output by W_o before the forget gate (appendix A); off for "
+        "checkpoints from before this option.",
     )
     fusion_identity_init: bool = option(
         False,
-        "Begin as the text-only model: output = text + mix (fused - text), mix learned from 0.",
+        "Begin as the text-only model: output = text + mix (fused - text), where mix is a "
+        "parameter that is initially 0.",
     )
     video_encoder_layers: int = option(
         4, "Number of layers of the transformer over the frames (VTF); 0 for none."
@@ -75,12 +80,13 @@ class VideoGuidedConfig(FairseqDataclass):
     video_dropout: float = option(0.1, "Dropout probability in the VTF.")
     video_attention_dropout: Optional[float] = option(
         None,
-        "Dropout probability of the VTF's attention weights (default: that of --video-dropout).",
+        "Dropout probability of the VTF's attention weights (default: value of --video-dropout).",
     )
     compat: Compat = option(
         "none",
-        "Compute as the released code does (released): padded frames are attended, one head, "
-        "dropout of the forget gate, and a softmax of dot products over the text's positions.",
+        "Compute as the code of Yu et al. 2021 does (released): attention to padded frames, one "
+        "head, dropout of the forget gate, and a softmax of dot products over the words instead of "
+        "the frames.",
     )
 
 
@@ -124,7 +130,7 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
 
 
 def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
-    """Return the numbers of the layers with fusion, by the keys ``encoder`` and ``decoder``."""
+    """Return the numbers of the layers with fusion: ``encoder`` or ``decoder`` -> numbers."""
     return {
         side: _parse_layer_numbers(
             getattr(cfg, f"fusion_{side}_layers"),
@@ -161,11 +167,11 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """Return the options of a model, with a default instead of 0 as the number of fusion heads.
+    """Return the options of a model, with a number instead of 0 as ``fusion_heads``.
 
     Args:
         config: Dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
-        cfg: Values of its fields.
+        cfg: Values of the fields of ``config``.
     """
     fields = config.__dataclass_fields__  # type: ignore[attr-defined]
     completed = Namespace(**{name: getattr(cfg, name) for name in fields})
@@ -183,12 +189,12 @@ def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.Mo
 
     Args:
         cfg: Config with the fields of :class:`VideoGuidedConfig`.
-        text_dim: Dimension of the text's states.
+        text_dim: Dimension of the states of words, the outputs of the layers.
         video_dim: Dimension of the frames.
 
     Returns:
-        A dict with ``encoder`` and ``decoder``, module dicts from the number of a layer, as a
-        string, to the fusion after it.
+        A dict with the keys ``encoder`` and ``decoder``. Each value is a module dict: number of a
+        layer, as a string -> fusion after this layer.
     """
     is_dot_product = str(cfg.fusion) != "multi_head"
     fusions = {}
@@ -213,13 +219,13 @@ def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.Mo
 
 
 class VideoReader(nn.Module):
-    """Module that prepares video features for the fusions by a transformer over the frames (VTF).
+    """Module that encodes video features for the fusions by a transformer over the frames (VTF).
 
     Args:
         dim: Dimension of the features.
         encoder: The VTF; None to leave the features as they are.
-        attends_padding: True if padding is attended to, as in the released code, where it is zero
-            before the VTF; False if it is masked.
+        attends_padding: True to replace padded frames by zeros and attend to them, as in the code
+            of Yu et al. 2021; False to mask them.
     """
 
     def __init__(
@@ -251,15 +257,16 @@ class VideoReader(nn.Module):
         """Encode frames.
 
         Args:
-            features: [B, M, D] frames, padded at the end; None raises an error.
+            features: [B, M, D] frames, padded at the end; None raises a UserError.
             padding_mask: [B, M] bool, True at padding; None for no padding.
-            dtype: Data type of the text's states, to which the features are cast.
+            dtype: Data type of the text encoder, to which the features are cast.
 
         Returns:
-            Encoded frames [B, M, D], and their padding mask; None if padding is attended to.
+            Encoded frames [B, M, D], and their padding mask [B, M]; None instead of the mask if
+            padding is attended to.
 
         Raises:
-            UserError: if there are no features, or they have another dimension than ``dim``.
+            UserError: if ``features`` is None or has another dimension than the module.
         """
         if features is None:
             raise UserError("a batch has no features of videos, which this --arch reads.")
@@ -281,7 +288,10 @@ class VideoReader(nn.Module):
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
-    """Yield the number, from 1, and the layer for each layer that layer dropout does not skip."""
+    """Yield pairs of a layer's number, counted from 1, and the layer.
+
+    Layers that layer dropout skips in a training step are not yielded, but counted.
+    """
     # LayerDropModuleList yields only the layers that it keeps in a training step, so layers are
     # found by identity.
     numbers = {id(layer): i for i, layer in enumerate(layers._modules.values(), start=1)}

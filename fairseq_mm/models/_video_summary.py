@@ -20,7 +20,7 @@ STATE = "video_summary"
 
 
 class TwoSourceEncoder(BatchFirstEncoder):
-    """Base of encoders of transcript and video; subclasses define ``encode``."""
+    """Base of encoders of a transcript and a video. Subclasses define ``encode``."""
 
     def __init__(self, dictionary: Any) -> None:
         super().__init__(dictionary)
@@ -31,10 +31,17 @@ class TwoSourceEncoder(BatchFirstEncoder):
     def encode(
         self, tokens: Tensor, features: Tensor, text_padding: Tensor, video_padding: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Encode tokens [B, S] and frames [B, M, D] to states of dimensions C and C'.
+        """Encode S tokens and M frames of each example.
 
-        The masks are [B, S] and [B, M] bool, True at padding. Returns text [B, S, C] and video [B,
-        M, C'].
+        Args:
+            tokens: [B, S] tokens of the transcripts.
+            features: [B, M, D] frames.
+            text_padding: [B, S] bool, True at padding.
+            video_padding: [B, M] bool, True at padding.
+
+        Returns:
+            Encoded text [B, S, C] and encoded video [B, M, C']; the dimensions C and C' depend on
+            the subclass.
         """
         raise NotImplementedError
 
@@ -56,8 +63,9 @@ class TwoSourceEncoder(BatchFirstEncoder):
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            ``text`` [B, S, C] and ``video`` [B, M, C'], their padding masks ``text_padding`` [B, S]
-                and ``video_padding`` [B, M], and ``item`` [B], the index of each row's example.
+            A dict of lists of one tensor: ``text`` [B, S, C] and ``video`` [B, M, C'], their
+                padding masks ``text_padding`` [B, S] and ``video_padding`` [B, M], and ``item``
+                [B], the index of each row's example.
         """
         text_padding = src_tokens.eq(self.padding_idx)
         features = features.to(self.precision.dtype)
@@ -96,24 +104,25 @@ def get_sources(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
 class TwoSourceDecoder(FeatureDecoder):
     """Base of decoders that attend to an encoded transcript and an encoded video.
 
-    Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``. The
-    incremental state is a dict: ``item``, as in the encoder's output; ``projected``, the result of
-    ``project``, which depends only on the example; and ``past``, nested lists of tensors that
-    depend on the words.
+    Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``. The state of
+    incremental decoding is a dict: ``item``, the index of each row's example; ``projected``, the
+    result of ``project``, which is equal for all beams of an example; and ``past``, nested lists of
+    tensors that depend on the words of each beam.
     """
 
     def project(self, sources: list[Tensor]) -> Any:
-        """Project ``sources``, encoded text [B, S, C] and video [B, M, C'], for attention.
+        """Project the encoded text and video once, to what attention needs at every step.
 
-        Returns nested lists and tuples of tensors whose first dimension is B.
+        ``sources`` is the list of encoded text [B, S, C] and encoded video [B, M, C']. Returns
+        nested lists and tuples of tensors whose first dimension is B.
         """
         raise NotImplementedError
 
     def project_source(self, encoder_out: EncoderOut, *, has_beams: bool) -> Any:
         """Project the encoder's output for attention, see :meth:`project`.
 
-        ``has_beams`` is True if several rows may belong to one example, which is then projected
-        only once.
+        ``has_beams`` is True if several rows may be beams of one example. The example is then
+        projected once, and the result is copied to its rows.
         """
         sources, _ = get_sources(encoder_out)
         if not has_beams:
@@ -156,13 +165,15 @@ class TwoSourceDecoder(FeatureDecoder):
 def attention_extra(
     word_weights: Optional[Tensor], frame_weights: Optional[Tensor], modalities: Optional[Tensor]
 ) -> dict[str, Any]:
-    """Build the second result of a decoder, a dict of attention weights at T decoding steps.
+    """Build the dict of attention weights at T decoding steps that decoders return.
+
+    Its entries are ``attn``, a list with ``word_weights``; ``frame_attention``; and
+    ``modality_attention``. They are None for weights that were not computed.
 
     Args:
-        word_weights: [B, T, S] weights of S words, entry ``attn`` (in a list); None if unknown.
-        frame_weights: [B, T, M] weights of M frames, entry ``frame_attention``; None if unknown.
-        modalities: [B, T, 2] weights of text and video, entry ``modality_attention``; None if
-            unknown.
+        word_weights: [B, T, S] weights of S words of the transcript, or None.
+        frame_weights: [B, T, M] weights of M frames, or None.
+        modalities: [B, T, 2] weights of text and video, or None.
     """
     return {
         # fairseq takes attn for attention to source tokens and aligns words by it.
@@ -175,7 +186,7 @@ def attention_extra(
 class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Base of the models that summarise transcripts and videos.
 
-    The state dict contains the provenance of the training data.
+    The state dict contains the provenance (record of dictionaries and features).
     """
 
     reads_video = True
@@ -193,9 +204,10 @@ class VideoSummaryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         padding_mask: Optional[Tensor] = None,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V] of summaries [B, T], and a dict, see :func:`attention_extra`.
+        """Compute logits [B, T, V] of summaries [B, T], and a dict of attention weights.
 
-        See :meth:`TwoSourceEncoder.forward` for the inputs of the encoder.
+        See :meth:`TwoSourceEncoder.forward` for the transcript and the video, and
+        :func:`attention_extra` for the dict.
 
         Raises:
             UserError: if ``features`` or ``padding_mask`` is None.

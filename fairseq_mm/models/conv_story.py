@@ -78,9 +78,11 @@ Compat: Any = ChoiceEnum(("none", "released"))
 
 @dataclass
 class ConvStoryConfig(FairseqDataclass):
-    """Options with the sizes of the released code and the dropout of Fan et al. 2018, section 9.2.
+    """Options of the story model.
 
-    Lists of layers are written as in Python.
+    Default sizes are those of fairseq's ``fconv_self_att_wp``, the code of Fan et al. 2018; the
+    default dropout is that of the paper's section 9.2. Lists of layers are Python expressions such
+    as ``[(128, 3)] * 2 + [(512, 3)]``.
     """
 
     dropout: float = option(0.3, "Dropout probability of embeddings and of layers' inputs.")
@@ -103,17 +105,21 @@ class ConvStoryConfig(FairseqDataclass):
     multihead_self_attention_nheads: int = option(1, "Number of heads of self-attention.")
     gated_attention: str = option("False", "Project queries, keys and values by gated networks.")
     downsample: str = option("False", "Let head n attend to every nth position only.")
-    encoder_attention: str = option("False", "An option of fairseq's model, which must be False.")
-    encoder_attention_nheads: int = option(1, "An option of fairseq's model, which must be 1.")
-    project_input: str = option("True", "An option of fairseq's model, which must be True.")
+    encoder_attention: str = option("False", "Option of fairseq's fconv_self_att; must be False.")
+    encoder_attention_nheads: int = option(1, "Option of fairseq's fconv_self_att; must be 1.")
+    project_input: str = option("True", "Option of fairseq's fconv_self_att; must be True.")
     pretrained: str = option("False", "Train on top of a pretrained model, which stays frozen.")
     pretrained_checkpoint: str = option(
-        "", "Checkpoint of the pretrained model; training alone reads it."
+        "", "Checkpoint of the pretrained model; it is read only in training."
     )
     frozen_dropout: bool = option(
         False, "Keep the frozen model's dropout on in training, as the released code does."
     )
-    compat: Compat = option("none", "Compute as fairseq's own model does (released), or as above.")
+    compat: Compat = option(
+        "none",
+        "Compute as fairseq's fconv_self_att does (released): attend to padding of the prompt, "
+        "and keep a frozen model's dropout.",
+    )
     max_source_positions: int = II("task.max_source_positions")
     max_target_positions: int = II("task.max_target_positions")
 
@@ -217,8 +223,8 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         The second result is None.
 
         Raises:
-            UserError: if the pretrained checkpoint was not loaded, or a text has more tokens than
-                the model has positions.
+            UserError: if a fusion's pretrained checkpoint could not be loaded, or a text has more
+                tokens than the model has positions.
         """
         self._check_frozen()
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
@@ -229,7 +235,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self
 
     def load_frozen(self, weights: dict[str, Tensor], file: str) -> None:
-        """Load the weights of a trained model, except the output layer's, into the frozen part.
+        """Load the weights of a trained model into the frozen part, except for the output layer.
 
         Args:
             weights: Weights of the trained model by name.
@@ -247,10 +253,12 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
             ) from None
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Rebuild a fusion's frozen model if the frozen model in the checkpoint has other options.
+        """Prepare a fusion model for a checkpoint whose frozen model has other options.
+
+        The frozen model is then replaced by one with the options that ``state_dict`` records.
 
         Raises:
-            UserError: if the weights belong to fairseq's own model.
+            UserError: if the weights belong to fairseq's ``fconv_self_att``, not to this model.
         """
         super().upgrade_state_dict_named(state_dict, name)
         if "encoder.encoder.embed_tokens.weight" in state_dict:
@@ -271,7 +279,10 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         self.pretrained_error = None
 
     def _replace_frozen(self, options: dict[str, Any]) -> None:
-        """Replace the frozen model by one with other options; fit the fusion layers to its size."""
+        """Replace the frozen model by a model with these options.
+
+        The fusion layers are initialised anew if the output size of the frozen model changes.
+        """
         parts = build_parts(Namespace(**options), self.encoder.dictionary, self.decoder.dictionary)
         dims = parts.trunk.out_dim, self.decoder.frozen.out_dim
         if dims[0] != dims[1] and torch.distributed.is_initialized():
@@ -290,7 +301,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         """Return the maximum lengths of prompt and story in tokens, end tokens included.
 
         Raises:
-            UserError: if the pretrained checkpoint was not loaded.
+            UserError: if a fusion's pretrained checkpoint could not be loaded.
         """
         # fairseq's trainer asks for this after it has loaded a checkpoint and before the first step
         self._check_frozen()
@@ -310,7 +321,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _check_fixed_options(cfg: Any) -> None:
-    """Raise a UserError if an option is set that only fairseq's own model supports."""
+    """Raise a UserError if an option is set that only fairseq's ``fconv_self_att`` supports."""
     num_layers = len(parse_layers(cfg.encoder_layers, "--encoder-layers"))
     attends = parse_flags(cfg.encoder_attention, "--encoder-attention", num_layers)
     if any(attends) or cfg.encoder_attention_nheads != 1:
