@@ -22,7 +22,7 @@ _LABEL_PLACES = (
 
 
 class PlotPoint(NamedTuple):
-    """Word or image at a point of the plane; ``image``, a data URI, replaces the dot."""
+    """Word or image at a point of the plane; ``image``, a data URI, is drawn in place of a dot."""
 
     label: str
     x: float
@@ -33,11 +33,11 @@ class PlotPoint(NamedTuple):
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
     """Return a plot of words as labelled dots, and of images as thumbnails. An image without a
-    thumbnail is a dot whose name appears on hover.
+    thumbnail is a dot, and its label appears on hover.
 
     Args:
         points: Words and images.
-        variance_shares: Share of the variance along each of the two axes, 0 to 1.
+        variance_shares: Share of the vectors' variance along each of the two axes, 0 to 1.
 
     Raises:
         UserError: If there are no points, or a coordinate is not finite.
@@ -88,7 +88,9 @@ def _add_image(axes: Any, point: PlotPoint, gid: str) -> None:
 
 
 def _add_labels(axes: Any, words: Sequence[PlotPoint]) -> None:
-    """Put the label of each word at the first free place around its dot inside the plot."""
+    """Label each word, at the first place around its dot that overlaps no other label and is inside
+    the plot.
+    """
     # the layout is fixed here: labels must not move the axes after their places were measured
     axes.figure.draw_without_rendering()
     axes.figure.set_layout_engine("none")

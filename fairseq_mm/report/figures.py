@@ -1,7 +1,7 @@
 """Matplotlib figures as SVG, inside an HTML page or as an SVG file.
 
-Equal data gives equal bytes. Text remains text in the SVG. On a page, the colours follow the dark
-mode of the page.
+The same data always gives the same bytes. Text in a figure can be selected and searched. On a page,
+the colours follow the dark mode of the page.
 """
 
 import io
@@ -56,11 +56,12 @@ def draw(
     """Draw a figure as an ``<svg>`` element.
 
     Args:
-        plot: Function that draws onto matplotlib's axes and returns the texts shown on hover, by
-            the id of the SVG element.
+        plot: Function that draws onto matplotlib's axes. It returns the texts that appear on
+            hover, SVG id of an artist -> text of each of its marks, or None for no texts.
         width: Width in inches of 72 pixels.
         height: Height in inches of 72 pixels.
-        label: Description for screen readers of a figure inside a page; None for an SVG file.
+        label: Description for screen readers, for a figure that is put into a page; None for the
+            content of an SVG file.
 
     Raises:
         UserError: If matplotlib is missing.
@@ -95,7 +96,7 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Remove namespaces and metadata, and replace ``colors`` (CSS variable -> value)."""
+    """Remove namespaces and metadata, and write the values of ``colors`` as ``var(--name)``."""
     # inside HTML, an SVG has no namespace prefixes: browsers would show nothing of <ns0:svg>
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -126,11 +127,12 @@ def _add_titles(root: ElementTree.Element, titles: Titles) -> None:
 def recall_chart(
     title: str, percentages: Sequence[float], curves: Mapping[str, Sequence[float]]
 ) -> str:
-    """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
+    """Draw a chart of recall against the percentage of retrieved candidates (Mao et al. 2015,
+    Figure 4).
 
     Args:
         title: Text above the chart.
-        percentages: [n] percentage of each point, 0 to 100.
+        percentages: [n] percentages of retrieved candidates, 0 to 100.
         curves: Name of a curve -> [n] recall in percent at these percentages.
 
     Returns:
@@ -140,7 +142,7 @@ def recall_chart(
     def plot(axes: Any) -> None:
         for name, recall in curves.items():
             axes.plot([0, *percentages], [0, *recall], linewidth=2, label=name, gid=name)
-        # recall of a random order
+        # the diagonal is the expected recall of a random order
         axes.plot([0, 100], [0, 100], "--", color="#999999", linewidth=1)
         axes.set(title=title, xlabel="retrieved, %", ylabel="recall, %")
         axes.set(xlim=(0, 100), ylim=(0, 100))

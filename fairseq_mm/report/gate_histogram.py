@@ -17,8 +17,7 @@ def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
 
     Args:
         available: Histogram of the videos with a transcript.
-        unavailable: Histogram of the videos without a transcript, with the same edges of
-            bins.
+        unavailable: Histogram of the videos without a transcript, with the same bins.
     """
     edges = available.edges
 
@@ -67,8 +66,12 @@ def _title(available: Histogram, unavailable: Histogram, i: int) -> str:
 def statistics_section(
     groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
 ) -> Section:
-    """Return a table with one row per group of videos: the name of the group -> its statistics, as
-    :func:`fairseq_mm.metrics.gate_scores.gate_statistics` returns them.
+    """Return a table of the statistics of forget gate scores.
+
+    Args:
+        groups: Name of a row, such as a group of videos or a layer -> statistics, as
+            :func:`fairseq_mm.metrics.gate_scores.gate_statistics` returns them.
+        heading: Heading of the section, plain text.
     """
     names = list(next(iter(groups.values())))
     return section(heading, "gate_statistics.html", names=names, groups=groups)
@@ -80,7 +83,7 @@ def apart_section(rows: Sequence[Mapping[str, Any]], total: int) -> Section:
     Args:
         rows: One record per video: ``id``, ``score``, ``rank`` among all videos (1 is the highest
             score), and ``hypothesis`` and ``reference`` if they exist.
-        total: Number of all videos, which the ranks refer to.
+        total: Number of ranked videos, with and without a transcript.
     """
     ordered = sorted(rows, key=lambda row: -row["score"])
     return section("Transcript not available", "gate_apart.html", rows=ordered, total=total)

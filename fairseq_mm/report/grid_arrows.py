@@ -1,7 +1,7 @@
 """Arrows over an image that show the similarities of a non-local block: from one position of the
 image's feature grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
 
-Hovering over another cell shows its arrows; a click keeps them.
+Hovering over another position shows the arrows from there; a click keeps them.
 """
 
 import math
@@ -20,7 +20,10 @@ _WIDTH = 1000
 
 
 class Box(NamedTuple):
-    """Part of an image, in fractions of its width and height; below 0 and above 1 is padding."""
+    """Rectangle on an image, in fractions of the image's width and height.
+
+    Edges below 0 or above 1 lie outside the image, where the extractor pads it.
+    """
 
     left: float
     top: float
@@ -57,7 +60,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """Return the caption for the arrows that start at a position, an index of the grid."""
+        """Return the caption for the arrows from a position, 0 <= ``position`` < R."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
@@ -92,7 +95,7 @@ def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
 
 
 def arrows_section(drawings: Sequence[Drawing]) -> Section:
-    """Return a section with one figure per drawing."""
+    """Return a section with one figure per drawing, whose arrows change on hover."""
     count = max(len(targets) for drawing in drawings for targets in drawing.targets)
     pairs = [(drawing, _Grid(drawing)) for drawing in drawings]
     heading = "What the non-local block relates"
@@ -126,9 +129,13 @@ class _Grid:
         return f"M{self.left:.0f} {self.top:.0f}V{bottom:.0f}H{right:.0f}V{self.top:.0f}Z"
 
     def arrows(self, position: int, targets: Sequence[int]) -> list[str]:
-        """Return the SVG path of the arrow from a position to each target, the last target first.
+        """Return the SVG paths of the arrows from a position to each target, in reversed order.
 
-        A target that is the position itself gets an empty path.
+        If a target is the position itself, its path is empty.
+
+        Args:
+            position: Index of the grid position at which the arrows start.
+            targets: Indices of the grid positions at which they end, the most similar first.
         """
         size = min(self.cell_width, self.cell_height)
         paths = []
@@ -141,14 +148,14 @@ class _Grid:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -> str:
-    """Return the SVG path of the outline of an arrow; ``width`` is the width of its shaft."""
+    """Return the SVG path around an arrow whose shaft has the width ``width``."""
     # an outline, not a line with a marker: its head keeps its proportions at every width
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     along = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Format a point: ``distance`` from the start along the arrow, ``aside`` from its axis."""
+        """Format a point that is ``distance`` along the arrow and ``aside`` to the side of it."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

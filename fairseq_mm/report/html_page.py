@@ -33,9 +33,9 @@ class Section(NamedTuple):
 
 
 def plain_number(value: float) -> str:
-    """Format a number with three significant digits, or all digits of its integer part.
+    """Format a number with three significant digits; larger integer parts keep all their digits.
 
-    Numbers of 1e-9 or more have no exponent: ``0.00001``, ``165``, ``23.4``.
+    Examples are ``0.00001``, ``23.4`` and ``1652``. Only numbers below 1e-9 have an exponent.
     """
     # below 1e-9, zeros would fill a line: a number as small is shown with an exponent
     if not np.isfinite(value) or 0 < abs(value) < 1e-9:
@@ -49,7 +49,7 @@ def section(heading: str, template: str, *scripts: str, **values: Any) -> Sectio
 
     Args:
         heading: Plain text; empty for a section without a heading.
-        template: Name of a file in ``templates/``, or an absolute path.
+        template: Name of the template file in ``templates/``, or its absolute path.
         *scripts: Names of scripts in ``templates/`` that the section needs.
         **values: Values of the template's variables.
 
@@ -100,7 +100,7 @@ def _environment() -> Any:
 
 
 def _source(name: str) -> str:
-    """Read a template without line breaks and indentation between its elements."""
+    """Read a template file, without line breaks and indentation between HTML elements."""
     # browsers show white space between inline elements, and a page has thousands of such elements
     text = (_TEMPLATES / name).read_text(encoding="utf-8")
     if not name.endswith(".html"):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def make_story_sections(story: "Inspection") -> list[Section]:
-    """Return sections with the gates, likelihood and attention of a prompt's story or of a language
-    model's text.
+    """Return sections with the gates, likelihood and attention of one text: a story with a prompt,
+    or a text of a language model.
     """
     words, is_known = story.words, story.is_known
     sections = []
@@ -68,9 +68,10 @@ def make_visual_story_section(
         sentences: Words of each of the five sentences.
         images: Five images; None for an image that is not shown.
         names: Names of the images.
-        title: Title of the section, plain text; empty for none.
+        title: Title of the section, plain text; empty for no title.
         note: Plain text beside the images.
-        positions: Grid positions whose arrows are drawn; None without a non-local block.
+        positions: Images and grid position from which arrows are drawn; None if the model has no
+            non-local block.
         identity: Attributes of the feature store that describe the extractor.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]
@@ -128,12 +129,13 @@ def _drawing(
 def make_video_section(
     attention: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
 ) -> Section:
-    """Return the section of a video.
+    """Return the section of a video: its texts, and heat maps of the attention to its frames.
 
     Args:
-        attention: Attention in the line of the video.
+        attention: Attention that was recorded for the video.
         transcript: Transcript of the video.
-        facts: ``transcript_available``, and ``reference`` and ``hypothesis`` if they exist.
+        facts: ``transcript_available`` -> True if the video has a transcript; ``reference`` and
+            ``hypothesis``, if they exist -> reference summary and generated summary.
         times: Times of the frames.
     """
     said = transcript if facts["transcript_available"] else "transcript not available"
@@ -160,11 +162,11 @@ def make_video_section(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return sections with histogram and statistics of forget gate scores, and with the videos that
-    have no transcript.
+    """Return sections with a histogram of forget gate scores, with statistics of the scores, and
+    with a list of the videos that have no transcript.
 
     Args:
-        result: Content of the file that ``fairseq-mm inspect --gates --json`` writes.
+        result: JSON object that ``fairseq-mm inspect --gates`` writes to the file of ``--json``.
     """
     edges, counts = result["histogram"]["edges"], result["histogram"]["counts"]
     available, apart = (

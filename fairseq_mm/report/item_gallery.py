@@ -1,6 +1,7 @@
-"""Cards of a page: images with hypothesis, references and scores, or videos with their summaries.
+"""Sections of a page that show one card per image, with hypothesis, references and scores, or one
+card per video, with its summary.
 
-Cards of images can be sorted and filtered. Without JavaScript they have the order of the split.
+Cards of images can be sorted and filtered if JavaScript runs, and else have the order of the split.
 """
 
 import json
@@ -20,10 +21,10 @@ class Item(NamedTuple):
     """Image, or image sequence, of a split with its texts and scores.
 
     Attributes:
-        key: Line of the split's file ``visual_ids``; ids of several images are separated by tabs.
-        hypothesis: Generated text; None if there is no text for the item.
+        key: Id of the image, or ids of the sequence's images, separated by tabs.
+        hypothesis: Generated text; None if no text was generated.
         references: References before tokenization.
-        scores: Name of a metric -> number.
+        scores: Name of a metric -> score of the hypothesis.
         images: Id of an image -> data URI.
     """
 
@@ -40,12 +41,15 @@ class Item(NamedTuple):
 
     @property
     def shown_scores(self) -> dict[str, str]:
-        """Return all scores as text, formatted like the other numbers of the page."""
+        """Return name -> formatted number for all scores, also those that are not finite."""
         return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
 
     @property
     def marked_words(self) -> list[tuple[str, bool]]:
-        """Return each word of the hypothesis, with True if there are references and none has it."""
+        """Return (word, is novel) for each word of the hypothesis.
+
+        A word is novel if no reference contains it. Without references, no word is novel.
+        """
         # case and punctuation do not make a word novel: hypotheses are lower-cased tokens
         known = {_bare(word) for sentence in self.references for word in sentence.split()}
         return [
@@ -63,7 +67,7 @@ def gallery_section(
         items: Items in the order of the split.
         heading: Heading of the section, plain text.
         note: Plain text above the cards.
-        is_sortable: True to add the filter and the menu, which only one section of a page can have.
+        is_sortable: True to add the filter and the menu, of which a page can have only one.
     """
     names = list(dict.fromkeys(name for item in items for name in item.scores))
     values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}
@@ -78,7 +82,15 @@ def _bare(word: str) -> str:
 
 
 class SummaryCard(NamedTuple):
-    """Card of one video: detokenized summary, numbers by name, [height, width, 3] frames."""
+    """Card of one video.
+
+    Attributes:
+        name: Name of the video.
+        summary: Detokenized summary.
+        transcript: Transcript of the video.
+        facts: Name -> value, such as a number, which the card lists.
+        images: Frames, each [height, width, 3].
+    """
 
     name: str
     summary: str
@@ -88,7 +100,7 @@ class SummaryCard(NamedTuple):
 
 
 def cards_section(cards: Sequence[SummaryCard]) -> Section:
-    """Return a section with one card per video summary, in order; transcripts are collapsed."""
+    """Return a section with one card per video; a click on a card opens its transcript."""
     shown = [
         (card, [jpeg_uri(Image.fromarray(pixels)) for pixels in card.images]) for card in cards
     ]

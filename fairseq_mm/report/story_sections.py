@@ -17,10 +17,10 @@ class ShownWord(NamedTuple):
 
     Attributes:
         text: Plain text.
-        is_known: False underlines the word as unknown.
+        is_known: False to underline the word, because the dictionary does not contain it.
         title: Text that is shown on hover.
         bars: Heights in pixels of the bars above the word.
-        share: Darkness of the background, 0 to 1; None for no background.
+        share: Darkness of the word's background, from 0 (light) to 1; None for no background.
     """
 
     text: str
@@ -31,11 +31,13 @@ class ShownWord(NamedTuple):
 
 
 def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndarray) -> Section:
-    """Draw two bars above each word, like the two curves in Figure 8 of Fan et al. 2018.
+    """Return a section with two bars above each word, for the values of the two fusion gates.
+
+    Figure 8 of Fan et al. 2018 shows the same values as two curves.
 
     Args:
         words: T words.
-        is_known: [T] False underlines a word as unknown.
+        is_known: [T] False to underline the word, because the dictionary does not contain it.
         gates: [2, T] mean values of the gates g1 and g2 at each word, 0 to 1.
     """
     # not from 0 to 1: means over channels differ little, and the bars would look alike
@@ -56,11 +58,11 @@ def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndar
 def likelihood_section(
     words: Sequence[str], is_known: Sequence[bool], log_probs: np.ndarray
 ) -> Section:
-    """Show words on a background that is darker for less likely words.
+    """Return a section with the words on a background that is darker for less likely words.
 
     Args:
         words: T words.
-        is_known: [T] False underlines a word as unknown.
+        is_known: [T] False to underline the word, because the dictionary does not contain it.
         log_probs: [T] natural logarithms of the words' probabilities.
     """
     bits = np.abs(log_probs) / np.log(2)  # abs: a probability of 1 would read as -0.0 bits
@@ -85,7 +87,7 @@ def _words(
 
 
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
-    """Draw the attention of a story's T words to its prompt's S words as a heat map.
+    """Return a heat map of the attention of a story's T words to its prompt's S words.
 
     Args:
         words: T words of the story.

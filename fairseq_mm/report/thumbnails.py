@@ -14,7 +14,7 @@ _QUALITY = 82
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """Read an image file, or a member of an archive.
+    """Read an image that :func:`fairseq_mm.extract.media_list.list_images` has listed.
 
     Raises:
         UserError: If the file cannot be read as an image; the message names it.
@@ -26,12 +26,12 @@ def read_listed(image: MediaFile) -> Image.Image:
 
 
 def thumbnail_uri(image: MediaFile, side: int) -> str:
-    """Return an image file as a JPEG data URI, at most ``side`` pixels on the longer side."""
+    """Return an image file as the data URI of a JPEG; ``side`` is its maximum size in pixels."""
     return jpeg_uri(read_listed(image), side=side)
 
 
 def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = _QUALITY) -> str:
-    """Return the data URI of a JPEG.
+    """Encode an image as a JPEG, and return its data URI.
 
     Args:
         pixels: PIL image in RGB.
@@ -48,7 +48,7 @@ def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = 
 
 
 class Thumbnails:
-    """Thumbnails of the images in folders and archives, by the id of the image.
+    """Thumbnails of the images in folders and archives, looked up by the id of the image.
 
     Args:
         inputs: Folders, image files and archives, as for ``fairseq-mm extract``.

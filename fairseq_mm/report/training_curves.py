@@ -1,7 +1,7 @@
 """Training curves from the log of fairseq-train, as one small chart per metric.
 
-The log may be of ``--log-format json`` or ``simple`` (``tqdm`` writes ``simple`` lines to a file),
-with or without time stamps.
+The log has the ``--log-format`` ``json``, ``simple`` or, if it was written to a file, ``tqdm``,
+which then writes the same lines as ``simple``. Lines may begin with time stamps.
 """
 
 import math
@@ -29,9 +29,9 @@ _STAT = re.compile(r"(\w+) (\S+)")
 
 
 def read_training_log(path: Path) -> Curves:
-    """Read the curves of a training log: metric -> subset -> update -> value.
+    """Read the curves of a training log: metric -> subset (such as ``train``) -> update -> value.
 
-    If a run was resumed, its log may have an update twice; the later values are used.
+    If a resumed run has logged an update twice, the later values are used.
 
     Raises:
         UserError: If the file cannot be read, or has no line with values.
@@ -56,7 +56,10 @@ def read_training_log(path: Path) -> Curves:
 
 
 def _read_line(line: str) -> tuple[str, dict[str, float]]:
-    """Return subset and values of a line that ends an epoch or a validation; else '' and {}."""
+    """Return (subset, metric -> value) of a log line that ends an epoch or a validation.
+
+    Other lines give an empty subset and no values.
+    """
     start = line.find('{"epoch": ')
     if start >= 0:
         try:
@@ -81,7 +84,7 @@ def _read_line(line: str) -> tuple[str, dict[str, float]]:
 
 
 def _numbers(figures: dict) -> dict[str, float]:
-    """Return the values that are finite numbers, by name."""
+    """Return the entries whose values are, or can be parsed as, finite numbers."""
     numbers = {}
     for name, value in figures.items():
         try:
@@ -97,7 +100,7 @@ _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
 def curves_section(curves: Curves) -> Section:
-    """Return one chart per metric, without metrics that are constant in every subset."""
+    """Return a section with one chart per metric; metrics that never change have no chart."""
     charts = [
         _chart(name, subsets)
         for name, subsets in sorted(curves.items(), key=_shown_order)
@@ -108,7 +111,9 @@ def curves_section(curves: Curves) -> Section:
 
 
 def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
-    """Return the sort key of a metric's chart: losses come first, the learning rate last."""
+    """Return the sort key of ``entry``, a metric and its values: ``loss`` and ``ppl`` come first,
+    the learning rate last.
+    """
     name = entry[0]
     return name == "lr", name not in ("ppl", "loss"), name
 

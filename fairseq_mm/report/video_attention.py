@@ -18,9 +18,9 @@ class Times(NamedTuple):
     """Times of the frames of a video.
 
     Attributes:
-        step: Seconds from the start of one frame to the next; None if unknown.
-        thumbnails: Data URIs of images, one for each of equal parts of the video; empty for no
-            images.
+        step: Seconds from the start of one frame to the start of the next; None if unknown.
+        thumbnails: Data URIs of n images, the middles of n parts of the video of equal length;
+            empty for no thumbnails.
     """
 
     step: Optional[float] = None
@@ -36,17 +36,19 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a heat map with a column per frame, a row per word and, above, the words' mean.
+    """Return a heat map with a column per frame and a row per word.
+
+    Above the map, bars show each frame's mean weight over the words.
 
     Args:
         words: W words.
         weights: [W, M] attention weights.
         times: Times of the M frames.
-        is_known: [W] False underlines a word as unknown.
+        is_known: [W] False to underline the word, because the dictionary does not contain it.
         sums_over_words: True if the weights of each frame sum to 1; False if the weights of each
             word sum to 1.
-        video_shares: [W] weight that the model gives to the video, the rest up to 1 being that of
-            the transcript; None for a model without such weights.
+        video_shares: [W] weight that the model gives to the video at each word; the transcript has
+            the rest up to 1. None for a model that does not weigh video and transcript.
     """
     W, M = weights.shape
     mean = weights.mean(axis=0)
@@ -93,7 +95,9 @@ def heat_uri(weights: np.ndarray) -> str:
 
 
 def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
-    """Format three numbers with the fewest digits in which the first two differ, at least three."""
+    """Format three numbers with three significant digits, or with more (at most seven) if ``least``
+    and ``strongest`` would look the same.
+    """
     # nearly uniform attention would otherwise read as "from 1.00 to 1.00 %"
     for digits in range(3, 8):
         texts = [f"{x:.{digits}g}" for x in (least, strongest, other)]
@@ -103,7 +107,10 @@ def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
 
 
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:
-    """Return position in percent and value (seconds; frames if ``step`` is None) of each label."""
+    """Return (position in percent, value) of each label of the time axis.
+
+    Values are seconds or, if ``step``, the seconds per frame, is None, numbers of frames.
+    """
     length = num_frames * (step or 1.0)
     gap = 0.1 if step else 1.0
     factors = [2.0, 2.5, 2.0]  # gaps of 1, 2, 5, 10, 20, 50, ...

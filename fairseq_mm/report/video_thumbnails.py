@@ -15,13 +15,14 @@ _SIDE, _QUALITY = 160, 75
 
 
 def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None) -> Optional[float]:
-    """Return the seconds from the start of one feature's clip to the next; None if unknown.
+    """Return the seconds from the start of one feature's clip to the start of the next clip.
+
+    The result is None if the seconds are unknown.
 
     Args:
-        attributes: Attributes of the feature store, such as ``stride`` (in frames) and
-            ``frame_rate``.
-        frame_rate: Frame rate of the video, which is used if the store's ``frame_rate`` is no
-            number because every frame was read.
+        attributes: Attributes of the feature store: ``stride`` in frames, and ``frame_rate``.
+        frame_rate: Frame rate of the video file. It is used if the store's ``frame_rate`` is
+            ``native``, which says that every frame of the video was read.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
@@ -37,11 +38,11 @@ def _number(value: Any) -> Optional[float]:
 
 
 def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) -> Times:
-    """Return the times of a video's ``num_rows`` features, with thumbnails.
+    """Return the times of a video's features, and thumbnails of the video.
 
     Args:
         video: Video file.
-        num_rows: Number of features of the video, one per frame or clip.
+        num_rows: Number of rows that the store has for the video, one per frame or clip.
         attributes: Attributes of the feature store.
 
     Raises:

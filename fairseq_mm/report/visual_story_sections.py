@@ -1,8 +1,8 @@
 """Visual stories as sections of a page (Li et al. 2020, Transtory-XL).
 
-A table shows the images side by side, and below each image its sentence of every story (Figure 6).
-Heat maps show the attention of each word to the five images (Figure 5) or to the slices of an
-image's vector.
+A table shows the images side by side. Each row below has one story, with the sentence of an image
+below that image (Figure 6). Heat maps show the attention of each word to the five images (Figure 5)
+or to the slices of an image's feature vector.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,13 @@ _LEAST = 5  # width of the column of a short word, in letters
 
 
 class EmbeddedImage(NamedTuple):
-    """Image of a page: data URI of a small JPEG, and width and height of the original in pixels."""
+    """Image inside a page.
+
+    Attributes:
+        uri: Data URI of a small JPEG.
+        width: Width of the original image in pixels.
+        height: Height of the original image in pixels.
+    """
 
     uri: str
     width: int
@@ -37,10 +43,10 @@ def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
 
 
 class StoryRow(NamedTuple):
-    """Row of a table of stories.
+    """Story, a row of a table whose columns are images.
 
     Attributes:
-        name: Name of the system; empty if the table has a single story.
+        name: Name of the system that wrote the story; empty if the table has a single story.
         sentences: Detokenized sentences, one per image.
         note: Plain text beside the sentences.
         by_people: True for a story that people wrote.
@@ -53,13 +59,14 @@ class StoryRow(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Image sequence with its stories, a table of the page.
+    """Table of one image sequence and its stories.
 
     Attributes:
-        title: Plain text; ``note`` is shown beside the title.
+        title: Title of the table, plain text.
         keys: Names of the images.
         images: Data URIs of the images; None for an image that is not shown.
         rows: One row per story, at least one.
+        note: Plain text beside the title.
     """
 
     title: str
@@ -70,17 +77,17 @@ class Strip(NamedTuple):
 
 
 def stories_section(strips: Sequence[Strip]) -> Section:
-    """Return a section with the tables of the strips, one below the other."""
+    """Return a section with one table per image sequence (``strips``), one below the other."""
     return section("", "visual_stories.html", strips=strips)
 
 
 class SentenceAttention(NamedTuple):
-    """Sentence of W words, counting its end, and the attention of each word.
+    """Sentence of W words and the attention of each word; the sentence's end counts as a word.
 
     Attributes:
         text: Detokenized sentence.
-        words: W tokens; the last is the end of the sentence.
-        is_known: [W] False underlines a word as unknown.
+        words: W words; the last is ``<sent>`` or ``</s>``.
+        is_known: [W] False to underline the word, because the dictionary does not contain it.
         log_probs: [W] natural logarithms of the words' probabilities.
         weights: [W, N] attention weights of the N images, or of the N slices of an image's vector.
     """
@@ -98,12 +105,12 @@ def images_section(
     *,
     image_padding_mask: Sequence[bool],
 ) -> Section:
-    """Show how each sentence and each word divides its attention among the images.
+    """Return a section that shows how the attention of each word is divided among the images.
 
     Args:
-        sentences: One sentence per image, whose words have weights of the N images.
+        sentences: One sentence per image; each word has one weight per image.
         images: N images; None for an image that is not shown.
-        image_padding_mask: [N] True for images that the model has not seen.
+        image_padding_mask: [N] True for images that were missing in the model's input.
     """
     note = (
         "Per cent of a word's attention that an image gets, where the word is written (mean over "
@@ -117,10 +124,11 @@ def images_section(
 def slices_section(
     sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
 ) -> Section:
-    """Show how each word divides its attention among the slices of its image's feature vector.
+    """Return a section that shows how the attention of each word is divided among the slices of its
+    image's feature vector.
 
     Args:
-        sentences: One sentence per image, whose words have weights of the slices.
+        sentences: One sentence per image; each word has one weight per slice.
         images: One image per sentence; None for an image that is not shown.
     """
     note = (
@@ -157,7 +165,7 @@ def _attention(
 
 
 def break_into_lines(words: Sequence[str]) -> list[range]:
-    """Break words into lines of the page, and return the range of word positions on each line."""
+    """Break words into lines that fit the page's width; return the indices on each line."""
     # lines are broken here because each has its own table, with a row per image
     lines, start, width = [], 0, 0
     for t, word in enumerate(words):
@@ -172,7 +180,7 @@ def break_into_lines(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Join the sections of one visual story under one title."""
+    """Join the sections of one visual story (``parts``) to one section with a title."""
     # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return section(title, "story_parts.html", *scripts, images=images, parts=parts)
