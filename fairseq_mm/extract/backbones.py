@@ -1,4 +1,7 @@
-"""Networks of torchvision for images and for clips of videos, cut off behind a layer.
+"""Networks of torchvision for images and for clips of videos, cut off after a layer.
+
+A network returns one row of features per image or clip. With ``grid``, networks for images return
+one row per position of a map, or per patch, instead.
 
 =====================================  ==============================  =======================
 images                                 features                        with ``grid``
@@ -102,8 +105,8 @@ class Backbone(NamedTuple):
     """Network in evaluation mode, and the attributes that identify it in a feature store.
 
     Attributes:
-        network: Maps images ``[B, 3, height, width]`` to ``[B, rows, D]``, or clips
-            ``[B, 3, frames, height, width]`` to ``[B, D]``.
+        network: Network that maps images ``[B, 3, height, width]`` to features ``[B, rows, D]``,
+            or clips ``[B, 3, frames, height, width]`` to features ``[B, D]``.
         model: Name of the model.
         weights: SHA-256 of the weights file, ``torchvision:NAME``, ``open_clip:NAME`` or
             ``none:SEED``.
@@ -138,7 +141,8 @@ class LayerRows(nn.Module):
         self.has_class_token = has_class_token
 
     def forward(self, images: Tensor) -> Tensor:
-        """
+        """Compute the D-dimensional feature vectors of each image.
+
         Args:
             images: ``[B, 3, height, width]``, normalised.
 
@@ -204,8 +208,11 @@ def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
 
 
 def default_preprocessing(model: str, weights: str) -> Preprocessing:
-    """Return the preprocessing that torchvision's weights need. ``weights`` is their name; for a
-    file, the first published weights of the model decide."""
+    """Return the preprocessing that weights of a torchvision network for images need.
+
+    ``weights`` is the name of torchvision's weights, or a file. A file gets the preprocessing of
+    the first weights that torchvision lists for the model.
+    """
     keywords = _get_transform(model, weights)
     # torchvision writes a side of a square as a number or as a list of one number
     (resize_size, *_), (size, *_) = (
@@ -223,8 +230,12 @@ def default_preprocessing(model: str, weights: str) -> Preprocessing:
 
 
 def default_clip_preprocessing(model: str, weights: Optional[str]) -> ClipPreprocessing:
-    """Return the preprocessing that the weights of a network for clips need, published by Hara et
-    al. or torchvision. For a file of a torchvision network, the first published weights decide."""
+    """Return the preprocessing that weights of a network for clips need.
+
+    ``weights`` is the name of torchvision's weights, or a file. A file of ``resnext101_3d`` gets
+    the preprocessing of Hara et al., any other file that of the first weights that torchvision
+    lists for the model.
+    """
     if model == RESNEXT:
         return ClipPreprocessing(resize_size=112, size=112, **normalization("activitynet"))
     keywords = _get_transform(model, weights)
@@ -249,7 +260,7 @@ def build_image_backbone(
     grid: bool = False,
     seed: int = 0,
 ) -> Backbone:
-    """Build a torchvision network for images, cut off behind a layer.
+    """Build a torchvision network for images, cut off after a layer.
 
     See :func:`.build_backbone` for the arguments and errors.
     """
@@ -321,8 +332,11 @@ def _load_weights(
 
 
 def default_layer(model: str, grid: bool) -> str:
-    """Return the layer of a model in ``DEFAULT_LAYERS``; with ``grid``, the layer for one row per
-    position. Raise UserError if the table does not have the model."""
+    """Return the name of the layer whose output is a model's features by default.
+
+    With ``grid``, return the default layer for one row per position. Raise UserError if
+    ``DEFAULT_LAYERS`` has no layer for the model.
+    """
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):
             return layers[1] if grid else layers[0]

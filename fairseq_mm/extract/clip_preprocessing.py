@@ -95,7 +95,8 @@ class ClipPreprocessing(Preprocessing):
             yield np.stack([window[i % len(window)] for i in range(self.frames)])
 
     def normalized(self, pixels: "Tensor") -> "Tensor":
-        """
+        """Normalise clips by mean and deviation.
+
         Args:
             pixels: ``[B, frames, height, width, 3]`` uint8, in the order R, G, B.
 
@@ -126,14 +127,14 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Replace options of the preprocessing ``default`` by the user's choices; None keeps an option.
+    """Return the preprocessing ``default`` with some options replaced; None keeps an option.
 
     :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
-    ``sizes`` may have ``resize``, ``resize_size``, ``size`` and ``crop``.
+    ``sizes`` are the keyword arguments ``resize``, ``resize_size``, ``size`` and ``crop``.
 
-    If only ``size`` is given, the size before the crop changes in proportion. If only ``frames`` is
-    given, ``stride`` becomes equal to it. Any ``interpolation`` except ``bilinear`` uses
-    antialiasing.
+    If only ``size`` is given, the size before the crop changes in the same proportion. If only
+    ``frames`` is given, ``stride`` becomes equal to ``frames``. Any ``interpolation`` except
+    ``bilinear`` turns antialiasing on.
     """
     # 0 is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}
@@ -202,8 +203,11 @@ def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image
 
 
 def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for ``new`` pixels in place of ``old`` pixels in a row: the indices of the old pixel
-    before and the old pixel after each new pixel, and the weight of the pixel after it."""
+    """Return how a row of ``old`` pixels is interpolated to ``new`` pixels.
+
+    For each new pixel, the three arrays have the index of the old pixel before it, the index of the
+    old pixel after it, and the weight of the old pixel after it.
+    """
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)
     before = np.minimum(place.astype(np.int64), old - 1)

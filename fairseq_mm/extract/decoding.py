@@ -28,7 +28,10 @@ from fairseq_mm.extract.readers import AHEAD_FILES, Event, Reader
 def decode_files(
     files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
 ) -> Generator[Event, None, None]:
-    """Decode files, and yield the events of one file after the other: its inputs, then its end.
+    """Decode files, and yield the events of one file after the other.
+
+    The events of a file are the network's inputs in the file (uint8 arrays), and then a
+    :class:`.MediaEnd` or :class:`.Unreadable`.
 
     Args:
         files: Images or videos.

@@ -35,7 +35,7 @@ class FirstClips(NamedTuple):
     Attributes:
         rows: Features of the clips, ``[clips, D]`` float32.
         is_cut: Whether the video has further clips.
-        images: Preprocessed middle frames of evenly spaced clips, ``[height, width, 3]`` uint8.
+        images: Preprocessed middle frames of some of the clips, ``[height, width, 3]`` uint8.
     """
 
     rows: np.ndarray
@@ -108,7 +108,8 @@ class Extractor:
         """Build a reader, which decodes a file into inputs of the network.
 
         :func:`.read_image` and :class:`.VideoReader` explain ``max_pixels`` and ``keep_damaged``.
-        Raise UserError if ``keep_damaged`` is given for images, or PyAV is missing.
+        Raise UserError if ``keep_damaged`` is True for images, or PyAV, which decodes videos, is
+        not installed.
         """
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
@@ -160,9 +161,9 @@ class Extractor:
         """Compute the features of inputs that may differ in size, with a batch for each size.
 
         Args:
-            inputs: Preprocessed images or clips. If the preprocessing gives all inputs the same
-                size, None is computed as a black input, so that the other inputs keep their places
-                in the batch.
+            inputs: Preprocessed images or clips, or None for an input without features. If the
+                preprocessing gives all inputs the same size, a black input takes the place of None
+                in the batch, so that the size of the batch stays the same.
 
         Returns:
             For each input, the features ``[rows, D]`` float32; None for an input that is None.
@@ -248,8 +249,8 @@ class Extractor:
             video: Path, bytes, binary file or :class:`.MediaFile`.
             limit: Largest number of clips.
             batch_size: Number of clips in a batch; None for ``default_batch_size``.
-            num_images: Number of middle frames to return, each from another of several evenly
-                spaced clips; 0 for no frames.
+            num_images: Number of clips, evenly spaced among the first clips, whose middle frames
+                are returned; 0 to return no frames.
             **options: Options of :meth:`reader`.
 
         Returns:
@@ -304,12 +305,12 @@ def build_extractor(
     fps: Optional[float] = None,
     **options: Any,
 ) -> Extractor:
-    """Build an extractor by the name of its network.
+    """Build an extractor from the name of a network.
 
     :func:`.build_backbone` explains ``model``, ``weights``, ``layer``, ``grid`` and ``seed``.
     :class:`Extractor` explains ``device`` and ``precision``. :class:`.ClipPreprocessing` explains
-    ``frames``, ``stride`` and ``fps``, which are for videos only. The other ``options`` are the
-    arguments of :func:`.with_options`, such as ``size``.
+    ``frames``, ``stride`` and ``fps``, which are for videos only. ``options`` are keyword arguments
+    of :func:`.with_options`, such as ``size``.
 
     Raises:
         UserError: If the model does not exist, an option is for videos but the model reads images,
@@ -338,13 +339,13 @@ def build_extractor_from_identity(
 
     Args:
         identity: Attributes of the store or checkpoint.
-        weights_file: Path of the weights; required if the identity has the SHA-256 of a file.
+        weights_file: Path of the weights; required if ``identity`` has the SHA-256 of a file.
         device: Device of the network.
         reads: Kind of files that the extractor must read, ``images`` or ``videos``.
 
     Raises:
-        UserError: If the identity is incomplete or the extractor reads the other kind of files, or
-            if ``weights_file`` is missing or another file.
+        UserError: If ``identity`` lacks an attribute, the extractor reads the other kind of files,
+            or ``weights_file`` is missing or does not have the SHA-256 in ``identity``.
     """
     # compared with itself: this refuses an identity that lacks an attribute
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")

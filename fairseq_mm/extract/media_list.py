@@ -143,10 +143,10 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def media_name(media: object, number: int, noun: str) -> str:
-    """Return a name for messages: the path of ``media``, or ``noun`` and ``number`` if it has no
-    path.
+    """Return a name of ``media`` for messages: its path if it has one, otherwise ``noun`` and
+    ``number``, such as "image 3".
 
-    ``number`` is its position among the arguments.
+    ``number`` is the position of ``media`` among the arguments of the caller.
     """
     if isinstance(media, MediaFile):
         return media.name
@@ -173,8 +173,8 @@ def list_images(
         root: Folder that relative paths in text files and JSONL start from (default: the folder of
             the text or JSONL file).
         ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
-            the folder or the archive, or as a line of a text file has it). An id in a text file, or
-            ``id`` next to ``image``, has priority.
+            the folder or the archive, or as it is written in a text or JSONL file). An id that a
+            text or JSONL file gives to a single file has priority.
         kind: Images or videos.
 
     Raises:
@@ -206,10 +206,10 @@ def list_images(
 
 
 def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Index images, whose keys must be paths, by path, name and stem (the name without suffix).
+    """Return a dictionary in which each image is found by path, name and stem (name without
+    suffix), since the keys of a feature store may have any of these forms.
 
-    The keys of a feature store may have any of these three forms. A name or stem that several
-    images share is left out.
+    The keys of ``images`` must be paths. A name or stem that several images share is left out.
     """
     paths = {image.key: image for image in images}
     by_key = dict(paths)
@@ -265,8 +265,8 @@ def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
 
 
 def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
-    """List the files below a folder that have one of the suffixes; follow links, but visit a folder
-    once (``seen``)."""
+    """List the files below a folder that have one of the suffixes. Links are followed, but no
+    folder is visited twice: ``seen`` has the real paths of the folders visited so far."""
     real = os.path.realpath(folder)
     # a link to a folder around it would be followed for ever
     if real in seen:

@@ -25,9 +25,10 @@ class Family(NamedTuple):
 
     Attributes:
         reads: Files that the networks are run on: ``images``, or ``videos``, cut into clips.
-        has: Function that tells whether the family has a model of a name.
+        has: Function that tells whether the family has a model with a given name.
         choices: Names of the options of ``build`` that choose the layer.
-        build: Function that builds a model by its name, ``weights``, ``seed`` and ``choices``.
+        build: Function that builds a model from its name and the keyword arguments ``weights``,
+            ``seed`` and those in ``choices``.
     """
 
     reads: str
@@ -99,10 +100,11 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of the ``options`` (flag -> value) is set: ``model`` does not have
-    them.
+    """Raise UserError if one of ``options`` (flag -> value) is set, since only models for the other
+    kind of files have these options.
 
-    ``kind``, ``images`` or ``videos``, is the kind of models that have these options.
+    ``kind``, ``images`` or ``videos``, is the kind of files that models with these options read;
+    ``model`` reads the other kind.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

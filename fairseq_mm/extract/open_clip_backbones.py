@@ -1,5 +1,6 @@
-"""Image encoders of open_clip as extractors: ``open_clip:NAME`` (extra ``clip``).
+"""Image encoders of open_clip as extractors, named ``open_clip:NAME``.
 
+open_clip is installed with the package's extra ``clip``.
 Pooled features are the output of ``encode_image``, not normalised to length 1. With ``grid``, the
 features are the patch tokens of the last layer after its norm, or the last map of a convolutional
 encoder, before they are projected to the space of texts.
@@ -38,7 +39,8 @@ class ClipRows(nn.Module):
         self.grid = grid
 
     def forward(self, images: Tensor) -> Tensor:
-        """
+        """Compute the D-dimensional feature vectors of each image.
+
         Args:
             images: ``[B, 3, height, width]``, normalised.
 
@@ -59,8 +61,8 @@ class ClipRows(nn.Module):
 
 
 def split_name(model: str) -> tuple[str, Optional[str]]:
-    """Split ``open_clip:NAME[/PRETRAINED]`` into NAME and PRETRAINED, a tag or file of the weights;
-    None without PRETRAINED."""
+    """Split ``open_clip:NAME[/PRETRAINED]`` into NAME and PRETRAINED. PRETRAINED is open_clip's tag
+    of published weights or a weights file; None if ``model`` has only NAME."""
     name, _, pretrained = model[len(PREFIX) :].partition("/")
     return name, pretrained or None
 
@@ -72,8 +74,8 @@ def build_open_clip(
 
     Args:
         model: Name of the model.
-        weights: File with the weights of the whole model, tag of open_clip, or ``none`` for random
-            weights; None if ``model`` has PRETRAINED.
+        weights: File with the weights of the whole model, open_clip's tag of published weights, or
+            ``none`` for random weights; None if ``model`` has PRETRAINED.
         grid: Return one row per position of an image.
         seed: Seed of random weights.
 

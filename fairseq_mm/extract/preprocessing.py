@@ -167,7 +167,8 @@ class Preprocessing:
         return image.resize(new_size, INTERPOLATIONS[self.interpolation])
 
     def normalized(self, pixels: "Tensor") -> "Tensor":
-        """
+        """Normalise images by mean and deviation.
+
         Args:
             pixels: ``[B, height, width, 3]`` uint8, in the order R, G, B.
 
@@ -200,13 +201,13 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """Replace options of the preprocessing ``default`` by the user's choices; None keeps an option.
+    """Return the preprocessing ``default`` with some options replaced; None keeps an option.
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
     If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one
-    exception: if the short side is resized and the centre is cropped, the short side keeps its
-    proportion to the crop in ``default``, such as 256 to 224. Options that have the same effect
-    become equal.
+    exception: if the short side is resized and the centre is cropped, ``resize_size`` changes in
+    proportion to ``size``, so that 256 and 224 may become 512 and 448. Options without effect are
+    set to fixed values, so that two preprocessings with the same effect are equal.
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":

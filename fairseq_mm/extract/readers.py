@@ -29,7 +29,7 @@ class MediaEnd(NamedTuple):
     """Event at the end of a decoded file.
 
     Attributes:
-        fields: Values of the reader's ``columns``.
+        fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
         damage: Description of the file's damage; empty if the file is whole.
         source: Record of the bytes that were decoded; None until the file has been read.
     """
@@ -40,7 +40,7 @@ class MediaEnd(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Event at the end of a file that cannot be read, or not to its end.
+    """Event in place of :class:`MediaEnd` for a file that cannot be read to its end.
 
     Attributes:
         reason: Sentence that says why, without the name of the file.
@@ -97,7 +97,7 @@ class Reader(abc.ABC):
             raise UserError(f"cannot be decoded: {reason}") from None
 
     def events(self, file: MediaFile) -> Generator[Event, None, None]:
-        """Yield the inputs of a file, and then its end: a :class:`MediaEnd` or
+        """Yield the network's inputs in a file, and then a :class:`MediaEnd` or
         :class:`Unreadable`."""
         end: Union[MediaEnd, Unreadable]
         try:

@@ -67,7 +67,8 @@ class GroupedBottleneck(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """
+        """Compute the output of the block.
+
         Args:
             x: ``[B, in_channels, time, height, width]``.
 
@@ -114,12 +115,13 @@ class ResNeXt3d(nn.Module):
                 nn.init.constant_(module.bn3.weight, RANDOM_RESIDUAL)
 
     def forward(self, clips: Tensor) -> Tensor:
-        """
+        """Classify clips.
+
         Args:
             clips: ``[B, 3, frames, height, width]``, normalised.
 
         Returns:
-            scores: ``[B, classes]``.
+            scores: ``[B, classes]`` logits.
         """
         maps = self.maxpool(self.relu(self.bn1(self.conv1(clips))))
         maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))  # [B, 2048, t, h, w]

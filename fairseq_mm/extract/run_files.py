@@ -34,8 +34,9 @@ def details_path(output: str, noun: str) -> str:
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
     """Write the list of unreadable files next to the store ``output``; remove it if there are none.
 
-    ``unreadable`` has the name of each file and its :class:`.Unreadable`. A line has the name, the
-    reason, and the size, time and SHA-256 of the file if they are known, separated by tabs.
+    ``unreadable`` has pairs of a file's name and the :class:`.Unreadable` of this file. A line has
+    the name, the reason, and the size, time and SHA-256 of the file if they are known, separated by
+    tabs.
     """
     rows = []
     for name, (reason, source) in unreadable:
@@ -81,7 +82,7 @@ class Journal:
 
     Args:
         writer: Writer of the store.
-        noun: ``videos``, part of the file name.
+        noun: ``videos``, as part of the table's file name.
         columns: Names of the columns: the id, the number of inputs, and the columns of the reader.
 
     Attributes:
@@ -207,8 +208,11 @@ def check_finished(
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Check whether the finished run did not try to read ``item``, or the item has changed since.
-    ``unreadable`` has the records of the files that the run could not read."""
+    """Check whether the run that finished the store did not try to read ``item``, or could not read
+    it and the file has changed since.
+
+    ``unreadable`` has the records of the files that this run could not read, by name.
+    """
     name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
     source = unreadable.get(name)
     return name not in unreadable or (source is not None and bool(describe_change(item, source)))
@@ -235,14 +239,14 @@ def check_unchanged(
     noun: str,
     remedy: str,
 ) -> None:
-    """Check that the items of a store were made of the given files, as the files are now.
+    """Check that the files from which the items of a store were made have not changed since.
 
-    Warn once if the store has no record of its files. Raise UserError that names the first file
+    Warn once if the store has no records of the files. Raise UserError that names the first file
     that has changed.
 
     Args:
         store: Finished store, or writer that continues a store.
-        items: Files; some of them may not be in the store.
+        items: Files to check; files that are not in the store are ignored.
         noun: ``images`` or ``videos``.
         remedy: Last sentence of the error message.
     """
@@ -277,8 +281,8 @@ def check_unchanged(
 def _shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return the pairs of size and time of change that several different files of the run or of the
-    store have."""
+    """Return each pair of file size and time of last change that several files share, among the
+    files ``items`` or among the files that ``store`` records."""
     # tools may set one time for all files; then such a pair does not identify the file of an item.
     # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}

@@ -72,7 +72,9 @@ def extract_to_store(
         overwrite: Replace a finished store.
         strict: Raise UserError at the first file that cannot be read, instead of leaving it out.
         show_progress: Show a progress bar.
-        shard: ``SHARD_ATTRIBUTES`` to save in the store if ``files`` are a part of a list.
+        shard: If ``files`` are only a part of a list, the attributes that name this part, which
+            are saved in the store: ``shard``, such as ``2/3``, and ``shard_of``, a digest of the
+            ids of the whole list. None for a whole list.
 
     Raises:
         UserError: If the folder of the output is missing, the store exists and differs from the
@@ -174,7 +176,8 @@ class _Run:
     def finished(
         self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
     ) -> Generator[Finished, None, None]:
-        """Yield each file that is not in the store as soon as its last input has been computed.
+        """Yield each file that is not in the store, with its features, as soon as the features of
+        its last input have been computed.
 
         ``done`` maps the id of each file in the store to its number of inputs; ``workers`` is the
         number of decoding processes.

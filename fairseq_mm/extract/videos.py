@@ -76,7 +76,7 @@ class VideoReader:
 
     @property
     def frame_rate(self) -> float:
-        """Average frames per second; 0 for a video without a duration."""
+        """Average frames per second of the frames decoded so far; 0 if they have no duration."""
         return self.num_frames / self.seconds if self.seconds > 0 else 0.0
 
     def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
