@@ -30,7 +30,10 @@ Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
 def _best(score_pair: Callable[..., float], **options: Any) -> Measure:
-    """Return a measure whose score is the best ``score_pair`` of a hypothesis and a reference."""
+    """Return a metric that compares the hypothesis with each reference by ``score_pair``.
+
+    The metric's score is the highest of these scores. ``options`` are passed to ``score_pair``.
+    """
     return lambda tokens, references: max(score_pair(tokens, x, **options) for x in references)
 
 
@@ -51,12 +54,13 @@ def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], text
     """Check ``--best-checkpoint-metric`` of a task that generates text for validation.
 
     Args:
-        cfg: Config of a task with ``eval_gen``.
-        measures: Metrics in addition to BLEU and CIDEr.
-        texts: Name of the texts in messages, such as "captions".
+        cfg: Config of the task, with the option ``eval_gen``.
+        measures: Metrics that the task computes in addition to BLEU and CIDEr, by name.
+        texts: Name of the generated texts in messages, such as "captions".
 
     Raises:
-        UserError: if the metric is not computed, or fairseq would keep the worst checkpoint.
+        UserError: if the metric is not computed, or if fairseq would keep the checkpoint with the
+            worst value of the metric, for want of ``--maximize-best-checkpoint-metric``.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     known = (*_BLEU_AND_CIDER, *measures)
@@ -86,7 +90,7 @@ class GeneratedTextScores:
         visual_ids: Item id of each line of the split.
         visual_path: Path of the item ids, for messages.
         tokenize: Function from a text to the tokens that are compared.
-        measures: Metrics in addition to BLEU and CIDEr.
+        measures: Metrics to compute in addition to BLEU and CIDEr, by name.
 
     Raises:
         UserError: if an item of the split has no references.
@@ -127,7 +131,10 @@ class GeneratedTextScores:
         return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:
-        """Log one of the hypotheses, and the first reference of its item."""
+        """Log one of the hypotheses, and the first reference of the item that it describes.
+
+        ``hypotheses`` maps lines of the split to generated texts.
+        """
         if hypotheses:
             line = min(hypotheses)
             logger.info(f"example hypothesis {line}: {hypotheses[line]}")
@@ -153,13 +160,14 @@ class GeneratedTextScores:
 
 
 def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int, Tensor]:
-    """Generate texts with ``task.sequence_generator`` for the items whose first line is in a batch.
+    """Generate one text for each item of a batch with ``task.sequence_generator``.
 
-    An item, such as an image, has one line per reference, and all its lines give the same
-    hypothesis.
+    An item, such as an image, has one line of the split per reference, and all these lines would
+    give the same hypothesis. The text is therefore generated only for the first of these lines, in
+    the batch that contains it.
 
     Returns:
-        Line of the split -> tokens of its best hypothesis, a tensor on the CPU.
+        Number of the line in the split -> tokens of its best hypothesis, a tensor on the CPU.
     """
     is_first = sample["is_first"]
     if not is_first.any():
@@ -180,7 +188,10 @@ def _log_key(measure: str) -> str:
 def log_generated_text_scores(
     logging_outputs: list[dict[str, Any]], measures: Mapping[str, Measure] = CAPTION_MEASURES
 ) -> None:
-    """Log ``bleu1`` to ``bleu4``, ``cider`` and ``measures``, from sums over all processes."""
+    """Log BLEU-1 to BLEU-4, CIDEr and the metrics of ``measures`` (by name).
+
+    The metrics are computed from sums over all processes, which ``logging_outputs`` contain.
+    """
 
     def total(key: str) -> float:
         value = sum(log.get(key, 0) for log in logging_outputs)

@@ -118,10 +118,11 @@ def embed_split(
         device: Device of the model.
 
     Returns:
-        images: [I, K] float32 vectors of the images, in the order of their numbers in
-            ``dataset.item``.
-        sentences: [S, K] float32 vectors in the order of ``dataset.ordered_indices()``.
-        items: [S] index of each sentence's image in ``images``.
+        images: [I, K] float32 vectors of the images, in ascending order of the numbers that
+            ``dataset.item`` gives them.
+        sentences: [S, K] float32 vectors of the sentences, in the order of
+            ``dataset.ordered_indices()``.
+        items: [S] index of each sentence's image, a row of ``images``.
 
     Raises:
         UserError: if an embedding is not finite.
@@ -151,7 +152,10 @@ def embed_split(
 
 
 def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
-    """Embed N values, a part in each process, and return all embeddings [N, K]."""
+    """Return the embeddings [N, K] of all examples, of which each process computes a part.
+
+    ``values`` are the indices of the N examples. ``embed`` computes the embeddings of some indices.
+    """
     processes = distributed.get_data_parallel_world_size()
     # get_data_parallel_rank fails if there is no process group
     rank = distributed.get_data_parallel_rank() if processes > 1 else 0
@@ -174,7 +178,7 @@ def ranking_scores(
     Args:
         images: [I, K] vectors of the images.
         sentences: [S, K] vectors of the sentences.
-        items: [S] index of each sentence's image.
+        items: [S] index of each sentence's image, a row of ``images``.
 
     Returns:
         ``i2t_r1``, ``i2t_r5``, ``i2t_r10`` and ``i2t_medr`` for sentences retrieved by an image;
@@ -199,7 +203,10 @@ def ranking_scores(
 
 
 def log_ranking(logging_outputs: list[dict[str, Any]]) -> None:
-    """Log the ranking scores of validation, which are equal in all steps and processes."""
+    """Log the ranking scores of validation, if ``logging_outputs`` contain any.
+
+    The scores are equal in all steps and processes.
+    """
 
     def total(key: str) -> float:
         return float(sum(log.get(key, 0) for log in logging_outputs))

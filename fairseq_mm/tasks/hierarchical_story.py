@@ -34,23 +34,39 @@ _TEXTS = {"source": "prompt", "target": "story"}
 class HierarchicalStoryConfig(GenerationTaskConfig):
     source_lang: str = field(
         default="wp_source",
-        metadata={"help": "ending of the prompts' files", "argparse_alias": "-s"},
+        metadata={
+            "help": "name of the prompts in file names, as in dict.wp_source.txt",
+            "argparse_alias": "-s",
+        },
     )
     target_lang: str = field(
         default="wp_target",
-        metadata={"help": "ending of the stories' files", "argparse_alias": "-t"},
+        metadata={
+            "help": "name of the stories in file names, as in dict.wp_target.txt",
+            "argparse_alias": "-t",
+        },
     )
     max_source_positions: int = field(
-        default=1024, metadata={"help": "rows of the prompt's table of positions: longest + 2"}
+        default=1024,
+        metadata={
+            "help": "number of learned position embeddings for prompts: the longest prompt in "
+            "tokens, including </s>, plus 2"
+        },
     )
     max_target_positions: int = field(
-        default=1024, metadata={"help": "rows of the story's table of positions: longest + 2"}
+        default=1024,
+        metadata={
+            "help": "number of learned position embeddings for stories: the longest story in "
+            "tokens, including </s>, plus 2"
+        },
     )
     truncate_source: bool = field(
-        default=False, metadata={"help": "cut prompts that are longer than the model's positions"}
+        default=False,
+        metadata={"help": "truncate prompts with more tokens than the model has positions"},
     )
     truncate_target: bool = field(
-        default=False, metadata={"help": "cut stories that are longer than the model's positions"}
+        default=False,
+        metadata={"help": "truncate stories with more tokens than the model has positions"},
     )
 
 
@@ -138,7 +154,7 @@ class HierarchicalStoryTask(GenerationTask):
         """Build the model of a config.
 
         Raises:
-            UserError: if the architecture reads no prompt.
+            UserError: if the architecture has no encoder that reads a prompt.
         """
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, FairseqEncoderDecoderModel):
@@ -153,8 +169,8 @@ class HierarchicalStoryTask(GenerationTask):
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
         """Build the generator of stories of at least ``min_len`` words.
 
-        The default of ``min_len`` is 150, or less if ``max_len_b`` or the models' positions allow
-        fewer words.
+        ``min_len`` is an option of ``args``. Its default is 150, or less if ``max_len_b`` or the
+        models' positions allow fewer words.
 
         Raises:
             UserError: if an option is not supported.
@@ -182,7 +198,10 @@ class HierarchicalStoryTask(GenerationTask):
         return generator
 
     def _limits(self) -> tuple[int, int]:
-        """Return the maximum lengths of prompt and story that options and loaded models allow."""
+        """Return the maximum lengths of prompt and story in tokens, including ``</s>``.
+
+        Both the options and the models loaded so far limit the lengths.
+        """
         # The models, too, because a command line that generates does not repeat the sizes of the
         # training.
         limits = [self.max_positions(), *(model.max_positions() for model in self.loaded_models)]

@@ -47,8 +47,9 @@ class MultimodalCaptioningConfig(MultimodalTaskConfig):
     one_per_item: bool = field(
         default=False,
         metadata={
-            "help": "keep only the first line of each image or sequence of images: the default "
-            "when generating, where all its texts would give the same hypothesis"
+            "help": "keep only the first line of each image or image sequence; generation "
+            "does so unless --all-lines is given, because all lines of an image would give the "
+            "same hypothesis"
         },
     )
     prefix_words: Optional[str] = field(
@@ -56,7 +57,7 @@ class MultimodalCaptioningConfig(MultimodalTaskConfig):
         metadata={"help": "words that every generated text begins with, such as 'a man'"},
     )
     max_target_positions: int = field(
-        default=1024, metadata={"help": "longest text, in tokens, </s> included"}
+        default=1024, metadata={"help": "maximum length of a text in tokens, including </s>"}
     )
 
 
@@ -191,11 +192,10 @@ class MultimodalCaptioningTask(MultimodalTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """Check files of a split that only this task has, and return further options of its
-        dataset.
+        """Check the files of a split that are specific to a task.
 
-        The options are arguments of :class:`MultimodalDataset`. Captions have no such files and
-        options, so the result is empty.
+        Returns further arguments of the split's :class:`MultimodalDataset`, by name. Captions have
+        no specific files and need no further arguments, so the result is empty.
 
         Args:
             text_path: Path of the binarized text, without extension.

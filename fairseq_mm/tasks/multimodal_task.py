@@ -63,23 +63,28 @@ class MultimodalTaskConfig(GenerationTaskConfig):
     all_lines: bool = field(
         default=False,
         metadata={
-            "help": "generate for every line, where an image, a sequence of images or a video has "
-            "several (--score-reference needs it)"
+            "help": "generate a text for every line of the split, even if several lines have the "
+            "same image, image sequence or video; --score-reference needs this option"
         },
     )
     eval_gen: bool = field(
         default=False,
         metadata={
-            "help": "validate by generated text as well: bleu1..4, cider, and rouge_l of captions "
-            "and visual stories or rouge1, rouge2, rouge_l_f1 of summaries"
+            "help": "also generate texts in validation and log their scores: bleu1 to bleu4, "
+            "cider, and rouge_l for captions and visual stories or rouge1, rouge2 and rouge_l_f1 "
+            "for summaries"
         },
     )
     eval_gen_args: str = field(
         default="{}",
-        metadata={"help": 'generation options as JSON, such as \'{"beam": 3, "max_len_b": 30}\''},
+        metadata={
+            "help": "generation options for --eval-gen as a JSON object, such as "
+            '\'{"beam": 3, "max_len_b": 30}\''
+        },
     )
     eval_gen_print_samples: bool = field(
-        default=False, metadata={"help": "log one generated text per validation batch"}
+        default=False,
+        metadata={"help": "log one of the texts that --eval-gen generates for each batch"},
     )
     best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
     maximize_best_checkpoint_metric: bool = II("checkpoint.maximize_best_checkpoint_metric")
@@ -88,14 +93,16 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 class GenerationTask(GeneratesText, FairseqTask):
     """Base of tasks that generate text.
 
-    If fairseq's beam search fails, these tasks explain the reason in an error of one line. Their
-    checkpoints contain the options that limit the lengths of texts.
+    If fairseq's beam search fails, these tasks explain the reason in an error of one line. The
+    checkpoints of a task contain the values of its ``carried_options``, such as the maximum lengths
+    of texts, so that generation uses the same values as training.
 
     Attributes:
         start_index: Token before the first generated token; None for ``</s>``.
         config: Class of the config.
-        carried_options: Names of the options that checkpoints contain.
-        side_names: Names of a source text and a target text in messages.
+        carried_options: Names of the options whose values checkpoints contain.
+        side_names: Words for a source text and for a target text in messages, such as "prompt" and
+            "story".
     """
 
     start_index: Optional[int] = None
@@ -112,10 +119,11 @@ class GenerationTask(GeneratesText, FairseqTask):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Set the ``carried_options`` to the values with which a checkpoint was trained.
+        """Set options, such as the maximum lengths of texts, to the values of a checkpoint.
 
-        A command line that generates need not repeat them. An option whose value is not its default
-        was set by the user and does not change.
+        They are the options named by the attribute ``carried_options``; a command line that
+        generates need not repeat them. An option whose value is not its default was set by the user
+        and does not change. ``state_dict`` maps names of options to values.
         """
         for name in self.carried_options:
             default = self.config.__dataclass_fields__[name].default
@@ -141,9 +149,10 @@ class GenerationTask(GeneratesText, FairseqTask):
         raise NotImplementedError
 
     def is_scored(self, combine: Optional[bool], options: Mapping[str, Any]) -> bool:
-        """Return True if models read the targets of a split.
+        """Return True if a model reads or scores the target texts of a split.
 
-        Generation only prints the targets, unless ``--score-reference`` is given.
+        This is so in training, in validation, and if ``--score-reference`` is given. Otherwise,
+        generation only prints the target texts.
 
         Args:
             combine: Argument of :meth:`load_dataset`.
@@ -211,17 +220,16 @@ class GenerationTask(GeneratesText, FairseqTask):
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """Return the first tokens of all generated texts of a batch, [B, prefix length].
 
-        The default is None: no prefix.
+        The result is None if there is no prefix, as in this base class.
         """
         return None
 
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Prepare the generator for a batch if the task has a search of its own, such as one with
-        constraints.
+        """Prepare the generator for a batch.
 
-        The default does nothing.
+        Tasks whose beam search has constraints override this method; by default it does nothing.
         """
 
     def inference_step(
@@ -269,8 +277,9 @@ class MultimodalTask(GenerationTask):
         features: Feature stores; None until they are opened.
 
     Attributes:
-        measures: Name -> metric of generated text, in addition to BLEU and CIDEr.
-        generated_text_scores: Split -> scorer of the texts that are generated for it.
+        measures: Metrics of generated text in addition to BLEU and CIDEr, by name.
+        generated_text_scores: Scorers of the texts that validation generates, by the name of the
+            split.
     """
 
     measures: Mapping[str, Measure] = CAPTION_MEASURES
@@ -310,9 +319,9 @@ class MultimodalTask(GenerationTask):
             extractor: Attributes that identify the extractor of the features.
             feature_dim: Dimension of the features; 0 if the model reads none.
             source_words: Words of a second dictionary; None if the model reads only one.
-            options: Options of the task's config that the checkpoint contains.
-            **fields: Further arguments of the task, named in ``provenance_fields``, that the
-                checkpoint contains.
+            options: Values of options of the task's config, by name.
+            **fields: Further arguments of the task, named in ``provenance_fields``, with the values
+                that the checkpoint contains.
         """
         return cls(
             cls.config(seed=SEED, **options),
@@ -391,7 +400,11 @@ class MultimodalTask(GenerationTask):
         return loss, sample_size, logging_output
 
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Return sums of scores over the items whose first line is in the batch."""
+        """Generate texts for a batch; return the sums of their scores, by name.
+
+        An item with several lines, such as an image with several captions, is scored only in the
+        batch with the first of these lines.
+        """
         split = sample["split"]
         scores = self.generated_text_scores[split]
         hypotheses = {

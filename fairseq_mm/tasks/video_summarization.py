@@ -57,9 +57,9 @@ _BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without t
 class ReadableText:
     """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
-    fairseq decodes a text without passing the sample that the text belongs to. An indexed OOV
-    token, such as ``<unk-0>``, denotes another word in each sample. The words must therefore be
-    announced with :meth:`expect`, in the order of decoding.
+    An indexed OOV token, such as ``<unk-0>``, denotes a different word in each example. fairseq
+    does not say which example a text belongs to when it decodes the text. The words must therefore
+    be announced with :meth:`expect`, in the order in which the texts will be decoded.
     """
 
     def __init__(self, subwords: Subwords) -> None:
@@ -67,9 +67,10 @@ class ReadableText:
         self._oov_words: deque[Sequence[str]] = deque()
 
     def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
-        """Announce, for each of the next texts, the words that its indexed OOV tokens denote.
+        """Announce the words that indexed OOV tokens denote in the texts to be decoded next.
 
-        Token ``<unk-k>`` denotes the k-th word, counted from 0.
+        ``oov_words`` has one list of words for each text. In this text, the token ``<unk-k>``
+        denotes word k of the list, counted from 0.
         """
         self._oov_words = deque(oov_words)
 
@@ -97,26 +98,49 @@ class ReadableText:
 class VideoSummarizationConfig(MultimodalTaskConfig):
     source_lang: str = field(
         default="tran",
-        metadata={"help": "ending of the transcripts' files", "argparse_alias": "-s"},
+        metadata={
+            "help": "name of the transcripts in file names, as in dict.tran.txt",
+            "argparse_alias": "-s",
+        },
     )
     target_lang: str = field(
         default="desc",
-        metadata={"help": "ending of the summaries' files", "argparse_alias": "-t"},
+        metadata={
+            "help": "name of the summaries in file names, as in dict.desc.txt",
+            "argparse_alias": "-t",
+        },
     )
     noise_features: bool = field(
         default=False,
-        metadata={"help": "give models noise between 0 and 3 in the place of videos (Table 3)"},
+        metadata={
+            "help": "replace the features of videos by uniform noise between 0 and 3 (Yu et al. "
+            "2021, Table 3)"
+        },
     )
     max_source_positions: int = field(
-        default=512, metadata={"help": "longer transcripts are cut, their ends included"}
+        default=512,
+        metadata={
+            "help": "maximum length of a transcript in tokens, including <s> and </s> if it has "
+            "them; longer transcripts are truncated"
+        },
     )
     max_target_positions: int = field(
-        default=64, metadata={"help": "longer summaries are cut, their ends included"}
+        default=64,
+        metadata={
+            "help": "maximum length of a summary in tokens, including </s>; longer summaries are "
+            "truncated"
+        },
     )
-    max_frames: int = field(default=256, metadata={"help": "longer videos are cut"})
+    max_frames: int = field(
+        default=256,
+        metadata={"help": "maximum number of frames of a video; longer videos are truncated"},
+    )
     source_ends: ChoiceEnum(["end", "both", "none"]) = field(  # type: ignore[valid-type]
         default="end",
-        metadata={"help": "transcripts end with </s>; begin with <s>, too; or have no ends"},
+        metadata={
+            "help": "tokens around a transcript: end for </s> at the end, both for <s> at the "
+            "beginning and </s> at the end, none for neither"
+        },
     )
 
 
@@ -201,12 +225,12 @@ class VideoSummarizationTask(MultimodalTask):
     ) -> "VideoSummarizationTask":
         """Build a task without a data folder, see :meth:`MultimodalTask.from_provenance`.
 
-        ``subwords`` is the state of the subwords, see ``Subwords.to_state``, and None if words are
-        not split. ``max_frames`` is the number of frames at which videos are truncated.
+        ``subwords`` is the dict returned by ``Subwords.to_state``, or None if words are not split
+        into subwords. ``max_frames`` is the number of frames at which videos are truncated.
 
         Raises:
-            UserError: if transcripts and summaries have different words, or ``max_frames`` is below
-                1.
+            UserError: if transcripts and summaries have different dictionaries, or ``max_frames``
+                is below 1.
         """
         if source_words is not None and source_words != words:
             raise UserError("transcripts and summaries must have one dictionary, but have two.")
@@ -226,10 +250,10 @@ class VideoSummarizationTask(MultimodalTask):
         """Check that two checkpoints of an ensemble were trained with the same ``--source-ends``.
 
         Args:
-            first: Path of a checkpoint, for the message.
-            ours: Contents of this checkpoint, with its ``task_state``.
-            other: Path of the other checkpoint.
-            theirs: Contents of the other checkpoint.
+            first: Path of the first checkpoint, for the message.
+            ours: Contents of the first checkpoint, with the state of its task (``task_state``).
+            other: Path of the second checkpoint.
+            theirs: Contents of the second checkpoint.
 
         Raises:
             UserError: if the values of ``--source-ends`` differ.
@@ -250,7 +274,10 @@ class VideoSummarizationTask(MultimodalTask):
 
     @property
     def subwords_state(self) -> dict[str, Any]:
-        """Return the state of the subwords for a checkpoint."""
+        """Description of the subwords to save in checkpoints.
+
+        It is the dict of ``Subwords.to_state``, and a hash of the subwords as ``fingerprint``.
+        """
         return {**self.subwords.to_state(), "fingerprint": self.subwords.fingerprint}
 
     @property
@@ -414,7 +441,7 @@ class VideoSummarizationTask(MultimodalTask):
 
         Unless ``<unk>`` is allowed, a summary contains only those indexed OOV tokens (``<unk-0>``,
         ...) that are in its transcript. Other indexed OOV tokens denote no word and would become
-        ``<unk>``.
+        ``<unk>``. ``allow_unk`` allows or forbids ``<unk>``; None for the value of ``--allow-unk``.
 
         Raises:
             UserError: if an option is not supported.
@@ -463,7 +490,10 @@ class VideoSummarizationTask(MultimodalTask):
         return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
-        """Return the decoder for the data folder's subwords, unless ``--bpe`` names others."""
+        """Return the decoder of the class that ``--bpe`` names, with the options ``args``.
+
+        If ``args`` is None, return the decoder of the data folder's subwords.
+        """
         return self.readable if args is None else super().build_bpe(args)
 
     def get_interactive_tokens_and_lengths(
@@ -509,8 +539,8 @@ def _reads_video(model: Any) -> bool:
 
 
 def _give_bart_positions(cfg: Any) -> None:
-    """Give BART position tables of the published length even if texts must be shorter."""
-    # BART shares these options with the task, whose limits would give tables without the rows of
-    # published weights
+    """Set the sizes of BART's position tables to the sizes in published checkpoints, or larger."""
+    # BART has these options in common with the task, where they are the maximum lengths of texts.
+    # Smaller tables could not load published weights.
     for name in ("max_source_positions", "max_target_positions"):
         setattr(cfg, name, max(getattr(cfg, name, None) or 0, _BART_POSITIONS))

@@ -51,24 +51,28 @@ logger = logging.getLogger(__name__)
 @dataclass
 class VisualStorytellingConfig(MultimodalCaptioningConfig):
     min_words_per_sentence: int = field(
-        default=1, metadata={"help": "of generated stories: no sentence is shorter"}
+        default=1,
+        metadata={"help": "minimum number of words in each sentence of a generated story"},
     )
     max_words_per_sentence: int = field(
         default=50,
-        metadata={"help": "of generated stories: no sentence is longer (--max-len-b has no part)"},
+        metadata={
+            "help": "maximum number of words in each sentence of a generated story; replaces "
+            "--max-len-b, which is ignored"
+        },
     )
     repetition_penalty: float = field(
         default=0.0,
         metadata={
-            "help": "of generated stories: the probability of a word that stands n times in the "
-            "story is divided by 1 + n times this (released code: 5)"
+            "help": "penalty p on repeated words: the probability of a word that occurs n times in "
+            "the story so far is divided by 1 + n * p (released code: 5)"
         },
     )
     end_after_punctuation: bool = field(
         default=False,
         metadata={
-            "help": "of generated stories: a sentence ends only after . ? ! (as released), or at "
-            "its greatest length"
+            "help": "end a generated sentence only after . ? ! or at its maximum length, as in the "
+            "released code"
         },
     )
 
@@ -169,9 +173,14 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
         )
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """Build the generator of a config, with the constraints of stories.
+        """Build the generator for a generation config, with the constraints of stories.
 
-        ``stream`` is the number of the random numbers' stream, see :class:`.SeededSampling`.
+        ``stream`` selects the sequence of random numbers for sampling, see
+        :class:`.SeededSampling`.
+
+        Raises:
+            UserError: if the config sets ``max_len_a`` or ``max_len_b``, which do not apply to
+                stories, or an option is not supported.
         """
         constraints = StoryConstraints(
             self.dictionary, no_repeat_ngram=config.no_repeat_ngram_size, **config.constraints
@@ -233,10 +242,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         """Copy the running statistics of batch normalisation from the first process to all others.
 
-        Each process has the statistics of its own batches, but fairseq saves only those in the
-        first process. If the statistics differed, validation would use other models than the saved
-        one. A resumed training starts from the saved statistics in all processes, so it would
-        validate differently.
+        Each process has the statistics of its own batches, but fairseq saves only the statistics of
+        the first process. Without the copy, the other processes would validate a model that differs
+        from the saved checkpoint. A resumed training, in which all processes load the saved
+        statistics, would then have different validation scores.
         """
         super().begin_valid_epoch(epoch, model)
         if distributed.get_data_parallel_world_size() > 1:
@@ -274,7 +283,10 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of regions per image, which all images with features must share."""
+    """Return the number of regions per image, which must be the same for all images.
+
+    The images in ``missing``, which become padding, are ignored.
+    """
     counts: dict[int, str] = {}  # number of regions -> first image with it
     for key in features.ids:
         if key not in missing:
