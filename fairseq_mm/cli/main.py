@@ -148,10 +148,18 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
-    if argv is None:
-        gc.set_threshold(*_COLLECTION)
-        run_set_up.silence_deprecations()
-    argv = sys.argv[1:] if argv is None else argv
+    if argv is not None:
+        return _run(argv)
+    gc.set_threshold(*_COLLECTION)
+    run_set_up.silence_deprecations()
+    try:
+        return _run(sys.argv[1:])
+    finally:
+        # as Python exits, it searches all objects for cycles, .4 s after an import of fairseq
+        gc.freeze()
+
+
+def _run(argv: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a terminal may lack characters of ids and words, and names of files may be no valid text
         sys.stdout.reconfigure(errors="backslashreplace")

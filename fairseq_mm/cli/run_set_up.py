@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -45,8 +46,13 @@ def register_quietly() -> None:
     from fairseq_mm.compat import deferred_imports
 
     # a program that calls `main` may use the deferred modules itself
-    if is_program:
+    if is_program and "fairseq" not in sys.modules:
         deferred_imports.enable()
+        # hydra comes with fairseq, whose absence is reported below
+        with contextlib.suppress(ImportError):
+            from hydra.core.config_store import ConfigStore
+
+            deferred_imports.defer_configs(ConfigStore)
     try:
         with deferred_imports.deferred(deferred_imports.OF_FAIRSEQ):
             from fairseq_mm.inference import set_up  # noqa: F401

@@ -1,9 +1,9 @@
-"""Deferred imports of slow modules that fairseq and torchvision import but rarely use.
+"""Defers imports of slow modules that fairseq and torchvision import but rarely use.
 
 fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, and
-torchvision imports PyTorch's compiler for one function of ``roi_align``. This is a third of the
-time in which ``fairseq-mm caption`` starts. Inside :func:`deferred` these modules are placeholders,
-whose functions import the real module when they are called.
+torchvision imports PyTorch's compiler for one function of ``roi_align``. These imports take a third
+of the starting time of ``fairseq-mm caption``. Inside the context :func:`deferred`, placeholders
+stand for the modules, and their functions import the real module when they are called.
 """
 
 import contextlib
@@ -22,13 +22,41 @@ _enabled = False
 
 
 def enable() -> None:
-    """Switch :func:`deferred` on for this process."""
+    """Let :func:`deferred` defer imports in this process; before, it does nothing."""
     global _enabled
     _enabled = True
 
 
+def defer_configs(config_store: Any) -> None:
+    """Let hydra convert the configs that are stored from now on when one is first read.
+
+    Args:
+        config_store: Class ``hydra.core.config_store.ConfigStore``.
+    """
+    store = config_store.store
+    waiting: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def store_later(self: Any, *args: Any, **kwargs: Any) -> None:
+        waiting.append((args, kwargs))
+
+    def read(self: Any) -> Any:
+        # emptied first, because hydra's `store` reads the attribute, too
+        configs = waiting[:]
+        waiting.clear()
+        for args, kwargs in configs:
+            store(self, *args, **kwargs)
+        return self.__dict__["repo"]
+
+    def write(self: Any, value: Any) -> None:
+        self.__dict__["repo"] = value
+
+    config_store.store = store_later
+    # every method of the class that looks for a config reads this attribute
+    config_store.repo = property(read, write)
+
+
 class _Deferred:
-    """Function of a module that is imported when the function is called."""
+    """Stand-in for a function; a call imports the function's module and calls the function."""
 
     def __init__(self, module: str, name: str) -> None:
         self._place = (module, name)
@@ -49,7 +77,7 @@ class _Deferred:
 
 
 class _Placeholder(ModuleType):
-    """Placeholder of a module whose functions are imported, but not called."""
+    """Stand-in for a module; each of its attributes is a :class:`_Deferred` function."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -59,10 +87,12 @@ class _Placeholder(ModuleType):
 
 @contextlib.contextmanager
 def deferred(names: tuple[str, ...]) -> Iterator[None]:
-    """Defer the import of modules inside the context; modules that are loaded already stay.
+    """Put placeholders for modules into ``sys.modules`` inside the context.
+
+    Nothing is done before :func:`enable`, or if one of the modules is loaded already.
 
     Args:
-        names: Names of the modules, a package before its modules.
+        names: Names of the modules; a package must come before its submodules.
     """
     placed = {}
     if _enabled and not any(name in sys.modules for name in names):

@@ -45,8 +45,8 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """Return file or name of the weights that a store records, and the seed of random weights (else
-    0).
+    """Return the weights that a store records, as a file or a name, and the seed if they are random
+    (else 0).
 
     Args:
         model: Name of the model, for messages.
@@ -105,7 +105,7 @@ def load_state_dict(
         model: The whole network, classifier included.
         state_dict: Tensors of the file.
         needed: Names of the tensors that the extracted layer depends on; others may be missing.
-        origin: Name of the file in messages.
+        origin: Name of the file or of the weights, for messages.
 
     Raises:
         UserError: If tensors are missing, unknown to the network, of another shape, or not finite;
@@ -131,7 +131,8 @@ def load_state_dict(
             )
     # not strict: a classifier that the layer does not need may be missing or have other classes
     model.load_state_dict(fitting, strict=False)
-    broken = [name for name in needed if not bool(torch.isfinite(model.state_dict()[name]).all())]
+    # `own` shares its memory with the parameters
+    broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
     if broken:
         raise UserError(f"{origin}: has NaN or infinite values in {_named(broken)}.")
 

@@ -1,9 +1,12 @@
 """What ``fairseq-mm`` does not import when it starts is there when it is called."""
 
+import dataclasses
 import subprocess
 import sys
 
-from fairseq_mm.compat.deferred_imports import deferred
+from hydra.core.config_store import ConfigStore
+
+from fairseq_mm.compat.deferred_imports import defer_configs, deferred
 
 PROGRAM = """
 import sys
@@ -47,3 +50,26 @@ def test_a_library_gets_the_modules_themselves(monkeypatch):
         from colorsys import rgb_to_hsv
     assert rgb_to_hsv.__module__ == "colorsys"
     assert sys.modules["colorsys"].__file__
+
+
+@dataclasses.dataclass
+class Config:
+    size: int = 3
+
+
+def test_configs_are_converted_when_hydra_reads_one():
+    class Store(ConfigStore):
+        pass
+
+    defer_configs(Store)
+    store = Store()
+    store.store(name="first", node=Config(), group="model", provider="test")
+    store.store("second", {"size": 4})
+    assert store.__dict__["repo"] == {}
+    assert store.load("model/first.yaml").node == {"size": 3}
+    assert store.load("second.yaml").node.size == 4
+    store.store(name="third", node=Config(5))
+    assert store.list("") == ["model", "second.yaml", "third.yaml"]
+    # hydra's own class stays as it is
+    assert isinstance(ConfigStore.instance().repo, dict)
+    assert not isinstance(vars(ConfigStore).get("repo"), property)
