@@ -163,6 +163,8 @@ class TextRun:
                     self._report(item, example)
                 else:
                     readable.append((item, example))
+            # runs the reader to its end, where it stops its threads
+            next(examples, None)
             streams = [
                 model.stream(
                     [examples[i] for _, examples in readable],

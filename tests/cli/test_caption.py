@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from toy_captioner import DIM, save_images, train_captioner
 from toy_data import WORDS, write_store
 
@@ -68,6 +69,20 @@ def test_a_line_an_image_in_the_order_of_the_inputs(caption, trained, images, tm
     status, listed, errors = caption(*images, "--max-pixels", 1000)
     assert (status, listed) == (2, [])
     assert "image0.png: has 52 x 40 pixels, more than the 1,000" in errors
+
+
+def test_reading_has_ended_when_captions_are_generated(caption, images, monkeypatch):
+    limits, stream = [], Generator.stream
+
+    def record_limit(self, *args, **options):
+        # the reader lifts the limit while its threads read images
+        limits.append(Image.MAX_IMAGE_PIXELS)
+        return stream(self, *args, **options)
+
+    monkeypatch.setattr(Generator, "stream", record_limit)
+    assert caption(*images)[0] == 0
+    assert limits == [Image.MAX_IMAGE_PIXELS]
+    assert limits != [None]
 
 
 def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
