@@ -1,8 +1,8 @@
-"""When repairs of fairseq are applied, and which of them this process has applied.
+"""Applies the repairs of fairseq, and remembers which of them this process has applied.
 
-The table (:mod:`.repairs`) imports every module that has a repair, and hands itself over here.
-Modules with repairs that must see to it that all are applied import only this module, so that no
-two modules import each other.
+The table of all repairs, :mod:`.repairs`, imports the modules that implement them and calls
+:func:`use_table`. Some of these modules must apply all repairs; they import this module instead of
+the table, so that there is no cycle of imports.
 """
 
 import enum
@@ -16,7 +16,7 @@ LEFT_OUT_BY = "FAIRSEQ_MM_NO_REPAIRS"
 
 
 class Scope(enum.Enum):
-    """When a repair is applied."""
+    """Condition under which a repair is applied."""
 
     SAFE_LOADING = "on import, cannot be turned off"
     INSTALLED = "on import, where the installed version has the defect"
@@ -25,15 +25,17 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True)
 class Repair:
-    """One defect of the host and its repair.
+    """One defect of fairseq or another library, and its repair.
 
     Attributes:
-        apply: Function that replaces what ``replaces`` names.
-        replaces: Dotted names of attributes, or of other state of the process.
-        scope: When it is applied.
-        defect: Failure of the host without the repair.
-        goes_when: Change of the host that makes the repair unnecessary.
-        has_defect: Probe of the installed versions; None if all known versions have the defect.
+        apply: Function that applies the repair.
+        replaces: What the repair changes: dotted names of attributes, or other state of the
+            process.
+        scope: Condition under which the repair is applied.
+        defect: Description of the failure without the repair.
+        goes_when: Change of the library that would make the repair unnecessary.
+        has_defect: Function that tests whether the installed version has the defect; None if all
+            known versions have it.
     """
 
     apply: Callable[[], None]
@@ -51,10 +53,10 @@ _are_done: set[Scope] = set()
 
 
 def use_table(repairs: tuple[Repair, ...], *, check_host: Callable[[], None]) -> None:
-    """Set the repairs that :func:`apply` and :func:`activate` apply, in their order.
+    """Set the repairs that :func:`apply` and :func:`activate` apply.
 
     Args:
-        repairs: All repairs.
+        repairs: All repairs, in the order in which to apply them.
         check_host: Function that raises ImportError if fairseq cannot be imported.
     """
     global _table, _check_host
@@ -62,10 +64,13 @@ def use_table(repairs: tuple[Repair, ...], *, check_host: Callable[[], None]) ->
 
 
 def apply() -> None:
-    """Apply safe loading and the repairs for the installed versions; a second call does nothing.
+    """Apply the repairs that are needed even for fairseq's own tasks and models.
+
+    These are the safe loading of checkpoints, and repairs of defects of the installed version. A
+    second call does nothing.
 
     Raises:
-        ImportError: naming the remedy, if fairseq is missing or does not import.
+        ImportError: if fairseq is missing or cannot be imported; the message says what to install.
     """
     # before any repair imports fairseq, for a message that says what to install
     assert _check_host is not None  # the package fairseq_mm.compat imports the table
@@ -76,9 +81,9 @@ def apply() -> None:
 
 
 def activate() -> None:
-    """Apply the repairs for this package's own tasks and models; a second call does nothing.
+    """Apply all repairs, also those for this package's own tasks and models.
 
-    All parts of the package call it when they are used: commands, tasks, models, and loading.
+    The package's commands, tasks, models and loading functions call it. A second call does nothing.
     """
     if are_active():
         return
@@ -93,7 +98,10 @@ def are_active() -> bool:
 
 
 def are_wanted() -> bool:
-    """Return whether repairs other than safe loading are to be applied."""
+    """Return False if the environment variable ``FAIRSEQ_MM_NO_REPAIRS`` turns repairs off.
+
+    The safe loading of checkpoints cannot be turned off.
+    """
     return os.environ.get(LEFT_OUT_BY, "") in ("", "0")
 
 

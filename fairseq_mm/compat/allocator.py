@@ -1,8 +1,8 @@
 """Setting of glibc's allocator for processes that compute on a CPU.
 
-glibc maps large blocks from the kernel and gives them back as soon as they are freed. PyTorch frees
-and allocates the same large tensors in every batch, so that the kernel clears their pages again and
-again: a third of the time of an extraction of image features.
+By default, glibc returns large blocks of memory to the kernel as soon as they are freed. PyTorch
+frees and allocates large tensors of the same sizes in every batch, so that the kernel clears their
+pages each time. This takes a third of the time of extracting image features.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> bool:
-    """Let this process, and processes that it forks, keep freed memory for its next tensors.
+    """Let this process, and processes that it forks, keep freed memory for their next tensors.
 
-    Nothing is changed outside of glibc, or if the user has set the allocator by the environment
-    (``MALLOC_...`` or ``GLIBC_TUNABLES``).
+    Nothing is changed if the C library is not glibc, or if the user has configured the allocator
+    with an environment variable (``MALLOC_...`` or ``GLIBC_TUNABLES``).
 
     Returns:
         True if the setting was changed.

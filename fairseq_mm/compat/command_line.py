@@ -1,4 +1,5 @@
-"""Repairs of command lines: suggestions for names, the log of generate, and hydra's recipes."""
+"""Repairs of fairseq's commands: messages for wrong options, the log of ``fairseq-generate``, and
+checks of hydra's config files."""
 
 import argparse
 import difflib
@@ -14,12 +15,13 @@ from fairseq_mm.compat import activation
 from fairseq_mm.compat.scope import is_ours, names_ours
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
-# marks a value of a recipe that the command line must give
+# marks a value of a config file that the command line must give
 _MISSING = "???"
 
 
 def explain_arguments() -> None:
-    """Refuse unknown names and a missing ``--task`` in one line, with suggestions."""
+    """Make fairseq report a missing ``--task``, or an unknown name such as ``--arch typo``, in one
+    line with suggestions."""
     from fairseq import options
 
     original = options.parse_args_and_arch
@@ -53,9 +55,9 @@ def is_generate() -> bool:
 
 
 def repair_output_of_generate() -> None:
-    """Write the log of ``fairseq-generate``, which has the settings of its search, to its output.
+    """Make ``fairseq-generate`` write its log, which has the settings of its search, to stdout.
 
-    Handlers of a program that calls fairseq stay.
+    Log handlers that another program has set up before it calls ``fairseq_cli.generate`` are kept.
     """
     from fairseq_cli import generate
 
@@ -82,10 +84,10 @@ def repair_output_of_generate() -> None:
 
 
 def check_sampling(options: Any) -> None:
-    """Refuse options of sampling for which fairseq's generation ends in a traceback.
+    """Refuse options of generation with which fairseq's sampling ends in a traceback.
 
     Raises:
-        UserError: if ``--sampling`` draws another number of texts than ``--nbest`` prints.
+        UserError: if ``--sampling`` is set and ``--beam`` differs from ``--nbest``.
     """
     if options.sampling and options.nbest != options.beam:
         raise UserError(
@@ -95,7 +97,10 @@ def check_sampling(options: Any) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:
-    """End the program with similar names for a choice that does not exist."""
+    """Replace ``parser.error``: for a wrong choice of an option, exit with similar names.
+
+    ``error`` is the original ``parser.error``, which is called for all other messages.
+    """
     match = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from", message)
     if match is None:
         error(message)
@@ -115,7 +120,10 @@ def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoRet
 
 
 def _check_language_pair(args: argparse.Namespace) -> None:
-    """Refuse a missing ``--task`` if fairseq's default, translation, finds no language pair."""
+    """Refuse a missing ``--task`` if the data folder has no pair of languages.
+
+    fairseq's default task is ``translation``, which needs such a pair.
+    """
     from fairseq.data.data_utils import infer_language_pair
 
     if getattr(args, "source_lang", None) or getattr(args, "target_lang", None):
@@ -139,13 +147,13 @@ def _ours(registry: Any) -> str:
 
 
 def check_hydra_recipe() -> None:
-    """Check that the command line gives all values that are ``???`` in a recipe.
+    """Check that the command line sets all options that are ``???`` in hydra's config file.
 
-    fairseq fills such values with its defaults: without ``checkpoint.finetune_from_model``, a run
-    would train from random weights.
+    Otherwise ``fairseq-hydra-train`` would use fairseq's defaults for these options: without
+    ``checkpoint.finetune_from_model``, it would train from random weights.
 
     Raises:
-        UserError: naming the missing options, in a run of fairseq-hydra-train.
+        UserError: if options are missing; the message names them.
     """
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -176,7 +184,7 @@ def check_hydra_recipe() -> None:
 
 
 def _recipe_file(name: str) -> str:
-    """Return the path of the recipe, or an empty string if hydra has not read it from a file."""
+    """Return the path of the config file ``name``, or "" if hydra has not read it from a file."""
     from hydra.core.global_hydra import GlobalHydra
 
     for source in GlobalHydra.instance().config_loader().get_sources():

@@ -1,4 +1,4 @@
-"""Trainings that diverge end in one line, which names the last usable checkpoint."""
+"""Repairs fairseq's error for trainings that diverge: it names the last usable checkpoint."""
 
 import glob
 import os
@@ -9,7 +9,10 @@ from fairseq_mm.errors import UserError
 
 
 def name_diverged_trainings() -> None:
-    """End a training whose gradients are not finite in one line; fairseq's ``crash.pt`` stays."""
+    """Make a training whose gradients are not finite end with an error of one line.
+
+    The error names the newest checkpoint with finite weights. fairseq still writes ``crash.pt``.
+    """
     from fairseq.trainer import Trainer
 
     original = Trainer.train_step
@@ -65,7 +68,11 @@ def _describe(trainer: Any, reason: str) -> str:
 
 
 def _newest_finite_checkpoint(folder: str, suffix: str) -> Optional[tuple[str, int]]:
-    """Return the path and the number of updates of the newest usable checkpoint, or None."""
+    """Return path and number of updates of the newest checkpoint in a folder with finite weights.
+
+    ``suffix`` is the end of the checkpoints' names before ``.pt``, such as ``-shard0``. The result
+    is None if there is no such checkpoint.
+    """
     from fairseq import checkpoint_utils
 
     pattern = os.path.join(glob.escape(folder), f"checkpoint*{glob.escape(suffix)}.pt")

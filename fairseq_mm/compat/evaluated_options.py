@@ -1,12 +1,12 @@
-"""Checks of a checkpoint's options, before anything is built from them.
+"""Checks the options that a checkpoint contains, before a task or model is built from them.
 
-All options must be plain values that refer to nothing outside of the file. fairseq passes some of
-them to ``eval``, so a file of tensors and strings could run code. This module lists all places of
-fairseq that evaluate options. :func:`check_options` refuses a checkpoint if one of these options is
-no literal of its type.
+All options must be plain values that refer to nothing outside of the file. fairseq passes some
+options to ``eval``, so that even a file of tensors and strings could run code. The table
+``EVALUATED`` lists the functions of fairseq that do so, with their options; :func:`check_options`
+refuses a checkpoint if one of these options is not a literal of the expected type.
 
-The table covers fairseq 0.12.2 and fairseq-fixed 0.12.3.1. A test walks the source of the installed
-build and fails if a place is missing.
+The table covers fairseq 0.12.2 and fairseq-fixed 0.12.3.1. A test searches the source of the
+installed fairseq for calls of ``eval`` and fails if one is missing in the table.
 """
 
 import os
@@ -185,11 +185,15 @@ EXPECTED = _expected_of_options()
 
 
 def check_options(state: Any, source: str) -> None:
-    """Check the options of a checkpoint; pass over files without options of fairseq.
+    """Check the options in the sections ``args`` and ``cfg`` of a checkpoint, if it has them.
+
+    Args:
+        state: Content of the checkpoint.
+        source: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if an option that fairseq evaluates is no literal of its type, or
-            :func:`.check_values` refuses a value.
+        UserError: if an option that fairseq passes to ``eval`` is not a literal of the expected
+            type, or :func:`.check_values` refuses a value.
     """
     if not isinstance(state, Mapping):
         return
@@ -204,14 +208,14 @@ def check_values(options: Any, root: str, source: str) -> None:
     """Check the values of a checkpoint's options.
 
     Args:
-        options: ``cfg`` or ``args`` of the checkpoint.
-        root: ``"cfg"`` or ``"args"``.
+        options: Section ``cfg`` or ``args`` of the checkpoint.
+        root: Name of the section, ``"cfg"`` or ``"args"``.
         source: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if the options contain themselves, too many values, bytes or an array, or a
-            string that refers to several values or to values outside of the checkpoint
-            (``${oc.env:HOME}``).
+        UserError: if the options contain themselves, too many values, bytes, an array, an
+            interpolation of several values or of values outside of the checkpoint
+            (``${oc.env:HOME}``), or the path of a device or pipe instead of an input file.
     """
     import torch
 
@@ -233,7 +237,7 @@ def check_values(options: Any, root: str, source: str) -> None:
 
 
 def _is_endless(path: str) -> bool:
-    """Return whether reading a path could wait or go on for ever."""
+    """Return True if a path is a device, a pipe or a socket, so that reading may never end."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
@@ -242,9 +246,13 @@ def _is_endless(path: str) -> bool:
 
 
 def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield all values that are no containers, each with its path and the name of its option.
+    """Yield (path, option name, value) of all values that are not containers.
 
-    Each container is read once per option.
+    A container that several places of the same option refer to is read once.
+
+    Args:
+        options: Section of a checkpoint's options.
+        root: Name of the section, with which the paths begin, as in ``cfg.model.dropout``.
     """
     # nodes of omegaconf are read as they are stored, because reading them would resolve references
     todo: list[tuple[str, str, Any]] = [(root, "", options)]
@@ -259,7 +267,10 @@ def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _check_number(options: Any, root: str, source: str) -> None:
-    """Check the number of values, where a container counts as often as it occurs."""
+    """Check the number of values in the options, and that no container contains itself.
+
+    A container that occurs several times is counted each time.
+    """
     # omegaconf builds a container as often as it occurs: 40 levels of containers that each contain
     # the next one twice would never end
     # number of values in a container; None while its content is being counted
@@ -355,11 +366,11 @@ _IS_OF: dict[str, Callable[[Any], bool]] = {
 
 
 def evaluate_literal(text: Any, *scopes: Optional[Mapping[str, Any]]) -> Any:
-    """Replace ``eval`` in fairseq's modules: read literals only, whatever the option is called.
+    """Return the value of a literal; replaces ``eval`` in fairseq's modules.
 
     Raises:
         TypeError: if ``text`` is no string, as for ``eval``.
-        UserError: if the text is no literal.
+        UserError: if ``text`` is not a literal.
     """
     if not isinstance(text, str):
         raise TypeError("eval() arg 1 must be a string")

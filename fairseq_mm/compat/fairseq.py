@@ -1,4 +1,4 @@
-"""Repairs of single functions of fairseq, and its import without side effects."""
+"""Repairs of single functions of fairseq, and the import of fairseq without side effects."""
 
 import contextlib
 import difflib
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 def check_fairseq() -> None:
-    """Import fairseq.
+    """Check that fairseq can be imported.
 
     Raises:
-        ImportError: naming the remedy, if fairseq is missing or does not import.
+        ImportError: if fairseq is missing or cannot be imported; the message says what to install.
     """
     newer = sys.version_info >= (3, 11)
     remedy = "pip install 'fairseq-mm[fairseq]'" + (
@@ -55,7 +55,10 @@ def check_fairseq() -> None:
 
 @contextlib.contextmanager
 def _quiet_import() -> Iterator[None]:
-    """Restore the log, and hide warnings, around the first import of fairseq."""
+    """Hide warnings inside the context, and restore the root logger's handlers and level after it.
+
+    Nothing is done if fairseq is imported already.
+    """
     # fairseq's commands have imported fairseq and configured their log before they import a plugin
     if "fairseq" in sys.modules:
         yield
@@ -79,7 +82,7 @@ def _quiet_import() -> Iterator[None]:
 
 
 def silence_libraries() -> None:
-    """Hide the messages of h5py and hydra, which fairseq's commands would print at every start."""
+    """Hide log messages of h5py and hydra that fairseq's commands would print at every start."""
     for name in ("h5py", "hydra"):
         library = logging.getLogger(name)
         if library.level == logging.NOTSET:
@@ -91,20 +94,24 @@ def is_command() -> bool:
 
 
 def silence_pin_memory() -> None:
-    """Hide PyTorch's warning of pinned memory, which fairseq requests even without a GPU."""
+    """Hide PyTorch's warning that memory cannot be pinned without a GPU; fairseq always pins it."""
     warnings.filterwarnings(
         "ignore", r"'pin_memory' argument is set as true but no accelerator", UserWarning
     )
 
 
 def configure_command(cfg: Any) -> None:
-    """Correct settings that fairseq's command lines get wrong, before its ``main`` runs.
+    """Correct settings of a fairseq command before it runs, and refuse settings that cannot work.
+
+    With ``--bf16``, fairseq switches to TPUs even if there are none; this is undone. With
+    ``--fp16`` on a CPU, ``--fp16-no-flatten-grads`` is set.
 
     Args:
-        cfg: Configuration of a command, changed in place.
+        cfg: Config of the command, changed in place.
 
     Raises:
-        UserError: if the settings cannot work.
+        UserError: if the checkpoint to start from does not exist, or PyTorch cannot compute with
+            ``--fp16`` on this CPU.
     """
     import torch
     from omegaconf import open_dict
@@ -132,7 +139,7 @@ def configure_command(cfg: Any) -> None:
 
 
 def _check_first_checkpoint(cfg: Any) -> None:
-    """Check that the file exists from which a training starts."""
+    """Check that the files of ``--finetune-from-model`` and ``--restore-file`` exist."""
     from fairseq.file_io import PathManager
 
     for option in ("finetune_from_model", "restore_file"):
@@ -153,7 +160,10 @@ def _check_first_checkpoint(cfg: Any) -> None:
 
 
 def name_unknown_architectures() -> None:
-    """Refuse an unknown architecture in one line; fairseq's assertion prints all options."""
+    """Make fairseq report an unknown architecture in one line, with similar names.
+
+    fairseq's own assertion prints all options of the training.
+    """
     from fairseq import models
 
     original = models.build_model
@@ -185,7 +195,7 @@ def name_unknown_architectures() -> None:
 
 
 def repair_ddp_on_cpu() -> None:
-    """Remove the device ids that fairseq passes to PyTorch's DDP, for modules on the CPU."""
+    """Let PyTorch's ``DistributedDataParallel`` run on CPUs: do not pass fairseq's device ids."""
     from fairseq.models import distributed_fairseq_model
 
     original = distributed_fairseq_model.DistributedDataParallel
@@ -240,9 +250,11 @@ def attention_keeps_beam_size() -> bool:
 
 
 def repair_beams_in_training() -> None:
-    """Keep a BART in training from reading the texts of other examples after a generation.
+    """Reset the beam size in attention modules after a generation, so that training is correct.
 
-    With ``--eval-bleu``, fairseq builds a generator before the first step.
+    fairseq's ``MultiheadAttention`` keeps the beam size of the last generation. A model that is
+    trained afterwards, such as BART with ``--eval-bleu``, would attend to the source texts of other
+    examples in the batch.
     """
     from fairseq.modules import MultiheadAttention
     from fairseq.sequence_generator import EnsembleModel
@@ -292,10 +304,10 @@ def numpy_lacks_compat() -> bool:
 
 
 def repair_token_blocks() -> None:
-    """Provide ``numpy.compat.long``, which numpy 2 does not have.
+    """Provide ``numpy.compat.long`` to two modules of fairseq; NumPy 2 does not have it.
 
-    ``--task language_modeling --sample-break-mode eos`` reads it, and so does a translation task
-    with ``--num-batch-buckets``.
+    ``--task language_modeling --sample-break-mode eos`` needs it, and so does ``--task
+    translation --num-batch-buckets``.
     """
     import numpy as np
     from fairseq.data import language_pair_dataset, token_block_dataset
@@ -318,7 +330,7 @@ def misses_repeats() -> bool:
 
 
 def repair_repeat_blocking() -> None:
-    """Repair ``--no-repeat-ngram-size``, which forbids nothing without fairseq's CUDA extension."""
+    """Repair ``--no-repeat-ngram-size``, which has no effect without fairseq's CUDA extension."""
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
     NGramRepeatBlock._no_repeat_ngram = _no_repeat_ngram
@@ -327,7 +339,11 @@ def repair_repeat_blocking() -> None:
 def _no_repeat_ngram(
     self: Any, tokens: Any, lprobs: Any, bsz: int, beam_size: int, step: int
 ) -> Any:
-    """Forbid every word that would repeat an n-gram, unless it is the only possible word."""
+    """Set the log-probability of words that would repeat an n-gram to -inf; return ``lprobs``.
+
+    A word that is the only possible one of its step is not changed. Shapes are N = batch size times
+    beam size: ``tokens`` [N, L], ``lprobs`` [N, vocabulary].
+    """
     # tokens [N, L] are </s>, `step` words, and a buffer that later steps fill, with whose end
     # fairseq compares instead of the last words
     n = self.no_repeat_ngram_size

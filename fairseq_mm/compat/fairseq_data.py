@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def repair_disabled_validation() -> None:
-    """Load no validation subsets with ``--disable-validation``, and name subsets that are ignored.
+    """Make ``--disable-validation`` work for data folders without validation subsets.
 
-    Stock fairseq 0.12.2 loads the subsets in spite of the option, so that a data folder without
-    them does not train. Newer builds load nothing.
+    Stock fairseq 0.12.2 loads validation subsets in spite of the option. Without the option, a data
+    folder with subsets that ``--valid-subset`` does not name is refused in one line.
     """
     from fairseq import tasks
     from fairseq.data import data_utils
@@ -51,7 +51,7 @@ def repair_disabled_validation() -> None:
 
 
 def _refuse_ignored_subsets(cfg: Any) -> None:
-    """Refuse a data folder with validation subsets that --valid-subset does not name."""
+    """Raise an error if the data folder has validation subsets that ``--valid-subset`` lacks."""
     from fairseq.data import data_utils
 
     # fairseq raises its error also for files such as valid1.references.jsonl, which are no subsets
@@ -66,7 +66,7 @@ def _refuse_ignored_subsets(cfg: Any) -> None:
 
 
 def _ignore_loads(task: Any, count: int) -> None:
-    """Ignore the next ``count`` calls of ``task.load_dataset``."""
+    """Make the next ``count`` calls of ``task.load_dataset`` do nothing."""
     remaining = count
 
     def ignore(split: str, *args: Any, **kwargs: Any) -> None:
@@ -79,10 +79,10 @@ def _ignore_loads(task: Any, count: int) -> None:
 
 
 def warn_of_dropped_batches() -> None:
-    """Warn in one line if batches do not contain all examples.
+    """Log a warning if the batches of a dataset do not contain all of its examples.
 
-    fairseq-fixed and fairseq's main branch silently drop a last batch whose size is no multiple of
-    ``--required-batch-size-multiple`` (8 by default), also in validation and generation.
+    fairseq-fixed and fairseq's main branch silently drop a last batch whose size is not a multiple
+    of ``--required-batch-size-multiple`` (8 by default), also in validation and generation.
     """
     from fairseq.data import FairseqDataset
 
@@ -111,7 +111,7 @@ def warn_of_dropped_batches() -> None:
 
 
 def repair_index_of_fasta() -> None:
-    """Index the files of ``--dataset-impl fasta`` in Python, without a shell."""
+    """Make ``--dataset-impl fasta`` index its files in Python; fairseq runs a shell command."""
     from fairseq.data.fasta_dataset import FastaDataset
 
     # fairseq puts the file's name into a shell command, and a checkpoint can choose the option and
@@ -120,7 +120,10 @@ def repair_index_of_fasta() -> None:
 
 
 def _index_of_fasta(self: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the offset in bytes and the length in letters of each sequence."""
+    """Return the offset in bytes and the number of letters of each sequence in a FASTA file.
+
+    ``path`` is the path without its suffix ``.fasta``.
+    """
     offsets, sizes = [], []
     position = 0
     with open(f"{path}.fasta", "rb") as file:

@@ -1,6 +1,7 @@
-"""Checkpoints of trainings in half precision, with float32 weights and the state of loss scalers.
+"""Saves the float32 weights and the state of the loss scaler in checkpoints of half precision.
 
-A training may also continue with another precision than the checkpoint's.
+A training can also be resumed with another precision than the checkpoint's, such as float32 after
+``--fp16``.
 """
 
 import functools
@@ -24,9 +25,11 @@ _PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16",
 
 
 def save_float32_weights() -> None:
-    """Save the float32 weights and the scaler's state of ``--fp16``, ``--bf16`` and ``--amp``.
+    """Make fairseq save and load the state of ``--fp16``, ``--bf16`` and ``--amp`` that it omits.
 
-    Both are added to the optimizer's state, so that a training resumes bit for bit.
+    This is the float32 copy of the weights and the state of the loss scaler. Both are added to the
+    optimizer's state in the checkpoint. A resumed training then gives the same weights, bit for
+    bit, as an uninterrupted one.
     """
     from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
     from fairseq.trainer import Trainer
@@ -49,12 +52,15 @@ def save_float32_weights() -> None:
 
 
 def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
-    """Change a checkpoint of another precision to the precision of the training that resumes it.
+    """Convert a checkpoint to the precision of the training that resumes from it.
 
-    The float32 copies of the weights become the weights of a float32 model, and weights become
-    copies.
+    If the checkpoint has float32 copies of its weights, these replace the weights. If it has none,
+    its weights become the float32 copies that ``--fp16`` and ``--bf16`` need.
 
-    ``state``, the content of the checkpoint, is changed in place.
+    Args:
+        trainer: fairseq's trainer of the training that resumes.
+        state: Content of the checkpoint, changed in place.
+        path: Path of the checkpoint, for messages.
 
     Raises:
         UserError: if the optimizer's state cannot be used with the new precision.
@@ -97,7 +103,10 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
 
 
 def restore_amp_retries(trainer: Any) -> None:
-    """Restore how often the trainer has repeated its batch, which the optimizer cannot set."""
+    """Set the trainer's number of repetitions of a batch under ``--amp`` from the checkpoint.
+
+    The number was loaded with the optimizer's state, but belongs to the trainer.
+    """
     if hasattr(trainer._optimizer, "saved_amp_retries"):
         trainer._amp_retries = trainer._optimizer.saved_amp_retries
 
@@ -118,7 +127,10 @@ def _base_name(cfg: Any) -> Any:
 
 
 def _optimizer_name(cfg: Any, precision: str) -> Any:
-    """Return the name of the class that fairseq writes to the history, or None if unknown."""
+    """Return the class name of the optimizer that fairseq writes to a checkpoint's history.
+
+    It depends on the precision, whose class wraps the optimizer. None if the optimizer is unknown.
+    """
     from fairseq.optim import OPTIMIZER_REGISTRY
 
     if precision == "float32":
@@ -129,7 +141,7 @@ def _optimizer_name(cfg: Any, precision: str) -> Any:
 
 
 def _trained_parameters(trainer: Any) -> dict[str, Any]:
-    """Return the parameters by name, in the optimizer's order."""
+    """Return the trained parameters of model and criterion by name, in the optimizer's order."""
     named = itertools.chain(
         trainer.get_model().named_parameters(), trainer.get_criterion().named_parameters()
     )
@@ -139,7 +151,14 @@ def _trained_parameters(trainer: Any) -> dict[str, Any]:
 def _use_float32_weights(
     model: dict[str, Any], parameters: dict[str, Any], weights: list[Any], precision: str
 ) -> None:
-    """Replace weights in half precision by the float32 weights that round to them."""
+    """Replace the half-precision weights in ``model`` by float32 weights, in place.
+
+    Args:
+        model: State dict of the model.
+        parameters: Trained parameters by name, in the order of ``weights``.
+        weights: Float32 weights. A weight is used only if it rounds to the one in ``model``.
+        precision: ``fp16`` if the weights in ``model`` are float16, else they are bfloat16.
+    """
     import torch
 
     half = torch.float16 if precision == "fp16" else torch.bfloat16
@@ -152,7 +171,7 @@ def _use_float32_weights(
 
 
 def _read_added_state(trainer: Any) -> dict[str, Any]:
-    """Return the state that fairseq does not save in a checkpoint; it is empty in float32."""
+    """Return the float32 weights and the scaler's state; an empty dict for float32 trainings."""
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)
     state: dict[str, Any] = {}
@@ -172,7 +191,7 @@ def _read_added_state(trainer: Any) -> dict[str, Any]:
 
 
 def _pairs(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each parameter in half precision with its float32 copy in the same shape."""
+    """Yield pairs of a half-precision parameter and its float32 copy, both of the same shape."""
     if not optimizer.has_flat_params:
         yield from zip(optimizer.fp16_params, optimizer.fp32_params)
         return
@@ -208,10 +227,14 @@ def _loading_added_state(original: Any) -> Any:
 
 
 def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
-    """Check the entry that this module adds to a checkpoint's optimizer state.
+    """Check the entry that this module adds to the optimizer's state in a checkpoint.
+
+    Args:
+        optimizer_state: State of the optimizer.
+        path: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if the entry is of another type, or a counter is out of its range.
+        UserError: if a part of the entry has the wrong type, or a counter is out of its range.
     """
     import torch
 
@@ -254,7 +277,10 @@ def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
 
 
 def _load_weights(optimizer: Any, saved: list[Any]) -> None:
-    """Copy the saved float32 weights that round to the weights of the model."""
+    """Copy saved float32 weights to the optimizer's float32 copies of the model's weights.
+
+    A saved weight that does not round to the model's half-precision weight is ignored.
+    """
     import torch
 
     pairs = list(_pairs(optimizer))
@@ -265,7 +291,7 @@ def _load_weights(optimizer: Any, saved: list[Any]) -> None:
                 continue
             weight = weight.to(parameter.device)
             rounded = weight.to(parameter.dtype)
-            # they do not if the weights were averaged, converted or edited; the copies stay then.
+            # the two differ if the checkpoint's weights were averaged, converted or edited.
             # Compared as bits, because NaN is not equal to itself
             if torch.equal(rounded.view(torch.int16), parameter.detach().view(torch.int16)):
                 copy.data.copy_(weight)

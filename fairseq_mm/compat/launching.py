@@ -1,8 +1,9 @@
-"""Start of several processes, and stop of trainings on a signal.
+"""Starts several processes of a training, and stops a training on a signal.
 
-fairseq takes the number of processes from the number of visible GPUs. This module corrects it
-without GPUs, and with one visible GPU per process. A training that receives ``SIGUSR1``, which
-schedulers send before they take a machine away, saves a checkpoint and ends.
+fairseq takes the number of processes from the number of visible GPUs. This is wrong on machines
+without GPUs, and if each process sees only its own GPU; this module sets the right number. A
+training that receives ``SIGUSR1``, which schedulers send before they take a machine away, saves a
+checkpoint and ends.
 """
 
 import functools
@@ -39,18 +40,18 @@ UPDATES_BETWEEN_AGREEMENTS = 5
 
 
 def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> None:
-    """Read the number of processes and the rank of this process from the launcher's variables.
+    """Set the number of processes and this process's rank from the variables of a launcher.
 
-    fairseq counts GPUs before it reads these variables. If each process of a launcher sees at most
-    one GPU, every process would train its own model.
+    fairseq counts GPUs before it reads these variables. If each process sees at most one GPU, every
+    process would train a model of its own.
 
     Args:
-        cfg: Config of a command; its group ``distributed_training`` is changed.
-        environment: Environment variables of ``torchrun`` or of a step of SLURM.
+        cfg: Config of a fairseq command, whose group ``distributed_training`` is changed in place.
+        environment: Environment variables, which ``torchrun`` or SLURM's ``srun`` has set.
 
     Raises:
-        UserError: if the number of processes is below 1, or SLURM has started several processes
-            and no port is given.
+        UserError: if ``--distributed-world-size`` is below 1, or SLURM has started several
+            processes and ``--distributed-port`` is not set.
     """
     import torch
 
@@ -97,7 +98,7 @@ def configure_launch(cfg: Any, environment: Mapping[str, str] = os.environ) -> N
 
 
 def _first_host(nodes: str) -> str:
-    """Return the first host of a list of SLURM's nodes."""
+    """Return the first host of a node list in SLURM's notation, such as ``node[3-5]``."""
     command = ["scontrol", "show", "hostnames", nodes]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
@@ -109,7 +110,13 @@ def _first_host(nodes: str) -> str:
 
 
 def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
-    """Start ``--distributed-world-size`` processes without GPUs, connected by gloo."""
+    """Run a fairseq command in ``--distributed-world-size`` processes on CPUs, connected by gloo.
+
+    Args:
+        cfg: Config of the command, changed in place.
+        main: Main function of the command.
+        kwargs: Further arguments of ``main``.
+    """
     import torch
 
     # fairseq would start one process per GPU: none, and end with status 0 without training
@@ -128,7 +135,7 @@ def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
 
 
 def refuse_more_processes_than_gpus() -> None:
-    """Refuse more processes than GPUs in one line; fairseq's assertion names no option."""
+    """Make fairseq refuse more processes than GPUs with a message that names the option."""
     from fairseq.distributed import utils
 
     original = utils._infer_single_node_init
@@ -150,7 +157,17 @@ def refuse_more_processes_than_gpus() -> None:
 
 
 def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> None:
-    """Run fairseq's ``distributed_main``, fork data workers, and end the process group."""
+    """Run a fairseq command in one of several processes; replaces fairseq's ``distributed_main``.
+
+    Unlike the original, it applies the repairs, makes data workers fork instead of spawn, and ends
+    the process group. Configs without parts of this package are passed to the original.
+
+    Args:
+        device_id: Number of the process on this machine.
+        main: Main function of the command.
+        cfg: Config of the command.
+        kwargs: Further arguments of ``main``.
+    """
     import torch
     from fairseq.distributed import utils
 
@@ -175,7 +192,7 @@ run_process.original = None  # type: ignore[attr-defined]
 
 
 def _set_allocator(*, on_cpu: bool) -> None:
-    """Let a command of fairseq on a CPU keep freed memory; other programs keep their setting."""
+    """Set the allocator to keep freed memory if this program is a fairseq command on a CPU."""
     program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
     # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions
     if on_cpu and any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
@@ -192,10 +209,11 @@ def name_processes_by_this_module() -> None:
 
 
 def watch_commands() -> None:
-    """Apply all repairs when a command of fairseq starts with a config of this package.
+    """Wrap fairseq's ``call_main``, through which all commands of fairseq start.
 
-    Settings are corrected, too, and several processes are started and joined, with or without
-    GPUs. Other commands are not changed.
+    If the command's config names a task, model or the like of this package, the wrapper applies all
+    repairs, corrects the settings and starts several processes if there are no GPUs. Other commands
+    are not changed.
     """
     from fairseq.distributed import utils
 
@@ -237,16 +255,16 @@ def watch_commands() -> None:
 
 # Stopping ------------------------------------------------------------------------------------
 
-_has_signal = False  # whether this process has received the signal
-_stops = False  # whether all processes have agreed to stop
+_has_signal = False  # True if this process has received the signal
+_stops = False  # True if all processes have agreed to stop
 
 
 def stop_on_signal() -> None:
-    """Stop a training that receives ``SIGUSR1``; the same command continues it.
+    """Make trainings stop when they receive ``SIGUSR1``; the same command then continues them.
 
-    The training saves ``checkpoint_last.pt`` after its update, without validation, and ends. After
-    the last update of an epoch, the epoch ends as usual, with validation, and the training stops
-    after the next update.
+    The training finishes the current update, saves ``checkpoint_last.pt`` without validation, and
+    ends. If the update is the last of an epoch, the epoch ends as usual, with validation, and the
+    training stops after the first update of the next epoch.
     """
     from fairseq.trainer import Trainer
 
@@ -283,7 +301,7 @@ def _note(number: int, frame: Any) -> None:
 
 
 def _forward_signal() -> None:
-    """Pass the signal on to the processes that this process starts."""
+    """Make this process pass ``SIGUSR1`` on to the processes that it starts."""
 
     def forward(number: int, frame: Any) -> None:
         for child in multiprocessing.active_children():
@@ -322,7 +340,10 @@ def _saving_on_signal(original: Any) -> Any:
 
 
 def _is_stopped(trainer: Any) -> bool:
-    """Return whether any process has the signal; all processes get the answer at one update."""
+    """Return True if any process has received the signal.
+
+    All processes of the training must call this after every update; they get the same answer.
+    """
     import torch
     from fairseq.distributed import utils
 

@@ -1,4 +1,4 @@
-"""Parser of literals in the text of an option, which fairseq would evaluate as Python.
+"""Parses options whose text fairseq would evaluate as Python, without evaluating it.
 
 Such options need only literals, sums of lists and products of a list and a number, such as
 ``[(512, 4)] * 4 + [(768, 4)] * 2``.
@@ -14,18 +14,16 @@ _LARGEST_NUMBER = 2**63
 
 
 def parse_literal(text: str, *, computes: bool = True) -> Any:
-    """Read a literal.
+    """Return the value of a Python literal.
 
     Args:
-        text: Numbers, strings, True, False, None, and lists, tuples and dictionaries of such
-            values; also sums of sequences, and products of a sequence and a number.
-        computes: Also compute ``+``, ``-``, ``*``, ``/`` and ``//`` of two numbers.
-
-    Returns:
-        The value, with at most 1000 items per sequence and 20,000 values in all.
+        text: Number, string, True, False, None, or a list, tuple or dictionary of such values; also
+            sums of lists or tuples, and products of a list or tuple and a number.
+        computes: If True, the text may also have ``+``, ``-``, ``*``, ``/`` and ``//`` of numbers.
 
     Raises:
-        ValueError: if the text is no such literal, or its value is too large.
+        ValueError: if the text is not such a literal, or if its value has a list or tuple of more
+            than 1000 items, or more than 20,000 values in all.
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError("too long")
@@ -108,7 +106,7 @@ def _combine_sequences(operator: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _count(value: Any) -> int:
-    """Count the values inside a value, with repetitions; stop when there are too many."""
+    """Count the values in nested containers; stop when there are more than allowed."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if not isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Safe loading of fairseq's checkpoints, whichever command or model loads them."""
+"""Safe loading of fairseq's checkpoints: no command or model can run code from them."""
 
 import argparse
 import collections
@@ -48,10 +48,10 @@ EVALUATING = ("fairseq.utils", *sorted({get_module_name(place) for place in EVAL
 def guard_loading() -> None:
     """Replace ``torch.load`` in fairseq's modules, so that no checkpoint can run code.
 
-    Code could be in the pickle or in the options of a checkpoint. All checkpoints pass this place
-    before fairseq reads their options: with ``fairseq-mm`` and ``from_pretrained``, in fairseq's
-    commands, and if a model loads another model. With PyTorch up to 2.5, fairseq unpickles
-    anything, and its main branch does so with every version.
+    The pickle of a checkpoint or its options could contain code. The replacement checks both, in
+    ``fairseq-mm``, in ``from_pretrained``, in fairseq's commands, and if a model loads another
+    model. Without it, fairseq unpickles anything with PyTorch up to 2.5, and fairseq's main branch
+    with every version of PyTorch.
     """
     for file in LOADING:
         module = sys.modules.get(get_module_name(file))
@@ -60,10 +60,10 @@ def guard_loading() -> None:
 
 
 class _GuardedTorch(types.ModuleType):
-    """The module ``torch`` with a safe ``load``.
+    """Module that replaces ``torch`` in modules of fairseq: ``torch`` with a safe ``load``.
 
-    It loads the same files with every version of PyTorch, and ignores the environment variables and
-    the argument for ``weights_only``.
+    ``load`` accepts the same files with every version of PyTorch. It ignores the argument
+    ``weights_only`` and the environment variables that set it.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class _GuardedTorch(types.ModuleType):
 
 
 def _activate_for(state: Any) -> None:
-    """Apply all repairs if a checkpoint of this package is loaded, whatever its task."""
+    """Apply all repairs if a checkpoint was trained with a model or task of this package."""
     if activation.are_active():
         return
     options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
@@ -101,7 +101,7 @@ def _activate_for(state: Any) -> None:
 
 
 def _check_weights(state: Any, name: str) -> None:
-    """Refuse complex weights, which would lose their imaginary part when they are copied."""
+    """Refuse complex weights, whose imaginary part would be lost when the model copies them."""
     weights = state.get("model") if isinstance(state, Mapping) else None
     for key, weight in weights.items() if isinstance(weights, Mapping) else ():
         if hasattr(weight, "is_complex") and weight.is_complex():
@@ -112,14 +112,16 @@ def _check_weights(state: Any, name: str) -> None:
 def named_failures(
     path: str, what: str = "no model can be made of this checkpoint"
 ) -> Iterator[None]:
-    """Convert errors in a context into one line that names the checkpoint.
+    """Convert exceptions inside the context to errors of one line that name the checkpoint.
 
-    The line ends with the file and line that failed, for developers of models.
+    For developers of models, the message ends with the source file and line of the exception.
 
-    ``what`` describes the failure in the message.
+    Args:
+        path: Path of the checkpoint.
+        what: Description of the failure, for the message.
 
     Raises:
-        UserError: from any error except errors of the system.
+        UserError: if any exception is raised, except an OSError for the checkpoint itself.
     """
     try:
         yield
@@ -158,11 +160,11 @@ def _describe_file(file: Any) -> str:
 
 
 def check_is_whole(path: str) -> None:
-    """Check that a checkpoint is a file that is not cut off, if it exists.
+    """Check that a checkpoint is a regular file and was written completely, if it exists.
 
     Raises:
-        UserError: if the path is a folder, a device or a pipe, or the file is cut off; the message
-            names the newest intact checkpoint in its folder.
+        UserError: if the path is a folder, a device or a pipe, or the end of the file is missing;
+            the message then names the newest complete checkpoint in the folder.
     """
     refuse_folder(path, path)
     if os.path.exists(path) and not os.path.isfile(path):
@@ -183,12 +185,14 @@ def check_is_whole(path: str) -> None:
 
 
 def refuse_folder(path: str, name: str) -> None:
-    """Refuse a folder where a checkpoint is expected.
+    """Check that a path that must be a checkpoint is not a folder.
 
-    The message calls the path ``name``.
+    Args:
+        path: Path to check.
+        name: Description of the path, for the message.
 
     Raises:
-        UserError: if the path is a folder; the message names the checkpoints in it.
+        UserError: if the path is a folder; the message names the checkpoints in the folder.
     """
     if not os.path.isdir(path):
         return
@@ -200,7 +204,7 @@ def refuse_folder(path: str, name: str) -> None:
 
 
 def _is_cut(path: str) -> bool:
-    """Return whether a file is empty, or a zip archive without its end."""
+    """Return True if a file is empty, starts with zeros, or is a zip archive without its end."""
     with open(path, "rb") as file:
         head = file.read(4)
     # PyTorch writes zip archives since version 1.6, and their directory is at the end;
@@ -222,16 +226,16 @@ def _newest_intact_beside(path: str) -> Optional[str]:
 
 
 def _shard_of(path: str) -> Optional[str]:
-    """Return the suffix ``-shard3`` of a file that is a part of a checkpoint, else None."""
+    """Return the part ``-shard3`` of the name of a sharded checkpoint's file, else None."""
     match = re.search(r"-shard\d+(?=\.pt$)", path)
     return match and match.group()
 
 
 def guard_evaluation() -> None:
-    """Replace ``eval`` in fairseq's modules by a function that reads literals.
+    """Replace ``eval`` in fairseq's modules by a function that reads literals only.
 
-    This is the second protection after :func:`guard_loading`, for options whose names are missing
-    in its table.
+    :func:`guard_loading` already checks the known options that fairseq evaluates; this protects
+    against options that the table ``EVALUATED`` lacks.
     """
     for name in EVALUATING:
         module = sys.modules.get(name)
@@ -240,7 +244,9 @@ def guard_evaluation() -> None:
 
 
 def load_weights(path: str) -> Any:
-    """Load a file of tensors and of containers of tensors on the CPU, safely with every PyTorch.
+    """Load a file of tensors, in nested dictionaries and lists, onto the CPU.
+
+    The file cannot run code, whatever the version of PyTorch.
 
     Raises:
         pickle.UnpicklingError: if the file needs any other class or function.
@@ -255,11 +261,11 @@ def can_allow_classes() -> bool:
 
 
 def allow_checkpoint_classes() -> None:
-    """Allow ``torch.load`` to read fairseq's checkpoints and broadcasts with ``weights_only=True``.
+    """Allow ``torch.load`` with ``weights_only=True`` to read the classes of fairseq's checkpoints.
 
-    PyTorch 2.6 made this the default. This is for messages between processes and for programs that
-    call ``torch.load`` themselves; fairseq's loading and ours use
-    :mod:`fairseq_mm.compat.unpickling`.
+    ``weights_only=True`` is the default since PyTorch 2.6. It concerns objects that fairseq's
+    processes send to each other, and programs that call ``torch.load`` themselves. Checkpoints that
+    fairseq or this package loads are read by :mod:`fairseq_mm.compat.unpickling` instead.
     """
     import numpy as np
     import omegaconf

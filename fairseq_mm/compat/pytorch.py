@@ -8,7 +8,10 @@ from typing import Any
 
 @functools.cache
 def convolution_memory_format() -> Any:
-    """Return the memory format of weights and images: ``torch.channels_last`` if it works."""
+    """Return the memory format for convolutions: ``torch.channels_last`` unless PyTorch has a bug.
+
+    The bug of PyTorch 1.12 is tested by a small convolution.
+    """
     import torch
 
     # in PyTorch 1.12, a channels-last 3 x 3 convolution of a single 1 x 1 map on a CPU mixes up the
@@ -33,7 +36,7 @@ def multiplies_float16_on_cpu() -> bool:
 
 @contextlib.contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Make float32 the default type in a context, or in a function that is decorated."""
+    """Make float32 PyTorch's default dtype inside the context, or inside a decorated function."""
     import torch
 
     # fairseq and torchvision create tensors of the default type where they need float32: with

@@ -1,7 +1,7 @@
 """Table of all parts of fairseq that this package replaces.
 
 ``scripts/list_repairs.py`` writes the table to ``docs/compatibility.md``. A test compares the table
-with the attributes of fairseq that really change.
+with the attributes of fairseq that change when all repairs are applied.
 """
 
 from fairseq_mm import errors

@@ -1,4 +1,4 @@
-"""The one place where fairseq loads checkpoints and resumes trainings, with all checks of both."""
+"""Adds checks to fairseq's functions that load checkpoints and resume trainings."""
 
 import functools
 import math
@@ -31,7 +31,8 @@ _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 def check_loaded_checkpoints() -> None:
     """Replace the functions of fairseq that load a checkpoint and resume a training from it.
 
-    All repairs that look at a loaded checkpoint are called here, because their order matters.
+    All repairs that check or change a loaded checkpoint are called here, because their order
+    matters.
     """
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
@@ -104,7 +105,11 @@ def check_loaded_checkpoints() -> None:
 
 
 def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
-    """Check the number of updates, the position in the data, the loss scale and our own state."""
+    """Check the numbers in a checkpoint that a resumed training starts from.
+
+    These are the number of updates, the position in the training data and, with ``has_optimizer``,
+    the loss scale and the entry that :mod:`.half_precision` adds.
+    """
     for entry in state.get("optimizer_history") or []:
         if "num_updates" in entry:
             _check_count(entry["num_updates"], f"{path}: num_updates of its optimizer_history")
@@ -128,7 +133,7 @@ def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
 
 
 def _check_count(value: Any, where: str) -> None:
-    """Check that a counter is an integer of 0 or more."""
+    """Check that a counter is an integer of 0 or more; ``where`` names it in the message."""
     # a bool is an Integral, too
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < 0:
@@ -139,7 +144,7 @@ def _check_count(value: Any, where: str) -> None:
 
 
 def _check_optimizer(optimizer: Any, path: str) -> None:
-    """Check that the state of each parameter is finite and has the parameter's shape."""
+    """Check that the optimizer's state of each parameter is finite and has the right shape."""
     states = getattr(optimizer.optimizer, "state", None)
     for parameter, state in states.items() if isinstance(states, Mapping) else ():
         for name, value in state.items() if isinstance(state, Mapping) else ():
@@ -152,7 +157,10 @@ def _check_optimizer(optimizer: Any, path: str) -> None:
 
 
 def _describe_fault(name: str, value: Any, parameter: Any) -> Any:
-    """Return what an entry must be and is, or None if it is right."""
+    """Describe what is wrong with an entry of the optimizer's state of a parameter, else None.
+
+    ``name`` is the name of the entry, such as ``exp_avg``.
+    """
     import torch
 
     if name == "momentum_buffer" and value is None:

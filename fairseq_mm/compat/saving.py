@@ -1,4 +1,4 @@
-"""Repairs of the writing of checkpoints."""
+"""Repairs of the functions with which fairseq writes checkpoints."""
 
 import contextlib
 import errno
@@ -28,10 +28,11 @@ def copies_in_place() -> bool:
 
 
 def repair_writing_of_checkpoints() -> None:
-    """Copy checkpoints under a temporary name, so that a kill leaves no file that is cut off.
+    """Make fairseq copy a checkpoint to a temporary name first, and then rename the copy.
 
-    One more checkpoint must fit on the disk. Paths outside of the local file system, and
-    ``--write-checkpoints-asynchronously``, which copies nothing, are not changed.
+    If the process is killed, no checkpoint is then left incomplete. The disk needs room for one
+    more checkpoint. Nothing changes for paths outside of the local file system, and for
+    ``--write-checkpoints-asynchronously``.
     """
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
@@ -64,7 +65,7 @@ def repair_writing_of_checkpoints() -> None:
 
 
 def name_full_disks() -> None:
-    """Say in one line that a checkpoint, or the folder of checkpoints, cannot be written."""
+    """Make fairseq report in one line that a checkpoint or the folder of it cannot be written."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 
@@ -114,7 +115,11 @@ def _save(obj: Any, path: str) -> None:
 
 @contextlib.contextmanager
 def _written(path: str) -> Iterator[str]:
-    """Give a temporary name for a checkpoint, and remove the file if it is not renamed."""
+    """Yield a temporary name for writing the checkpoint ``path``; after an error, remove the file.
+
+    Raises:
+        UserError: if the file cannot be written, as on a full disk.
+    """
     temporary = path + _TEMPORARY
     try:
         yield temporary
@@ -134,7 +139,7 @@ def _written(path: str) -> Iterator[str]:
 
 
 def _rename(source: str, destination: str) -> None:
-    """Write a file to the disk completely, and then move it into place."""
+    """Rename a file after all of its bytes have reached the disk."""
     # otherwise a power failure can leave an empty file under the new name
     _sync(source)
     os.replace(source, destination)

@@ -1,7 +1,7 @@
-"""Tests whether a class, a config or a trainer belongs to this package.
+"""Tests whether a class, a config or a trainer uses this package.
 
-Repairs with the scope ``OURS`` act only on objects of this package. Classes of other packages that
-derive from its classes belong to it, too.
+Repairs with the scope ``OURS`` change nothing for fairseq commands that do not use this package.
+Classes of other packages count as this package's if they derive from its classes.
 """
 
 import functools
@@ -14,17 +14,19 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def is_ours(thing: Any) -> bool:
-    """Return whether a class, or the class of an object, is this package's or derives from it."""
+    """Return True if a class, or the class of an object, is of this package or derives from it."""
     cls = thing if isinstance(thing, type) else type(thing)
     return any(base.__module__.partition(".")[0] == _PACKAGE for base in cls.__mro__)
 
 
 def names_ours(cfg: Any) -> bool:
-    """Return whether a configuration names a task, an architecture, a criterion, an optimizer or
-    the like of this package.
+    """Return True if a config names a component of this package.
+
+    A component is a task, an architecture, a criterion, an optimizer or another registered class.
 
     Args:
-        cfg: Configuration of fairseq, as hydra's groups or as a flat namespace of options.
+        cfg: Config of fairseq, either in groups (``cfg.task._name``) or as a flat namespace of
+            options (``cfg.task``).
     """
     return any(cls is not None and is_ours(cls) for cls in _named_classes(cfg))
 
@@ -45,7 +47,7 @@ def _named_classes(cfg: Any) -> Iterator[Optional[type]]:
 
 
 def _name_in(cfg: Any, group: str) -> Optional[str]:
-    """Return the name that a configuration chooses in a group of options, or None."""
+    """Return the name that a config has for a group such as ``task`` or ``criterion``, or None."""
     section = cfg.get(group) if isinstance(cfg, Mapping) else getattr(cfg, group, None)
     if isinstance(section, (Mapping, Namespace)):
         return _name_in(section, "_name")
@@ -53,15 +55,14 @@ def _name_in(cfg: Any, group: str) -> Optional[str]:
 
 
 def is_user_dir() -> bool:
-    """Return whether fairseq has imported this package, or a plugin that uses it, for
-    ``--user-dir``."""
+    """Return True if fairseq has imported a folder of ``--user-dir``."""
     utils = sys.modules.get("fairseq.utils")
     # fairseq records a folder before it imports the folder
     return bool(getattr(getattr(utils, "import_user_module", None), "memo", ()))
 
 
 def uses_ours(trainer: Any) -> bool:
-    """Return whether a trainer of fairseq has a task, a model or the like of this package."""
+    """Return True if a trainer of fairseq has a task, a model or the like of this package."""
     # cached: methods that are called at every update ask for it
     attributes = vars(trainer)
     if "_uses_fairseq_mm" not in attributes:
@@ -70,7 +71,10 @@ def uses_ours(trainer: Any) -> bool:
 
 
 def in_our_trainers(original: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Decorate a replacement of a method of fairseq's trainer; other trainers keep the method."""
+    """Return a decorator for a function that replaces the method ``original`` of fairseq's trainer.
+
+    Trainers that use nothing of this package still call ``original``.
+    """
 
     def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""Checks of fairscale's ``--ddp-backend fully_sharded`` and ``slowmo``, and merging of shards."""
+"""Checks the options of sharded and SlowMo trainings, and repairs the merging of shards."""
 
 import functools
 from typing import Any
@@ -7,11 +7,16 @@ from fairseq_mm.errors import UserError
 
 
 def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
-    """Refuse combinations of options that cannot train.
+    """Refuse options of distributed training with which fairseq or fairscale would fail.
+
+    Args:
+        cfg: Config of a fairseq command.
+        on_cpu: True if the command runs without GPUs.
 
     Raises:
-        UserError: if parameters cannot be sharded with these options, or several processes without
-            GPUs use SlowMo, or bfloat16 with PyTorch 1.
+        UserError: if ``--ddp-backend fully_sharded`` cannot work with the other options, or if
+            several processes without GPUs use ``--ddp-backend slowmo``, or ``--bf16`` with
+            PyTorch 1.
     """
     import torch
 
@@ -48,10 +53,10 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
 
 
 def check_block_momentum(cfg: Any) -> None:
-    """Refuse ``--use-bmuf`` with a precision that scales the loss.
+    """Refuse ``--use-bmuf`` together with a precision that scales the loss, such as ``--fp16``.
 
     Raises:
-        UserError: naming both options.
+        UserError: if both options are set.
     """
     if not cfg.optimization.use_bmuf:
         return
@@ -65,7 +70,7 @@ def check_block_momentum(cfg: Any) -> None:
 
 
 def name_fixed_parameters_in_shards() -> None:
-    """Refuse ``--ddp-backend fully_sharded`` for models with fixed parameters in one line."""
+    """Make ``--ddp-backend fully_sharded`` refuse models with fixed parameters in one line."""
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FullyShardedDataParallel.__init__
@@ -93,7 +98,7 @@ def has_fairscale() -> bool:
 
 
 def repair_merging_of_shards() -> None:
-    """Repair ``--checkpoint-shard-count`` for checkpoints of ``--use-sharded-state``."""
+    """Repair the merging of shards, with which ``--checkpoint-shard-count`` loads a checkpoint."""
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FSDP.consolidate_shard_weights

@@ -1,7 +1,7 @@
-"""Stopping rules that survive a restart of the training.
+"""Makes fairseq's stopping rules, such as ``--max-update`` and ``--patience``, survive a restart.
 
-fairseq checks its limits after an update. A command that is repeated when its training has ended
-therefore trains one more update each time, and replaces checkpoints.
+fairseq checks these limits after an update. If the command of a finished training is repeated,
+fairseq therefore trains one more update each time, and replaces checkpoints.
 """
 
 import functools
@@ -27,9 +27,9 @@ _PLATEAU = ("last_epoch", "num_bad_epochs", "cooldown_counter")
 def keep_finished_trainings() -> None:
     """Make a repeated command of a finished training do nothing, for every stopping rule.
 
-    The counter of ``--patience``, the learning rate and the state of ``reduce_lr_on_plateau`` are
-    saved in checkpoints, so that a training stops where an uninterrupted one would, and a larger
-    limit continues it as if it had been larger from the start.
+    Checkpoints then also contain the counter of ``--patience``, the learning rate and the state of
+    ``reduce_lr_on_plateau``. A resumed training stops where an uninterrupted one would. With a
+    larger limit, a finished training continues as if the limit had been larger from the start.
     """
     from fairseq import checkpoint_utils
     from fairseq.trainer import Trainer
@@ -66,7 +66,10 @@ def keep_finished_trainings() -> None:
 
 
 def _counting_functions() -> list[Any]:
-    """Return fairseq's should_stop_early, both of the module and of the program that trains."""
+    """Return the copies of fairseq's ``should_stop_early``, which counts in its attributes.
+
+    There are two copies if ``fairseq_cli/train.py`` was started as a program.
+    """
     # if the program has the function, then this copy counts, so the program is first
     modules = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
     functions = (getattr(module, "should_stop_early", None) for module in modules)
@@ -90,7 +93,7 @@ def _forget_scores() -> None:
 
 
 def _score(cfg: Any) -> list[Any]:
-    """Identify the score that a training compares."""
+    """Return what identifies the score for the best checkpoint: subset, metric, maximize or not."""
     return [
         cfg.dataset.valid_subset.split(",")[0],
         cfg.checkpoint.best_checkpoint_metric,
@@ -99,7 +102,11 @@ def _score(cfg: Any) -> list[Any]:
 
 
 def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the stopping rules that a training with larger limits would have here."""
+    """Return the state of the stopping rules to save in a checkpoint.
+
+    If fairseq validates only because a limit is reached, the score of this validation is left out,
+    because a training with a larger limit would not have it.
+    """
     is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
     plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)
     before = getattr(trainer, "patience_before_validation", {})
@@ -113,7 +120,10 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
-    """Tell whether fairseq validates here even if no limit is reached."""
+    """Return True if the options plan a validation after this update, even without a limit.
+
+    ``position`` is the state of the training data's iterator.
+    """
     data, updates = trainer.cfg.dataset, trainer.get_num_updates()
     intervals = [data.validate_interval_updates]
     if position["iterations_in_epoch"] > 0:
@@ -124,7 +134,14 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
 
 
 class Restart:
-    """Restart of a training from a checkpoint, with fairseq's options of what starts anew."""
+    """Restart of a training from a checkpoint, with the options of what is not restored.
+
+    Args:
+        filename: Path of the checkpoint.
+        reset_optimizer: ``--reset-optimizer`` of fairseq.
+        reset_lr_scheduler: ``--reset-lr-scheduler`` of fairseq.
+        reset_meters: ``--reset-meters`` of fairseq.
+    """
 
     def __init__(
         self, filename: str, reset_optimizer: bool, reset_lr_scheduler: bool, reset_meters: bool
@@ -135,7 +152,13 @@ class Restart:
         self.reset_meters = reset_meters
 
     def resume(self, trainer: Any, extra_state: dict[str, Any], epochs: Any) -> None:
-        """Restore the state of the stopping rules, and end the training if it is finished."""
+        """Restore the state of the stopping rules, and end the training if a limit is reached.
+
+        Args:
+            trainer: fairseq's trainer.
+            extra_state: Entry ``extra_state`` of the checkpoint.
+            epochs: Iterator over the epochs of the training data.
+        """
         state = extra_state.get(_KEY, {})
         if self.reset_optimizer:
             # a fine-tuning has not trained for as long as its pretrained model
@@ -195,7 +218,17 @@ def _restore_scores(cfg: Any, state: dict[str, Any]) -> None:
 def _resume_schedule(
     trainer: Any, state: dict[str, Any], position: dict[str, Any], epochs: Any
 ) -> Optional[float]:
-    """Set the learning rate of an uninterrupted training; return it, or None within an epoch."""
+    """Set the learning rate that an uninterrupted training would have at this point.
+
+    Args:
+        trainer: fairseq's trainer.
+        state: State of the stopping rules, from the checkpoint.
+        position: State of the training data's iterator, from the checkpoint.
+        epochs: Iterator over the epochs of the training data.
+
+    Returns:
+        The learning rate; None if the training resumes within an epoch, or starts the data anew.
+    """
     if state["plateau"] and trainer.get_num_updates() > 0:
         vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])
     if epochs.iterations_in_epoch > 0:
@@ -215,7 +248,7 @@ def _resume_schedule(
 
 
 def _answer_once(trainer: Any, lr: float) -> None:
-    """Let the next call of the trainer's ``get_lr``, which is before an epoch, return ``lr``."""
+    """Make the next call of ``trainer.get_lr``, by fairseq before an epoch, return ``lr``."""
 
     def get_lr() -> float:
         del trainer.get_lr

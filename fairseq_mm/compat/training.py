@@ -1,4 +1,4 @@
-"""Repairs of trainings: the order of data after a restart, data workers, and gradients."""
+"""Repairs of trainings: order of the data after a restart, data workers, and gradients."""
 
 import contextlib
 import functools
@@ -20,7 +20,10 @@ _MOST_SECONDS_OF_ENDING = 5.0
 
 
 def mark_iterators() -> None:
-    """Mark the iterators of trainings that use something of this package."""
+    """Make trainers that use this package mark their data iterators.
+
+    Repairs of iterators recognize the trainings that they apply to by this mark.
+    """
     from fairseq.trainer import Trainer
 
     def marking(original: Any) -> Any:
@@ -42,10 +45,10 @@ def _is_of_our_training(iterator: Any) -> bool:
 
 
 def repair_position_of_resumed_data() -> None:
-    """Continue an epoch at the right position with another number of processes or batch size.
+    """Make a training resume at the right position within an epoch.
 
-    The epoch continues after the same share of its batches. If this is no multiple of the number
-    of processes, up to one update's batches are repeated.
+    The number of processes or the batch size may have changed. The same fraction of the epoch's
+    data is skipped as was used before; the batches of one update at most are used twice.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -70,7 +73,11 @@ def repair_position_of_resumed_data() -> None:
 
 
 def add_num_shards(state: dict[str, Any]) -> None:
-    """Add the number of processes that wrote a checkpoint to its position in the data."""
+    """Add the number of processes to the position in the training data that a checkpoint has.
+
+    Args:
+        state: Content of the checkpoint, changed in place.
+    """
     position = state.get("extra_state", {}).get("train_iterator")
     cfg: Any = state.get("cfg")
     if position and names_ours(cfg) and "distributed_training" in cfg:
@@ -79,7 +86,14 @@ def add_num_shards(state: dict[str, Any]) -> None:
 
 
 def _position(iterator: Any, state: dict[str, Any]) -> int:
-    """Return the number of batches that each process skips; at least one batch remains."""
+    """Return the number of batches of the epoch that each process must skip when it resumes.
+
+    At least one batch of the epoch is not skipped.
+
+    Args:
+        iterator: Data iterator of the resumed training.
+        state: State of the data iterator, from the checkpoint.
+    """
     count, now = state["iterations_in_epoch"], len(iterator.frozen_batches)
     processes = state.get("num_shards", iterator.num_shards)
     # checkpoints of earlier versions and of plain fairseq lack it; another batch size goes unseen
@@ -97,9 +111,10 @@ def _position(iterator: Any, state: dict[str, Any]) -> int:
 
 
 def repair_batches_of_resumed_data() -> None:
-    """Give a resumed training the batches that it had before.
+    """Make a training that is resumed in a later epoch use the same batches as before.
 
-    Tasks that build new batches in each epoch, as in this package, are not affected.
+    This concerns tasks that build their batches once, such as fairseq's ``translation``. Tasks that
+    build new batches in each epoch, as in this package, are not affected.
     """
     from fairseq.trainer import Trainer
 
@@ -124,10 +139,10 @@ def repair_batches_of_resumed_data() -> None:
 
 
 def repair_reused_loaders() -> None:
-    """Build a new data loader for each epoch, so that workers end and ``--curriculum`` shuffles.
+    """Make fairseq build a new data loader for each epoch.
 
-    fairseq keeps the data loader of an epoch for the next one. Nothing ends its workers, and with
-    ``--curriculum`` it never shuffles.
+    fairseq uses the data loader of the first epoch for all epochs. Its workers never end, and with
+    ``--curriculum`` it never shuffles the batches.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -138,7 +153,7 @@ def repair_reused_loaders() -> None:
         if _is_of_our_training(self):
             self.persistent_workers = self.reuse_dataloader = False
             # without a thread that reads ahead, the garbage collector ends the workers; it waits
-            # five seconds for each, because it often collects the queue that ends a worker first
+            # five seconds for each, because it often collects first the queue that ends a worker
             if self.num_workers > 0:
                 self.buffer_size = max(self.buffer_size, 1)
         return original(self, *args, **kwargs)
@@ -147,10 +162,10 @@ def repair_reused_loaders() -> None:
 
 
 def repair_workers_of_successive_epochs() -> None:
-    """Fork the workers of an epoch only after the workers of the previous epoch have ended.
+    """Make fairseq fork the workers of an epoch only after the previous epoch's workers have ended.
 
     Otherwise the new workers inherit locks that the thread of the previous epoch holds, and wait
-    without end: trainings with several workers on a GPU stopped in one of some hundred epochs.
+    for ever. Trainings with several workers on a GPU hung once in some hundred epochs.
     """
     from fairseq.data.iterators import BufferedIterator
 
@@ -167,7 +182,16 @@ def repair_workers_of_successive_epochs() -> None:
 
 
 class _Source:
-    """Batches of an epoch, which a thread reads ahead and puts into a queue."""
+    """Batches of an epoch, which a thread reads ahead and puts into a queue.
+
+    Iteration starts only when the threads of earlier epochs have ended.
+
+    Args:
+        batches: Batches of the epoch, such as a data loader.
+        length: Number of batches.
+        read_ahead: Queue into which the thread puts the batches.
+        reader: Weak reference to the iterator that takes batches from the queue.
+    """
 
     reading: ClassVar[set["_Source"]] = set()
 
@@ -206,7 +230,10 @@ class _Source:
             self.has_ended.set()
 
     def wait_until_ended(self) -> None:
-        """Wait until the workers have ended; return at once if the epoch goes on."""
+        """Wait, for five seconds at most, until the epoch's workers have ended.
+
+        If batches of the epoch are still to be used, return immediately.
+        """
         if self.is_given_up or self.reader() is None:
             self._make_room()
         elif not self.has_last or self.read_ahead.full():
@@ -220,7 +247,7 @@ class _Source:
 
 
 def end_workers() -> None:
-    """End the workers that read data ahead: the training stops within an epoch."""
+    """End all data workers that read ahead, for a training that stops within an epoch."""
     for source in list(_Source.reading):
         source.is_given_up = True
         source.wait_until_ended()
@@ -237,7 +264,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def repair_overflow_on_cpu() -> None:
-    """Keep trainings with ``--fp16`` on a CPU from ending when gradients overflow."""
+    """Repair ``--fp16`` on a CPU, where a training fails as soon as gradients overflow."""
     import torch
     from fairseq.trainer import Trainer
 
@@ -255,7 +282,7 @@ def repair_overflow_on_cpu() -> None:
 
 
 def repair_clipping_on_cpu() -> None:
-    """Keep trainings with ``--cpu`` on a machine with a GPU from ending at the first update."""
+    """Repair ``--cpu`` on a machine with a GPU, where a training fails at the first update."""
     import torch
     from fairseq import utils
 
@@ -287,7 +314,7 @@ def repair_amp() -> None:
 
 
 class _RecordingScaler:
-    """Replacement of a ``GradScaler`` that records the optimizers it gets."""
+    """Substitute for a ``GradScaler`` that only records the optimizers it is called with."""
 
     unscaled: Any = None
     stepped: Any = None

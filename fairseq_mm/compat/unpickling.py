@@ -1,9 +1,9 @@
 """Restricted unpickler, with tables of the classes and functions that a pickle may use.
 
-A pickle can call any function that it names. Here it can use classes that only hold values, and the
-functions that rebuild tensors and arrays. It can call nothing else, and can set attributes only of
-such objects, never of a class or a function. The code works with every version of PyTorch, whatever
-the default of ``torch.load``.
+With Python's unpickler, a pickle can call any function that it names. With this unpickler, it can
+use only classes that hold values, and functions that rebuild tensors and arrays. It can set
+attributes of objects of these classes, never of a class or a function. The module works with every
+version of PyTorch, whatever the default of ``weights_only`` of ``torch.load``.
 """
 
 import argparse
@@ -38,7 +38,8 @@ _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+|O8)")
 
 
 def _shown(value: Any) -> str:
-    """Describe a value of a pickle in a message; a list could be far longer than its pickle."""
+    """Return a short description of a value of a pickle, for a message."""
+    # a list is not shown, because it could be far longer than its pickle
     if isinstance(value, str):
         return repr(value[:50])
     is_short = callable(value) or isinstance(value, (int, float))
@@ -46,7 +47,7 @@ def _shown(value: Any) -> str:
 
 
 class Emptied(dict):
-    """Replacement of an object that nothing reads; it ignores its content."""
+    """Empty dictionary that replaces an object whose content nothing needs, such as a meter."""
 
     def __init__(self, *unused: Any, **also_unused: Any) -> None:
         super().__init__()
@@ -62,7 +63,10 @@ class Emptied(dict):
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Decode the bytes of numpy that Python 3 has written as text."""
+    """Return the bytes of a Latin-1 text; replaces ``codecs.encode``.
+
+    Pickles of protocol 2 have bytes, such as the content of NumPy arrays, as a call of it.
+    """
     # for another encoding, Python would import a module of that name
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"it asks for the encoding {_shown(encoding)}")
@@ -70,7 +74,7 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
 
 
 class Dtype:
-    """Type of numbers or texts of numpy, as described in a pickle."""
+    """Replacement of ``numpy.dtype`` in a pickle, which accepts only types of numbers and texts."""
 
     def __init__(self, code: Any, *unused: Any) -> None:
         # a description could claim that a structure of objects has no objects; numpy would then
@@ -86,8 +90,8 @@ class Dtype:
 
 
 def new_array(*unused: Any) -> np.ndarray:
-    """Return an empty array."""
-    # its shape and content come with its state, see `_checked_array_state`
+    """Return an empty array; replaces the function with which pickles build NumPy arrays."""
+    # shape and content of the array follow in the pickle, see `_checked_array_state`
     return np.empty((0,), "b")
 
 
@@ -126,7 +130,7 @@ VALUES: Table = {
         )
     },
 }
-# names of modules in Python 2 -> present names
+# names of modules in Python 2 -> names in Python 3
 _RENAMED = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 # fairseq's meters of training, whose values nothing needs; see :class:`Emptied`
 _METERS = (
@@ -148,7 +152,10 @@ _UNCALLED = (object, np.ndarray, typing.Any)
 
 
 def _tensor_with_attributes(rebuild: Any, kind: Any, args: Any, attributes: Any) -> Any:
-    """Rebuild a tensor without its attributes, such as the one in which fairscale marks copies."""
+    """Rebuild a tensor that has attributes of its own, as fairscale sets them; drop the attributes.
+
+    Replaces ``torch._tensor._rebuild_from_type_v2``.
+    """
     if rebuild not in _rebuilding().values() or kind is not _PLAIN_TENSOR:
         raise pickle.UnpicklingError(f"it calls {_shown(rebuild)} for {_shown(kind)}")
     return rebuild(*args)
@@ -164,7 +171,7 @@ def _rebuilding() -> Mapping[str, Any]:
 
 @functools.cache
 def tensors() -> Table:
-    """Return the table for tensors in dictionaries and lists."""
+    """Return the table of classes and functions for files of tensors in dictionaries and lists."""
     import torch
 
     dtypes = {name: x for name, x in vars(torch).items() if isinstance(x, torch.dtype)}
@@ -191,7 +198,10 @@ def tensors() -> Table:
 
 @functools.cache
 def checkpoints() -> Table:
-    """Return the table for fairseq's checkpoints: tensors, values and options."""
+    """Return the table of classes and functions for fairseq's checkpoints.
+
+    Checkpoints have tensors, plain values, omegaconf's options and fairseq's dictionaries.
+    """
     import omegaconf
     from omegaconf import base, nodes
 
@@ -219,10 +229,12 @@ _PythonUnpickler: Any = pickle._Unpickler
 
 
 class RestrictedUnpickler(_PythonUnpickler):
-    """Unpickler that finds only the names of a table.
+    """Unpickler that can use only the classes and functions in a table.
 
     Args:
-        table: (module, name) -> class or function.
+        file: File object of the pickle.
+        table: Class or function, or its replacement, for each pair (module, name) in a pickle.
+        **options: Further arguments of :class:`pickle.Unpickler`.
     """
 
     dispatch: typing.ClassVar[dict[int, Any]] = dict(_PythonUnpickler.dispatch)
@@ -373,7 +385,8 @@ class RestrictedUnpickler(_PythonUnpickler):
 
 
 def _check_keys(keys: Iterable[Any]) -> None:
-    """Refuse nested tuples as keys: hashing 40 tuples, each twice in the next, would never end."""
+    """Refuse tuples that contain tuples as keys of a dictionary or items of a set."""
+    # the hash of 40 tuples that each contain the next one twice would never be computed
     for key in keys:
         if type(key) is tuple and any(type(item) is tuple for item in key):
             raise pickle.UnpicklingError("its keys are nested")
@@ -405,7 +418,8 @@ def _checked_array_state(state: Any) -> Any:
 
 
 def _checked_dictionary_state(state: Any) -> dict[str, Any]:
-    """Copy the attributes of a fairseq Dictionary, so that nothing changes them after the check."""
+    """Check the attributes of a fairseq Dictionary in a pickle, and return copies of them."""
+    # copies, because the pickle could change the originals after the check
     needed = {"symbols": list, "count": list, "indices": dict}
     if type(state) is not dict or any(type(state.get(x)) is not needed[x] for x in needed):
         raise pickle.UnpicklingError("its Dictionary has no symbols, counts and indices")
@@ -431,7 +445,7 @@ def _checked_dictionary_state(state: Any) -> dict[str, Any]:
 
 
 def explain_refusal(error: Exception) -> str:
-    """Return the reason why a pickle cannot be read, in a few words."""
+    """Return in a few words why a pickle cannot be read, from the exception that was raised."""
     if isinstance(error, MemoryError):
         return "it needs more memory than there is"
     if isinstance(error, RecursionError):
@@ -443,7 +457,13 @@ def explain_refusal(error: Exception) -> str:
 
 
 def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserError:
-    """Build the error for a file that :func:`read_torch_file` refuses."""
+    """Build the UserError for a file that :func:`read_torch_file` refuses.
+
+    Args:
+        path: Path of the file.
+        error: Exception that was raised.
+        kind: What the file should be, for the message.
+    """
     remedy = ""
     if isinstance(error, pickle.UnpicklingError):
         remedy = (
@@ -462,7 +482,7 @@ def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> An
     Args:
         file: Path, or file object.
         table: Classes and functions that the file may use.
-        map_location: Argument of ``torch.load``.
+        map_location: Device for the tensors, see ``torch.load``.
 
     Raises:
         pickle.UnpicklingError: if the file needs other classes or functions, is TorchScript or a
@@ -495,7 +515,7 @@ _environment_lock = threading.RLock()
 
 @contextlib.contextmanager
 def _our_unpickler_allowed() -> Iterator[None]:
-    """Remove an environment variable with which PyTorch accepts only its own unpickler."""
+    """Unset ``TORCH_FORCE_WEIGHTS_ONLY_LOAD``, which rules out other unpicklers than PyTorch's."""
     # PyTorch's unpickler allows more than this one
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     with _environment_lock:
@@ -508,7 +528,10 @@ def _our_unpickler_allowed() -> Iterator[None]:
 
 
 def _refuse_other_forms(file: Any) -> None:
-    """Refuse TorchScript, which ``torch.load`` would run, and archives of PyTorch before 0.2."""
+    """Refuse TorchScript, tar archives, and zip archives with far more content than their size.
+
+    ``torch.load`` would run TorchScript. PyTorch before version 0.2 wrote tar archives.
+    """
     import torch
 
     start = file.tell()
