@@ -46,13 +46,15 @@ TEXT_TABLE = FieldTable(
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
     """Return the example of an image with its captions.
 
-    ``key`` is the image's key in the feature store, ``where`` its place in the input for messages.
+    ``key`` is the image's key in the feature store; ``where`` says for messages where the captions
+    stand in the input, such as ``path:line``.
     """
     return Example({"captions": captions}, where, key, [key])
 
 
 class CaptionWriter(FolderWriter):
-    """Writer of ``text/<split>.txt`` with one caption per line."""
+    """Writer of a data folder of captioned images; ``text/<split>.txt`` has one caption per
+    line."""
 
     table = TABLE
     # a joined folder lists its stores: `prepare --overwrite` must remove this file too
@@ -86,7 +88,8 @@ class CaptionWriter(FolderWriter):
 
 
 class TextWriter(CaptionWriter):
-    """Writer of only ``text/<split>.txt``, without image keys and references."""
+    """Writer of a data folder of captions without images: only ``text/<split>.txt`` and what
+    fairseq-preprocess makes from it."""
 
     table = TEXT_TABLE
     counts = ("texts", "captions", "words", "empty_captions_skipped")

@@ -43,7 +43,8 @@ class FieldTable(NamedTuple):
         kind: Kind of data in ``prepare.json``, such as ``captions``.
         noun: Noun for an example, such as ``image`` or ``story``.
         nouns: Plural of ``noun``.
-        groups: Plural noun of the units that are sampled into a split as a whole.
+        groups: Plural noun for the groups of examples that sampling a split keeps together, such as
+            ``albums``.
         texts: Text fields.
         visual: Field of the images or of the video; None for a task without them.
         uniform: Optional fields that must be in every line if they are in one.
@@ -80,10 +81,10 @@ class Example:
         where: Place of the example in the input, for messages: ``path:line``, or the path if the
             line is not known.
         id: Id of the image, video or story; None for a pair of prompt and story without id.
-        visual: Keys of its images or of its video in the feature store, in order.
+        visual: Keys of the example's images or video in the feature store, in order.
         group: Name of the group of examples that must be in one split, such as an album or a
             prompt; None if the example is a group of its own.
-        places: Text field -> place of its text in the input, if it differs from ``where``.
+        places: Text field -> place of this text in the input, if it differs from ``where``.
     """
 
     texts: dict[str, list[str]]
@@ -94,7 +95,8 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of seed and group; the groups with the smallest hashes are the sample."""
+        """Return a hash of ``seed`` and the example's group; a sample of groups consists of the
+        groups with the smallest hashes."""
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
@@ -104,7 +106,7 @@ class Example:
 class Streamed:
     """Examples that ``read`` yields anew at each iteration, since they do not fit into memory.
 
-    ``length`` is their number.
+    ``length`` is the number of examples.
     """
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
@@ -123,7 +125,7 @@ Examples = Union[list[Example], Streamed]
 
 @dataclass
 class Corpus:
-    """Examples by split, with what was noticed when they were read.
+    """Examples of a data set by split, and what its reader has noticed.
 
     Args:
         table: Field table of the task.
@@ -133,20 +135,21 @@ class Corpus:
         splits: Split (train, valid, test) -> examples, in the order of the files.
         files: Paths of the files that were read.
         options: Options with which the data was read, for ``prepare.json``.
-        published: Split -> published number of its examples.
+        published: Split -> number of examples that the authors of the data set published.
         further_references: Split -> visual stories that are no examples, but still serve as
             references of their album.
         missing: Image or video -> reason why it cannot be used.
         counts: Split -> name of a count -> number, for counts that are made while reading.
         exceptions: Description of a kind of irregular examples -> their ids.
         notes: One-line remarks for the user.
-        vocabulary_deviations: Function from the options of the preparation and the number of types
-            of each dictionary to a message for each dictionary whose size differs from the
-            published one; None if no sizes were published.
-        write_features: Function that writes the release's own features into the data folder (first
-            argument), or into a temporary folder (second argument), whose files are moved to the
-            data folder when all are complete; returns a line for the user. None if the release has
-            no features.
+        vocabulary_deviations: Function that returns a message for each dictionary whose size
+            differs from the published size; None if no sizes were published. The arguments are the
+            options of the preparation, and a dict from the file name of a dictionary to its number
+            of types.
+        write_features: Function that writes the features of the release; None if the release has no
+            features. The first argument is the data folder. The second is a temporary folder, whose
+            files are moved to the data folder when all are complete. The function writes to one of
+            the two, and returns a line for the user.
         features_written: The line that ``write_features`` returned.
     """
 
@@ -185,14 +188,15 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add ``ids`` to the exceptions under the description ``what``, unless there are none."""
+        """Add ``ids`` to the exceptions under the description ``what``; an empty list is not
+        added."""
         if ids:
             self.exceptions[what] = ids
 
     def check_ids(self, remedy: str = "") -> None:
         """Raise UserError if an id occurs twice, in one split or in two.
 
-        ``remedy`` is the end of the message; if it is empty, the field table has one.
+        ``remedy`` is the end of the message (default: ``repeated`` of the field table).
         """
         seen: dict[str, str] = {}
         for examples in self.splits.values():
@@ -316,10 +320,11 @@ class Corpus:
 
 
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
-    """Raise UserError if the example's id is in ``seen``, else add it with the example's place.
+    """Raise UserError if an earlier example has the id of ``example``.
 
-    ``table`` is the field table of the task. ``remedy`` is the end of the message; if it is empty,
-    the one in ``table`` is used.
+    ``seen`` maps the ids of earlier examples to their places in the input; the id of ``example`` is
+    added. ``table`` is the field table of the task, and ``remedy`` the end of the message (default:
+    ``repeated`` of ``table``).
     """
     # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:

@@ -56,7 +56,8 @@ def run_preprocess(arguments: list[str]) -> None:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Refuse paths that fairseq-preprocess cannot read, and replacing data without permission."""
+    """Raise UserError if fairseq-preprocess cannot read the path ``output``, or if the folder has
+    prepared data of another kind or, without ``overwrite``, of this kind."""
     # fairseq-preprocess splits --validpref and --testpref at commas
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
@@ -118,16 +119,16 @@ def finish_killed_run(
 ) -> Optional[dict[str, Any]]:
     """Move the files of a killed run from its temporary folder to the data folder.
 
-    Nothing is moved if not all files were complete, or the run prepared another kind of data.
-    Returns the report (content of ``prepare.json``) of a killed run with the same ``arguments``
-    whose files are moved, otherwise None. Raise UserError if another process writes to ``output``,
-    ``output`` cannot be written, or the temporary folder holds other files than prepared ones.
+    Nothing is moved if the run had not completed all files, or prepared another kind of data. If
+    files are moved and the killed run had the same ``arguments``, return the content of its
+    ``prepare.json``, otherwise None. Raise UserError if another process writes to ``output``,
+    ``output`` cannot be written, or the temporary folder holds files that no run makes.
 
     Args:
         output: Data folder.
         files: Paths, relative to ``output``, of all files that a run may make.
         kind: Kind of data, such as ``captions``.
-        arguments: Arguments of the current run, as JSON values; None to return no report.
+        arguments: Arguments of the current run, as JSON values; with None, None is returned.
     """
     output = Path(os.path.abspath(output))
     partial = output / _PARTIAL
@@ -159,9 +160,10 @@ def partial_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder in ``output`` whose files are moved to ``output`` at the end.
 
-    After an error the files are deleted. Meanwhile ``output`` is locked. Raise UserError if another
-    process writes to ``output``, ``output`` cannot be written, or it has prepared data that may not
-    be replaced, or a temporary folder with files that no run has made.
+    After an error the files are deleted. Inside the ``with`` block, ``output`` is locked. Raise
+    UserError if another process writes to ``output``, ``output`` cannot be written, ``output`` has
+    prepared data that may not be replaced, or an older temporary folder holds files that no run
+    makes.
 
     Args:
         output: Data folder.
@@ -206,7 +208,8 @@ def is_half_moved(folder: str) -> bool:
 
 
 def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
-    """Move the files of a killed run of this kind to ``output``; return whether there were any."""
+    """Move the files of a killed run to ``output`` if they are complete and of the kind ``kind``;
+    return True if they were moved."""
     reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:
@@ -241,9 +244,11 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
 def write_report(
     folder: Path, kind: str, report: dict[str, object], files: Set[str]
 ) -> dict[str, object]:
-    """Write ``prepare.json`` and return its content: kind of data, report and digests.
+    """Write ``prepare.json`` and return its content.
 
-    ``files`` are the paths, relative to ``folder``, of files that get a digest if they exist.
+    The content is ``kind``, the version of the package, the entries of ``report`` (such as options
+    and counts), and the digests of ``files``: paths relative to ``folder``, of which those that do
+    not exist get no digest.
     """
     digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
     report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}

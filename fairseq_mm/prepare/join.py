@@ -28,7 +28,8 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writer of tokenized captions; their references are the captions before tokenization."""
+    """Writer of captions that are tokenized already; the references are the captions before
+    tokenization."""
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
@@ -114,7 +115,8 @@ def _format_options(settings: dict[str, Any]) -> str:
 
 
 def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return path and id prefix of each folder's feature stores; {} if no folder has stores."""
+    """Return, for each folder, the path and the id prefix of each of its feature stores; {} if no
+    folder has stores."""
     stores = {folder: listed_stores(str(folder)) for folder in folders}
     without = [folder for folder, listed in stores.items() if not listed]
     if len(without) == len(folders):

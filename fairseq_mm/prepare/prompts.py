@@ -36,7 +36,7 @@ TABLE = FieldTable(
 class PromptWriter(FolderWriter):
     """Writer of prompts to ``text/<split>.wp_source`` and of stories to ``text/<split>.wp_target``.
 
-    Other arguments than these are the ones of :class:`FolderWriter`.
+    :class:`FolderWriter` explains the arguments that are not listed here.
 
     Args:
         story_words: Number of words to which stories are cut; 0 keeps them whole.
@@ -155,7 +155,8 @@ class PromptWriter(FolderWriter):
         }
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
-        """Return fairseq-preprocess's arguments for the pairs, and for each language model."""
+        """Return the arguments of three calls of fairseq-preprocess: for the pairs, for a language
+        model of prompts, and for a language model of stories."""
         commands = super().preprocess_arguments(folder, splits)
         for name, side in LANGUAGE_MODELS.items():
             arguments = ["--only-source"]
@@ -168,7 +169,8 @@ class PromptWriter(FolderWriter):
         return commands
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Copy the binarised prompts and stories to the folders of the language models."""
+        """Copy the binarised prompts and stories to the folders ``prompts`` and ``stories`` for
+        language models."""
         for name, side in LANGUAGE_MODELS.items():
             # Copied and not linked: running fairseq-preprocess again in one of the folders would
             # otherwise change the file of the pairs.
@@ -181,5 +183,6 @@ class PromptWriter(FolderWriter):
 
 
 def _split_symbol(word: str) -> list[str]:
-    """Split a control symbol, ``</s>`` -> ``<``, ``/s``, ``>``; do not change any other word."""
+    """Split a control symbol of fairseq into three words, such as ``</s>`` into ``<``, ``/s`` and
+    ``>``; return any other word as it is."""
     return ["<", word[1:-1], ">"] if word in RESERVED_TOKENS else [word]

@@ -17,10 +17,11 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place ``path: name[number]`` and the value of each entry of a list in a JSON file.
+    """Yield the place, ``path: name[number]``, and the value of each entry of a list in a JSON
+    file.
 
-    ``content`` is the parsed file, a JSON object whose field ``name`` is the list. Raise UserError
-    if there is no such list.
+    ``content`` is the parsed content of the file ``path``, a JSON object; the list is its field
+    ``name``. Raise UserError if there is no such list.
     """
     entries = content.get(name) if isinstance(content, dict) else None
     if not isinstance(entries, list):

@@ -117,7 +117,8 @@ def _split_words(line: str) -> list[str]:
 def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
     """Count the words at the beginning of a cue that repeat the end of the cue before.
 
-    They must be whole lines of either cue, or more words than two cues share by chance.
+    Words count as repeated only if they are whole lines of one of the two cues, or if they are more
+    words than two cues share by chance.
     """
     tail, head = ([word for line in lines for word in line] for lines in (before, cue))
     whole = {sum(map(len, before[i:])) for i in range(len(before))}

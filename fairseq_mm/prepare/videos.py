@@ -55,7 +55,7 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 class VideoWriter(FolderWriter):
     """Writer of transcripts to ``text/<split>.tran`` and of summaries to ``text/<split>.desc``.
 
-    Other arguments than these are the ones of :class:`FolderWriter`.
+    :class:`FolderWriter` explains the arguments that are not listed here.
 
     Args:
         tokenize: Function from a text to the text that ``subwords`` encodes.
@@ -189,7 +189,8 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Replace words that are not ``known`` by indexed OOV tokens, list them, and count them."""
+        """Replace the words of a split that are not in ``known`` by indexed OOV tokens, list the
+        words in ``<split>.unknowns.jsonl``, and return the numbers of replaced words."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line

@@ -68,9 +68,9 @@ class VisualStoryWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Write the references of image sequences and albums, and add to ``counts``.
+        """Write the references of each image sequence and of each album, and add to ``counts``.
 
-        Stories that were left out as examples, since images are missing, are references too.
+        A story that is no example, because images are missing, still serves as a reference.
         """
         # only now is it known which stories share an image sequence or an album
         examples, self._examples = self._examples, []
@@ -104,7 +104,7 @@ class VisualStoryWriter(FolderWriter):
         counts["images"] = len(images)
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write ``missing_images.txt``, the missing images of stories that are examples."""
+        """Write ``missing_images.txt``, which lists the missing images of the examples."""
         if self._masked:
             write_lines(folder / MISSING_IMAGES, self._masked)
 

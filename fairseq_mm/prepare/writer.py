@@ -123,9 +123,11 @@ class FolderWriter:
 
     Attributes:
         table: Field table of the task.
-        sides: Side -> names, in ``prepare.json``, of its count of words and of unknown words.
-        endings: Suffixes of files such as ``<split>.visual_ids``, for the lines of each example.
-        extra_files: Paths, relative to the data folder, of further files that it may have.
+        sides: Side -> the names in ``prepare.json`` of two counts: words, and unknown words.
+        endings: Suffixes ``visual_ids`` and the like of further files ``<split>.<suffix>`` that get
+            lines for each example.
+        extra_files: Paths, relative to the data folder, of all other files that the writer may
+            make.
         counts: Names of the counts of each split, the number of examples first.
         left_out: Name in ``prepare.json`` for examples that ``skip_empty`` leaves out; None if they
             are not listed there.
@@ -164,12 +166,13 @@ class FolderWriter:
         self.workers = workers
 
     def begin(self) -> None:
-        """Prepare for a corpus: clear the state of an earlier one."""
+        """Clear the writer's state before a corpus is written."""
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Return the lines of an example for each side and ending, and add to ``counts``.
+        """Return the lines of an example for the files of its split, and add to ``counts``.
 
-        The result is None if the example is left out. ``counts`` are the counts of the split.
+        The result maps a side, or an entry of ``endings``, to the lines for this file. It is None
+        if the example is left out. ``counts`` are the counts of the split.
         """
         raise NotImplementedError
 
@@ -321,7 +324,8 @@ class FolderWriter:
     def _write_split(
         self, folder: Path, split: str, corpus: Corpus, exceptions: dict[str, list[str]]
     ) -> dict[str, int]:
-        """Write the files of a split and return its counts; list left out ids in ``exceptions``."""
+        """Write the files of a split, and return the counts of the split; add the ids of examples
+        that are left out to ``exceptions``."""
         counts = {**dict.fromkeys(self.counts, 0), **corpus.counts.get(split, {})}
         left_out: list[str] = []
         with ExitStack() as stack:
@@ -398,7 +402,8 @@ class FolderWriter:
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """Return the path of the dictionary ``name``; None if fairseq-preprocess makes it."""
+        """Return the path of the dictionary with the file name ``name``; None if
+        fairseq-preprocess makes this dictionary."""
         return self.vocabularies[name].dictionary
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
@@ -458,15 +463,16 @@ class FolderWriter:
                 self.check_unknown(side, split, counts[split])
 
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
-        """Raise UserError if the counts of unknown words show that the dictionary is a wrong one.
+        """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
 
-        Accepts every dictionary unless a subclass overrides it.
+        ``counts`` are the counts of ``split``, among them the words and unknown words of ``side``.
+        This method accepts every dictionary; subclasses may override it.
         """
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` for the stores that ``features.json`` lists, or for a
-    complete ``features.h5``; empty without either."""
+    """Return the entry of ``prepare.json`` that records the stores listed in ``features.json``, or
+    an undamaged ``features.h5``; {} if the folder has neither."""
     path, listed = output / STORE, partial / STORE_LIST
     if listed.exists():
         records = {}

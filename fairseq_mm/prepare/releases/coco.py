@@ -9,9 +9,9 @@
                     images, 4,000 for validation, 1,000 for testing
 
 The m-RNN paper (Mao et al. 2015, section 7.1) samples 4,000 and 1,000 images of val2014 and does
-not say whether it trained on the others. The released code trained on all other images except
-167126, a broken file in early downloads. --split official trains only on the 82,783 images of
-train2014.
+not say whether the rest of val2014 is used for training. The code of its authors trains on all
+other images except 167126, a broken file in early downloads. --split official trains only on the
+82,783 images of train2014.
 """
 
 import argparse

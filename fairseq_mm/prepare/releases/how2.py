@@ -9,8 +9,9 @@ sum_asr_train and so on (automatic ones), in one of two layouts:
   place of tr_): line i of each file is the transcript, the summary and the
   path of the feature file of video i, which gives the video its id.
 
-Features are VIDEO.npy, [T, 2048]: a 3D ResNeXt-101 (Hara et al. 2018, trained on Kinetics), pooled
-over 16 frames per row without overlap (section 3). Several sets can form one split:
+Features are files VIDEO.npy of shape [rows, 2048], one row per 16 frames without overlap, from a 3D
+ResNeXt-101 (Hara et al. 2018, trained on Kinetics; Sanabria et al. 2018, section 3). Several sets
+can form one split:
 
   fairseq-mm prepare how2 TEXT --features video_action_features \\
       --output data-bin/how2
@@ -102,7 +103,8 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
-    """Read How2 from a folder with a subfolder for each set; ``sets``: split -> names of sets."""
+    """Read How2 from a folder with a subfolder for each set; ``sets`` maps a split to the names of
+    the sets that form it."""
     videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
@@ -143,7 +145,8 @@ def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> E
 
 
 def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[str]]]:
-    """Read the videos of a set; return also its files, and ids that lack a text, by reason."""
+    """Read the videos of a set; return also the paths of the set's files, and the ids of videos
+    that are left out, by the reason."""
     with_ids = [folder / f"{side}.tok.txt" for side in ("tran", "desc")]
     if any(path.exists() for path in with_ids):
         transcripts, summaries = map(_read_by_id, with_ids)
@@ -172,7 +175,7 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
 
 
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
-    """Read the text of each video with its ``path:line``."""
+    """Read a file with a line for each video; return id -> text and its ``path:line``."""
     texts: dict[str, tuple[str, str]] = {}
     for number, line in read_lines(path):
         if not line.strip():
@@ -208,7 +211,7 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """Open the features ``VIDEO.npy`` in ``folder`` of the videos in ``corpus``.
+    """Return a source of the features ``VIDEO.npy`` in ``folder`` for the videos in ``corpus``.
 
     ``missing`` is the policy for videos without features, see :meth:`Corpus.leave_out_missing`.
     """
@@ -233,8 +236,8 @@ def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """Write features to a feature store, or continue an interrupted run.
 
     Returns False if the store at ``path`` already has all videos with this dtype, so that nothing
-    was written, otherwise True. Raise UserError naming the file, if features are not ``[T, 2048]``
-    finite numbers (T: steps in time).
+    was written, otherwise True. Raise UserError that names the file if features are not
+    ``[rows, 2048]`` finite numbers.
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore

@@ -4,7 +4,8 @@ A description is a file such as ``annotations_complete_eng/00/25.eng``, similar 
 unescaped ``&``), in ISO-8859-1; its sentences end with semicolons. The division into 17,665
 training and 1,962 test images is Guillaumin et al.'s, as two lists.
 
-The m-RNN paper (section 7.1) counts 1.7 sentence annotations per image, so a sentence is a caption.
+The m-RNN paper (Mao et al. 2015, section 7.1) counts 1.7 sentence annotations per image. By
+default, each sentence is therefore a caption.
 """
 
 import argparse
@@ -58,7 +59,8 @@ def read_description(path: Path) -> tuple[str, str]:
 
 
 def _image_name(name: str) -> str:
-    """Return the file name of ``images/00/25.jpg``, ``00/25`` or ``25.jpg``: numbers are unique."""
+    """Return the file name, such as ``25.jpg``, for ``images/00/25.jpg``, ``00/25`` or ``25.jpg``.
+    It identifies the image, since no two folders have the same number."""
     stem = name.replace("\\", "/").rpartition("/")[2]
     return re.sub(r"(?i)\.(?:jpg|eng)$", "", stem) + ".jpg"
 

@@ -1,4 +1,4 @@
-r"""VIST (Huang et al. 2016): visual stories, and the tiers of descriptions.
+r"""VIST (Huang et al. 2016): visual stories, and descriptions of single images.
 
   fairseq-mm prepare vist FOLDER --output DIR
   fairseq-mm prepare vist FOLDER --output DIR --tier description-in-isolation
