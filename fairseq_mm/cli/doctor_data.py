@@ -1,7 +1,7 @@
 """Checks of feature stores and data folders for ``fairseq-mm doctor``.
 
 The stores are opened, the task is set up and its splits are loaded with the functions that training
-calls. Their errors become findings.
+calls. The errors of these functions become findings.
 """
 
 import os
@@ -23,8 +23,9 @@ LANGUAGE_MODELS = {"prompts": "wp_source", "stories": "wp_target"}
 _ANY_LENGTH = 10**9
 # percent of a text's tokens outside the vocabulary that are more than rare words
 _MANY_UNKNOWN = 20
-# extensions of a split's files that have one line per line of text, but that no task reads
-_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl")
+# extensions of a split's files that have one line per line of text, and that a task need not read:
+# it reads unknowns.jsonl only if there are indexed OOV tokens, but score always does
+_LINE_BY_LINE = ("ids", "stories.jsonl", "transcripts.jsonl", "unknowns.jsonl")
 
 
 class Kind(NamedTuple):
@@ -33,7 +34,8 @@ class Kind(NamedTuple):
     Attributes:
         task: Name of the task that reads the folder.
         inputs: Kind of the task's inputs: ``images``, ``prompts`` or ``videos``.
-        languages: Extensions of the source and the target; empty if there is one text.
+        languages: Languages (file extensions) of the source text and the target text; empty if the
+            folder has only one text.
     """
 
     task: str
@@ -73,9 +75,10 @@ def check_file_types(folder: str) -> Iterator[Finding]:
 
 
 def find_data_folder(folder: str) -> tuple[str, str]:
-    """Return the data folder and its kind, a key of ``KINDS``.
+    """Return the path of the data folder and its kind, a key of ``KINDS``.
 
-    If ``folder`` is a language model's subfolder of a data folder, that data folder is returned.
+    The path is ``folder``, unless ``folder`` is a language model's folder inside a data folder:
+    then it is the path of the data folder.
     """
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
@@ -129,14 +132,15 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open several feature stores as one, and check it.
+    """Open and check feature stores.
 
     Args:
         folder: Data folder whose stores are opened if ``paths`` is None.
-        paths: Paths of stores.
+        paths: Paths of stores, separated by the system's path separator.
 
     Returns:
-        The opened store, None if it cannot be opened, and the findings.
+        store: All stores as one; None if they cannot be opened.
+        findings: Findings of the check.
     """
     subject = paths or os.path.join(folder or "", "features.h5")
     try:
@@ -193,13 +197,14 @@ def set_up(task: str, folder: str, features: Optional[str]) -> Any:
 def check_data(
     folder: str, features: Optional[str], *, is_readable: bool, is_aligned: bool = False
 ) -> Iterator[Finding]:
-    """Set up the task of a data folder and load its splits.
+    """Check a data folder: set up its task and load its splits.
 
     Args:
         folder: Data folder.
         features: Paths of feature stores (default: the stores of the folder).
         is_readable: False if the folder needs features, but they could not be opened.
-        is_aligned: True if digests show that all files are as they were written.
+        is_aligned: True if digests show that no file has changed since ``prepare`` wrote it. The
+            files are then not compared with each other.
     """
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
@@ -317,7 +322,10 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
 
 
 def _check_tags(folder: str, split: str, sizes: Any) -> None:
-    """Check that the part-of-speech tags of a split, if there are any, fit its text."""
+    """Check that the part-of-speech tags of a split, if it has tags, fit its text.
+
+    ``sizes`` is the number of tokens of each line of the text.
+    """
     path, text_path = (os.path.join(folder, f"{split}.{end}") for end in ("tags", "idx"))
     if os.path.exists(path):
         from fairseq.data import Dictionary
@@ -329,9 +337,14 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Check that the text of each item is a reference of this item, not only of another.
+    """Check that no line of a split's text is a reference of another item, but not of its own item.
 
     No other check finds exchanged references: every file is readable, and all line counts agree.
+
+    Args:
+        text_path: Path of the split's text.
+        references_path: Path of the references.
+        ids_path: Path of the item id of each line of the text.
     """
     from fairseq_mm.cli.score_alignment import extract_letters
     from fairseq_mm.data.input_files import read_lines
@@ -356,10 +369,15 @@ def _check_references_fit(text_path: str, references_path: str, ids_path: str) -
 
 
 class _SplitChecks:
-    """Checks of the splits of a data folder, loaded in a task without limits of text lengths.
+    """Checks of the splits of a data folder.
 
-    If ``is_aligned`` is True, digests show that all files are as they were written, and the files
-    are not compared with each other.
+    Args:
+        task: Task of the data folder. Its maximum lengths are removed, so that all texts and videos
+            are loaded completely.
+        folder: Path of the data folder.
+        kind: Kind of the data folder.
+        is_aligned: True if digests show that no file has changed since ``prepare`` wrote it. The
+            files are then not compared with each other.
     """
 
     def __init__(self, task: Any, folder: str, kind: Kind, *, is_aligned: bool) -> None:
@@ -376,7 +394,7 @@ class _SplitChecks:
         self.language_models: dict[str, Any] = {}
 
     def check_language_models(self) -> Iterator[Finding]:
-        """Check that language models' folders have the same dictionaries as the data folder."""
+        """Check that the folders of language models have the dictionaries of the data folder."""
         from fairseq_mm.data.binarised_text import load_dictionary
 
         for part, side in LANGUAGE_MODELS.items():
@@ -400,7 +418,7 @@ class _SplitChecks:
             yield problem(path, text, ANEW)
 
     def check(self, split: str) -> Iterator[Finding]:
-        """Load a split, compare its files with each other, and report its size or its problems."""
+        """Load a split, compare its files with each other, and report its problems or its size."""
         cfg, inputs = self.task.cfg, self.kind.inputs
         references_path = os.path.join(self.folder, f"{split}.references.jsonl")
         # With --eval-gen, the task reads the references, as a validation does.
@@ -453,7 +471,7 @@ class _SplitChecks:
             yield ok(split, text)
 
     def _check_lines(self, dataset: Any) -> None:
-        """Compare the files that must agree line by line with the binarised text."""
+        """Compare the binarised text of a split with the files that have as many lines."""
         from fairseq_mm.data.binarised_text import check_same_text
         from fairseq_mm.data.input_files import check_line_counts, read_lines
 
@@ -480,7 +498,12 @@ class _SplitChecks:
             _check_references_fit(text_path, references_path, ids_path)
 
     def _check_language_model(self, dataset: Any, part: str) -> Iterator[Finding]:
-        """Check that a language model's folder ``part`` has the same text as the data folder."""
+        """Check that a language model's folder has the text of the data folder.
+
+        Args:
+            dataset: Dataset of the split.
+            part: Name of the language model's folder: ``prompts`` or ``stories``.
+        """
         from fairseq_mm.data.binarised_text import load_binarised_text
 
         # fairseq's language_modeling task would join the lines to blocks of tokens.
@@ -512,7 +535,12 @@ class _SplitChecks:
             yield note(split, text, remedy)
 
     def _describe_text(self, lines: Any, side: str) -> tuple[str, float]:
-        """Describe the lengths of a split's texts; also return the percentage of unknown tokens."""
+        """Return a description of the lengths of texts, and the percentage of unknown tokens.
+
+        Args:
+            lines: Binarised texts.
+            side: ``source`` or ``target``, whose maximum length is named in the description.
+        """
         sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
         unk = self.task.dictionary.unk()
         unknown = sum(int((lines[i] == unk).sum()) for i in range(len(lines)))

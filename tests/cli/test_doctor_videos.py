@@ -177,6 +177,12 @@ def test_indexed_oov_need_their_list(tmp_path):
     assert "valid.unknowns.jsonl" in texts(found_in(folder), "PROBLEM")[0]
 
 
+def test_a_list_of_oov_of_another_folder_is_a_problem(folder):
+    (folder / "valid.unknowns.jsonl").write_text("[]\n[]\n")
+    (found,) = texts(found_in(folder), "PROBLEM")
+    assert "valid.unknowns.jsonl has 2" in found
+
+
 def test_a_folder_without_splits_is_a_problem(folder):
     for path in [*folder.glob("*.bin"), *folder.glob("*.idx"), *folder.glob("*.visual_ids")]:
         path.unlink()
