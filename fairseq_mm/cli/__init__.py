@@ -1,1 +1,1 @@
-"""The ``fairseq-mm`` command. Each subcommand is a module, which is imported when it is called."""
+"""The ``fairseq-mm`` command: one module per subcommand, imported only if the user calls it."""

@@ -136,13 +136,13 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 
 
 def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
-    """Add arguments that several subcommands share.
+    """Add arguments that several subcommands share, such as ``--checkpoint``.
 
     Args:
         parser: Parser or group.
-        *names: Keys of the table ``SHARED``.
-        **changes: Name -> settings that differ from the table, such as
-            ``checkpoint={"required": False}``.
+        *names: Names of the arguments, keys of the table ``SHARED``.
+        **changes: Name of an argument -> keyword arguments of ``add_argument`` that replace those
+            of the table, such as ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
@@ -153,8 +153,8 @@ def add_table(parser: Any, table: Mapping[str, tuple[Any, str, str]]) -> None:
 
     Args:
         parser: Parser or group.
-        table: Name -> type, placeholder and help. The type ``bool`` is for a switch, ``list`` for
-            text that may be given several times.
+        table: Name of an argument -> type, placeholder (``metavar``) and help. The type ``bool``
+            makes a switch; ``list`` makes an option for text that can be given several times.
     """
     for name, (kind, placeholder, text) in table.items():
         about: dict[str, Any] = {"metavar": placeholder, "type": kind}
@@ -174,14 +174,16 @@ def add_generation(
 ) -> None:
     """Add the options of generation, such as ``--beam``.
 
-    Options that are not on the command line are None, so that a preset or the task decides.
+    Options that are not on the command line are parsed as None, so that their values can be taken
+    from a preset or from the task.
 
     Args:
         parser: Parser of the subcommand.
-        defaults: Option -> default of the task, for the help texts; a table of
-            :mod:`fairseq_mm.generation.defaults`, or empty if checkpoints have different defaults.
-        presets: Names that ``--preset`` accepts; empty for no ``--preset``.
-        constraints: Option of constrained generation -> default; None for no such options.
+        defaults: Name of an option -> default of the task, for the help texts; empty if the default
+            depends on the checkpoint.
+        presets: Names that ``--preset`` accepts; empty to add no ``--preset``.
+        constraints: Name of an option of constrained generation, such as
+            ``max_words_per_sentence`` -> default; None to add no such options.
     """
     differ = "If no default is listed, the preset or the model's task has one, described above."
     group = parser.add_argument_group("generation", None if defaults else differ)
@@ -206,8 +208,8 @@ def add_generation(
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of generation that are on the command line, by their names in
-    :class:`fairseq_mm.generation.config.GenerationConfig`.
+    """Return the options of generation that are on the command line: name of the field of
+    :class:`fairseq_mm.generation.config.GenerationConfig` -> value.
     """
     names = ("preset", *GENERATION, *CONSTRAINTS)
     options = {name: getattr(args, name, None) for name in names}
@@ -219,7 +221,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """Parse an integer of 1 or more, as the ``type`` of an argparse option."""
+    """Parse an integer of 1 or more; this function is the ``type`` of argparse options."""
     # int() would also read "1_0", " 1" and "+1"
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
@@ -243,7 +245,7 @@ FLAG: dict[str, Any] = {"action": "store_true"}
 
 
 def add_rows(group: Any, rows: Rows) -> None:
-    """Add the arguments of a table (name -> help and settings of argparse) to a parser or group."""
+    """Add the arguments of a table, name -> (help, keyword arguments), to a parser or group."""
     for name, (text, more) in rows.items():
         group.add_argument(name, help=text, **more)
 
@@ -253,9 +255,10 @@ class Rule(NamedTuple):
 
     Attributes:
         option: Name of the option in the parsed arguments.
-        excludes: Options that cannot be combined with the option.
-        needs: Options of which the option needs at least one; empty if it needs none.
-        because: Reason, which ends the error message.
+        excludes: Names of options that cannot be given together with ``option``.
+        needs: Names of options, at least one of which must be given together with ``option``;
+            empty if ``option`` may be given on its own.
+        because: Reason for the rule, which ends the error message.
     """
 
     option: str
@@ -269,7 +272,7 @@ _WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Check that no output is ``-``, the name of standard input.
+    """Check that no path of an output is ``-``, which would be written to a file of that name.
 
     Raises:
         UserError: if an output is ``-``.
@@ -301,10 +304,13 @@ _GREATEST = 2**53
 
 
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
-    """Check combinations of options, bounds of numbers, and outputs, before a checkpoint is opened.
+    """Check the command line before a checkpoint is opened.
+
+    The rules, the bounds of integers, the name of the split and the paths of the outputs are
+    checked.
 
     Raises:
-        UserError: if an option breaks a rule; the message names the first such option.
+        UserError: for the first error.
     """
     for rule in rules:
         if not is_given(args, rule.option):
@@ -347,8 +353,8 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
         read: Paths of the files that the command reads.
 
     Raises:
-        UserError: if an output is a folder, its folder does not exist, or the file is also
-            another output or an input.
+        UserError: if an output is a folder, the folder around it does not exist, two outputs are
+            the same file, or an output is a file that is read.
     """
     # real paths, because a link or ./ names the same file
     sources = {os.path.realpath(path) for path in read}
@@ -367,12 +373,14 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
-    """Return True if an option has a value other than None, False and an empty list."""
+    """Return True if the option ``name`` has a value other than None, False and an empty list."""
     return getattr(args, name, None) not in (None, False, [])
 
 
 def written(name: str) -> str:
-    """Return the name of an argument as messages write it, such as ``--max-len``."""
+    """Return the name of an argument for messages: ``--max-len`` for ``max_len``, but "the inputs"
+    for ``inputs``.
+    """
     return "the inputs" if name == "inputs" else flag(name)
 
 
@@ -381,10 +389,12 @@ def flag(name: str) -> str:
 
 
 def check_writable(option: str, path: Optional[str]) -> None:
-    """Check that a file can be written at ``path``, the value of ``option``; None is accepted.
+    """Check that a file can be written at ``path``, the value of ``option``.
+
+    If ``path`` is None, nothing is checked.
 
     Raises:
-        UserError: if the path is a folder, or its folder does not exist.
+        UserError: if the path is a folder, or the folder around it does not exist.
     """
     folder = os.path.dirname(path or "")
     if folder and not os.path.isdir(folder):

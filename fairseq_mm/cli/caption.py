@@ -14,14 +14,15 @@ exit status is then 2.
 With --split, the command captions one split of a data folder from its feature
 store, once per image, under the ids of the images. fairseq-generate prints the
 same captions. With --sampling, a caption depends only on --seed and
-the index of its image: its first line in the split, or its position among the
-inputs.
+the index of its image: the first line of the image in the split, or the position
+of the image among the inputs.
 
 A model that was trained on the vectors of an image-sentence embedding needs
 --embedding. A model that reads part-of-speech sequences (sc_nlm) also needs the
-training captions (--data). It generates 1,000 candidates for each image and
-ranks them by translation weight * penalty * cosine(image, caption) + language
-weight * log-probability of an n-gram model.
+training captions (--data). It generates 1,000 candidates for each image. Their
+score is --translation-weight times a penalty for repeated words times the cosine
+of image and caption, plus --language-weight times the log-probability under an
+n-gram model. The captions are the candidates with the highest scores.
 """
 
 import argparse
@@ -110,7 +111,15 @@ def run(args: argparse.Namespace) -> int:
 def _write_captions(
     args: argparse.Namespace, model: Any, config: Any, reader: Any, *, is_structured: bool = False
 ) -> int:
-    """Generate and write the captions of images or of stored features; return the exit status."""
+    """Generate and write the captions of images or of stored features; return the exit status.
+
+    Args:
+        args: Parsed command line.
+        model: Generator or, for models that read part-of-speech sequences, captioner.
+        config: Generation config or, for such models, the settings of the search for candidates.
+        reader: Reader of image features for the model.
+        is_structured: True for models that read part-of-speech sequences.
+    """
     store: Any = None
     if args.split is not None or args.features:
         store, inputs = _open_store(args, reader)
@@ -167,7 +176,7 @@ def _write_captions(
 
 
 def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
-    """List images as inputs.
+    """List the images of paths and of text files.
 
     Args:
         paths: Image files, folders and archives. A path that cannot be read, or has no images,
@@ -191,7 +200,11 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
 
 
 def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
-    """Open the feature store; list the split's images, the given ids or, without both, all ids."""
+    """Open the feature store, and list its ids to caption.
+
+    These are the images of ``--split``, the ids on the command line or, if there are neither, all
+    ids of the store.
+    """
     from fairseq_mm.data.feature_store import open_features, open_folder_features
 
     if args.split is not None:
@@ -223,7 +236,7 @@ def _list_split(folder: str, split: str) -> list[Input]:
 
 
 class _NearestCaption:
-    """Search for the nearest training caption (``text/train.txt``) in a data folder."""
+    """Search in the training captions of a data folder for the caption nearest to a text."""
 
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.input_files import check_line_counts
@@ -249,7 +262,9 @@ class _NearestCaption:
         self.index = NearestCaption([line.split() for line in lines], self.ids)
 
     def find(self, text: str) -> dict[str, Union[str, float]]:
-        """Return the training caption nearest to a text, its image and their CIDEr-D (0 to 10)."""
+        """Return the nearest training caption (``caption``), the id of its image (``id``) and its
+        CIDEr-D with ``text``, from 0 to 10 (``cider_d``).
+        """
         index, similarity = self.index.nearest(text.split())
         return {
             "caption": self.lines[index],

@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Refuse options about candidates, because the model reads no part-of-speech sequences.
+    """Check that no option about candidates is given, for a model that generates no candidates.
 
     Raises:
         UserError: if such an option is given; the message names it.
@@ -101,15 +101,16 @@ def refuse_options(args: argparse.Namespace) -> None:
 def load(
     args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]", options: Mapping[str, Any]
 ) -> "tuple[StructuredCaptioner, StructuredSearch]":
-    """Load the captioner, and build its search for candidates from the command line.
+    """Load the captioner, and build the settings of its search for candidates.
 
     Args:
-        args: Parsed command line; ``data`` is set to the folder of ``--split`` if it is None.
+        args: Parsed command line. If ``data`` is None, it is set to the data folder of ``--split``.
         checkpoints: Opened checkpoints of the model.
-        options: Options of generation that are on the command line.
+        options: Options of generation that are on the command line, by name.
 
     Raises:
-        UserError: if an option is missing or is for other models, or files do not fit together.
+        UserError: if an option is missing, an option is for other kinds of models, or files do not
+            fit together.
     """
     from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner
@@ -149,7 +150,7 @@ def load(
 
 
 def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> dict[str, Any]:
-    """Return the fields that are equal in the JSON records of all images."""
+    """Return the fields about the models and options, which the JSON records of all images have."""
     options = dataclasses.asdict(search)
     options.update(options.pop("weights"))
     trained_on = os.path.join(args.data, "text", "train.txt")
@@ -167,7 +168,7 @@ def json_line(name: str, result: Any, facts: Mapping[str, Any]) -> str:
 
     Args:
         name: Name of the image in the output.
-        result: Captions and nearest training caption of the image, from the captioner.
+        result: Result of the captioner for the image: its captions and nearest training caption.
         facts: Result of :func:`provenance_fields`.
     """
     records = [

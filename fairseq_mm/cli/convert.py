@@ -1,7 +1,7 @@
 """Converts pretrained models to fairseq's form, and BART and T5 back.
 
   fairseq-mm convert facebook-bart-base/ bart-base/     Hugging Face's BART
-  fairseq-mm convert t5-base/ t5/                       its T5 or mT5
+  fairseq-mm convert t5-base/ t5/                Hugging Face's T5 or mT5
   fairseq-mm convert checkpoint_best.pt back/ --to huggingface --data bart-base/
   fairseq-mm convert fconv.pt story.pt --data data-bin/writingPrompts
   fairseq-mm convert f30k.npz f30k/                     Kiros's VSE
@@ -14,11 +14,12 @@ A Hugging Face folder (config.json, weights, tokenizer files) becomes a folder
 with model.pt, dict.txt and the subwords. Give this folder to fairseq-mm prepare
 videos as --pretrained, and its model.pt to fairseq-train as
 --finetune-from-model. BART becomes fairseq's BART, T5 becomes --arch t5. With
---to huggingface, a checkpoint of either, or a folder with model.pt, becomes a
-Hugging Face folder again. fairseq's published BART needs no conversion.
+--to huggingface, a checkpoint of fairseq's BART or of --arch t5, or a folder with
+model.pt, becomes a Hugging Face folder again. fairseq's published BART needs no
+conversion.
 
 A checkpoint of fairseq's fconv_self_att of any size, with or without fusion,
-becomes a checkpoint of conv_story in the file OUTPUT. It contains its
+becomes a checkpoint of conv_story in the file OUTPUT. OUTPUT contains the
 dictionaries and, with fusion, the frozen model. It works with fairseq-generate,
 fairseq-validate, --restore-file, --finetune-from-model, fairseq-mm tell and,
 without fusion, as --pretrained-checkpoint of a new model.
@@ -32,8 +33,9 @@ folder, for fairseq-mm extract --weights.
 An encoder of GLAC Net or of Transtory-XL, with decoder-N.pkl and vocab.pkl in
 the same folder (or --decoder and --vocabulary), becomes a folder with
 checkpoint_best.pt, dict.txt and its image network cnn.pt, for fairseq-mm tell.
-<sent> and </s> each have the logit of <end>, so words compare as before, but
-perplexities are larger, by at most log 2 at each end of a sentence.
+The released token <end> becomes two tokens, <sent> and </s>, with the same logit.
+The order of the other words by probability is unchanged, but perplexities are
+larger: the loss at the end of a sentence grows by at most log 2.
 
 The command prints the new --arch and options; states of optimizers are not
 converted. If a tensor does not fit, nothing is written, and the exit status is 2.
@@ -83,13 +85,13 @@ ARGUMENTS: Rows = {
 
 
 class Layout(NamedTuple):
-    """Kind of SOURCE that the command converts.
+    """How one kind of SOURCE, such as Hugging Face's BART, is converted.
 
     Attributes:
         module: Module of ``fairseq_mm.conversion`` that converts to or from Hugging Face's format;
             empty for other formats.
         function: Name of the converting function in the module.
-        options: Options that not every kind accepts, but this kind does.
+        options: Names of the options that this kind accepts, but not all other kinds.
     """
 
     module: str = ""
@@ -167,7 +169,14 @@ def _convert_pretrained(
 def _convert_released(
     args: argparse.Namespace, kind: str, state: Optional[Mapping[str, Any]]
 ) -> None:
-    """Convert a model of Kiros (``state``: None), VSE++, GLAC Net or Transtory-XL."""
+    """Convert a released model of Kiros et al., VSE++, GLAC Net or Transtory-XL.
+
+    Args:
+        args: Parsed command line.
+        kind: Kind of SOURCE, a key of ``LAYOUTS``.
+        state: Content of the checkpoint; None for a model of Kiros et al., whose files are read
+            here.
+    """
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_model import convert_released
     from fairseq_mm.conversion.released_visual_stories import read_released_visual_stories
@@ -199,7 +208,12 @@ def _list_files(folder: str) -> str:
 
 
 def _released_usage(result: Any, *, is_story: bool) -> list[str]:
-    """Return commands to prepare data, extract features, use the model and train it further."""
+    """Return commands for the converted model: prepare, extract, use and train; one per line.
+
+    Args:
+        result: Result of the conversion.
+        is_story: True for models of visual stories, False for image-sentence embeddings.
+    """
     from fairseq_mm.conversion.new_checkpoint import format_flags
     from fairseq_mm.conversion.released_model import CHECKPOINT, DICTIONARY, NETWORK
 
@@ -228,7 +242,10 @@ def _released_usage(result: Any, *, is_story: bool) -> list[str]:
 
 
 def _detect_kind(args: argparse.Namespace) -> tuple[str, Optional[Mapping[str, Any]]]:
-    """Return the kind of SOURCE (a key of ``LAYOUTS``), and its content if it is a checkpoint."""
+    """Return the kind of SOURCE (a key of ``LAYOUTS``), and the content of its checkpoint.
+
+    The content is None if SOURCE is a folder of Hugging Face or a model of Kiros et al.
+    """
     from fairseq_mm.conversion.foreign_checkpoint import checkpoint_path, read_foreign_checkpoint
     from fairseq_mm.conversion.output_folder import check_output_folder
     from fairseq_mm.conversion.released_visual_stories import is_visual_story_encoder
@@ -280,7 +297,7 @@ def _detect_folder_kind(source: str) -> str:
 
 
 def _usage(result: Any) -> list[str]:
-    """Return commands that train models from a converted BART or T5."""
+    """Return commands that prepare data for, and train from, a converted BART or T5."""
     checkpoint = os.path.join(result.folder, "model.pt")
     lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
     for title, arch, options in _architectures(result.arch, result.options):
@@ -296,7 +313,15 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return title, ``--arch`` and options of the text model and, if any, its model for videos."""
+    """Return (title, ``--arch``, options) of the models that can be trained from a converted one.
+
+    These are the model of the same architecture and, if ``vg_ARCH`` exists and has all the options,
+    the model that also reads videos.
+
+    Args:
+        arch: Architecture of the converted model.
+        options: Options of the converted model.
+    """
     from fairseq.models import ARCH_MODEL_REGISTRY
 
     architectures = [("text only", arch, dict(options))]

@@ -35,7 +35,7 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert the checkpoint ``args.source``, whose loaded content is ``state``."""
+    """Convert the checkpoint ``args.source``; ``state`` is its content, loaded already."""
     from fairseq_mm.conversion import stories as converting
 
     _check_output(args)
@@ -122,7 +122,15 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _table(num_tensors: int, conversion: Any) -> list[str]:
-    """Return a table: how many tensors were read, converted, left out and so on, and which."""
+    """Return the lines of a table of the conversion's tensors.
+
+    The table has the number of tensors that were read, converted, left out, missing, unexpected and
+    mismatched. Below each number except the first two, it lists the tensors.
+
+    Args:
+        num_tensors: Number of tensors in the checkpoint.
+        conversion: Result of the conversion.
+    """
     left_out = conversion.left_out
     lines = [
         f"{'tensors':<12}{'number':>7}",
@@ -145,7 +153,11 @@ def _table(num_tensors: int, conversion: Any) -> list[str]:
 
 
 def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Format rows (name, rest of the line); in long lists, merge names that differ in numbers."""
+    """Format (name, rest of the line) pairs as lines.
+
+    In a list of more than ``_LISTED`` pairs, names that differ only in the number of a layer become
+    one line.
+    """
     # a model of 15 layers has hundreds of tensors, which differ in the number of their layer
     rows = list(rows)
     if len(rows) <= _LISTED:

@@ -24,10 +24,10 @@ def check_checkpoint(
 
     Args:
         path: Path of the checkpoint.
-        folder: Data folder; None to build the model without one.
-        features: Paths of feature stores (default: the stores of the folder).
-        store: The same stores, opened; None if they cannot be opened.
-        weights: State dict of the extractor (default: a file beside the checkpoint).
+        folder: Data folder; None to build the model without a data folder.
+        features: Paths of feature stores (default: the stores of the data folder).
+        store: These feature stores, opened; None if they cannot be opened.
+        weights: State dict file of the extractor (default: a file beside the checkpoint).
     """
     try:
         import torch
@@ -86,7 +86,11 @@ def check_checkpoint(
 def _find_fault(
     checkpoint: "Checkpoint", folder: str, features: Optional[str]
 ) -> Optional[Finding]:
-    """Return why fairseq-generate cannot build the model in a data folder's task, if it cannot."""
+    """Build the model in the task of a data folder, as fairseq-generate does.
+
+    Returns:
+        Problem that prevents this; None if the model can be built.
+    """
     from fairseq.tasks import TASK_REGISTRY
 
     root, kind = find_data_folder(folder)
@@ -118,7 +122,13 @@ def _find_fault(
 def _check_extractor(
     identity: Mapping[str, Any], file: str, weights: Optional[str]
 ) -> Iterator[Finding]:
-    """Check that commands which read images or videos will find the weights of the extractor."""
+    """Check that commands which read images or videos will find the weights of the extractor.
+
+    Args:
+        identity: Attributes of the feature store that describe the extractor.
+        file: Path of the checkpoint.
+        weights: State dict file of the extractor (default: a file beside the checkpoint).
+    """
     from fairseq_mm.extract.weights import checked_weights_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, find_weights_file
 
@@ -149,7 +159,13 @@ def _check_extractor(
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Check, without a download, weights that torchvision would download by their name."""
+    """Check weights that torchvision downloads: are they known to it, and in its cache already?
+
+    Args:
+        subject: Subject of the findings.
+        extractor: Name of the network.
+        recorded: Record of the weights; weights of torchvision are ``torchvision:NAME``.
+    """
     source, _, name = recorded.partition(":")
     if source != "torchvision":
         return

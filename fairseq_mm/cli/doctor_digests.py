@@ -30,7 +30,7 @@ _MADE_LATER = (".tags", STORE_LIST)
 
 
 class FolderDigests:
-    """Digests of a data folder, which are compared with its files and can be renewed.
+    """Digests (SHA-256) of the files of a data folder, which are compared with the files.
 
     Args:
         folder: Path of the data folder, or of a language model's folder inside it.
@@ -38,13 +38,15 @@ class FolderDigests:
         accept: True to also replace digests that differ from the files.
 
     Attributes:
-        record: Digests in ``prepare.json``; None if the file has no digests.
-        damage: Error message of a ``prepare.json`` that cannot be read; else empty.
-        changed: Path of a file that differs from its digest, relative to the folder -> words that
-            follow the path in the message, such as "is not the file that ...".
-        unrecorded: Prepared files without a digest.
+        record: Digests in ``prepare.json``; None if ``prepare.json`` has no digests.
+        damage: Error message if ``prepare.json`` cannot be read; else empty.
+        changed: Path, relative to the folder, of a file that differs from its digest -> description
+            of the difference, such as "is not the file that ...", which follows the path in
+            messages.
+        unrecorded: Files in the folder that have no digest, although ``prepare`` writes files of
+            such names.
         stores: Path of a feature store, relative to the folder -> number of items and checksum.
-        is_whole: True if every prepared file exists and is as it was written.
+        is_whole: True if no file has changed since ``prepare`` wrote it, and none is missing.
     """
 
     def __init__(self, folder: str, *, repair: bool = False, accept: bool = False) -> None:
@@ -59,7 +61,10 @@ class FolderDigests:
         self.is_whole = False
 
     def check(self) -> Iterator[Finding]:
-        """Compare all files with their digests; with ``repair``, :meth:`mend` reports changes."""
+        """Compare all files with their digests, and report differences.
+
+        If ``repair`` is True, differences are not reported here, but by :meth:`mend`.
+        """
         from fairseq_mm.prepare.data_folder import is_half_moved
 
         if not os.path.isdir(self.folder) or is_half_moved(self.folder):
@@ -97,9 +102,10 @@ class FolderDigests:
             )
 
     def check_store(self, stores: Any) -> Iterator[Finding]:
-        """Compare opened feature stores of the folder with their records in ``prepare.json``.
+        """Compare opened feature stores with ``prepare.json``: number of items, and checksum.
 
-        The stores already agree with their own checksums.
+        Stores that the data folder does not use are left out. The stores have already been compared
+        with the checksums that they contain.
         """
         from fairseq_mm.data.feature_store import listed_stores
 
@@ -123,9 +129,10 @@ class FolderDigests:
                     yield self._build_problem(name)
 
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
-        """Add digests that are missing and, with ``accept``, replace digests that differ.
+        """Add missing digests and, if ``accept`` is True, replace digests that differ.
 
-        Nothing is recorded if ``is_sound`` is False, because the folder has other problems.
+        Nothing is done without ``repair``, or if ``is_sound`` is False, because the folder then has
+        other problems.
         """
         if not self.repair:
             return
@@ -165,7 +172,10 @@ class FolderDigests:
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _build_store_records(self) -> dict[str, Any]:
-        """Return the entries of ``prepare.json`` about feature stores; None removes an entry."""
+        """Return new values of the entries ``store`` and ``stores`` of ``prepare.json``.
+
+        None as a value removes the entry.
+        """
         # The record of a store that differs is kept unless the change is accepted.
         old = {} if self.record is None else self.record.stores
         remaining = {x: old[x] for x in old if not self.accept or x not in self.changed}
@@ -190,7 +200,9 @@ class FolderDigests:
         return problem(path, self.changed[name], remedy)
 
     def _prepared_files(self) -> list[str]:
-        """Return the existing files that ``fairseq-mm prepare`` writes, and files of tags."""
+        """Return the existing files with names that ``fairseq-mm prepare`` writes, and the files of
+        part-of-speech tags (``SPLIT.tags``).
+        """
         try:
             from fairseq_mm.prepare.captions import CaptionWriter
             from fairseq_mm.prepare.prompts import PromptWriter

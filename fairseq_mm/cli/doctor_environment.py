@@ -53,7 +53,7 @@ def problem(subject: str, text: str, remedy: str) -> Finding:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class and the first line of an error."""
+    """Return the class name and the first line of an error's message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
@@ -80,9 +80,9 @@ def check_package(name: str) -> Finding:
 
 
 def torchvision_for(torch_version: str) -> Optional[str]:
-    """Return the torchvision version for a torch version: 0.13 for 1.12, 0.15 for 2.0.
+    """Return the torchvision version that fits a torch version: 0.13 for 1.12, 0.15 for 2.0.
 
-    The result is None if the version of torch is not known.
+    The result is None if the version of torch cannot be parsed.
     """
     try:
         major, minor = (int(number) for number in torch_version.split(".")[:2])

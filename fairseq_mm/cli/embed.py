@@ -7,8 +7,9 @@ The store has one row of unit length per item. The id of an image is its own id,
 sentence is SPLIT:LINE (lines are counted from 0, as in fairseq-generate), and the id of a word is
 word:WORD; a word is embedded as a sentence of one word. Sentences and words need no features, so
 DATA may contain only text (fairseq-mm prepare captions --without-images). The command also writes
-vectors.SPLIT.visual_ids, with the sentence id of each line of the split. In a data folder with this
-file, a language model is trained on each sentence's own vector.
+vectors.SPLIT.visual_ids, with the sentence id of each line of the split. If this file is used as
+SPLIT.visual_ids of a data folder, a model (sc_nlm) is trained on the vector of each sentence, not
+of its image.
 """
 
 import argparse
@@ -97,10 +98,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
-    """Embed sentences and words of a data folder that may lack features and image ids.
+    """Embed sentences and words of a data folder, which needs no features and image ids for this.
 
-    The folder's dictionary may differ from the model's: words that the model lacks become
-    ``<unk>``.
+    The dictionary of the data folder may differ from the dictionary of the model. Words that the
+    model's dictionary lacks are embedded as ``<unk>``.
     """
     from fairseq_mm.data.binarised_text import (
         check_no_empty_line,
@@ -137,7 +138,7 @@ def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None
 
 
 def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, np.ndarray]]":
-    """Return ids and vectors of the dictionary's words, each embedded as a one-word sentence."""
+    """Return (id, vector) of each word of a dictionary, embedded as a sentence of one word."""
     import torch
 
     numbers = torch.arange(dictionary.nspecial, len(dictionary))
@@ -154,7 +155,11 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
 def _check_same(
     path: str, attributes: Mapping[str, str], rows: "list[tuple[str, np.ndarray]]"
 ) -> None:
-    """Check that an existing store has the attributes, ids and vectors of this run."""
+    """Check that an existing store has the attributes, ids and vectors (``rows``) of this run.
+
+    Raises:
+        UserError: if the store differs.
+    """
     import numpy as np
 
     from fairseq_mm.data.feature_store import FeatureStore

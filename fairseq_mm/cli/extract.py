@@ -9,16 +9,17 @@
       --weights resnext-101-kinetics.pth --output data/features.h5
   fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
 
-If a run is interrupted, run the same command again to continue it; files that
-have changed since are refused. Unreadable files are left out and listed in
+If a run is interrupted, run the same command again to continue it; if a file has
+changed in the meantime, this is an error. Unreadable files are left out and listed in
 OUTPUT.unreadable.tsv. The store records how the features were made.
 OUTPUT.videos.tsv lists frames, frame rate and length of each video.
 
 By default, features are fc7 after its ReLU for AlexNet and VGG, and the last
 feature map averaged over its positions for ResNet, Inception, MobileNet and
-others; with --grid, each position is a row. Videos have one row for each 16
-frames: the input of the classifier. Frames after the last whole clip are left
-out, and a video shorter than a clip is repeated to fill one.
+others; with --grid, each position is a row. Videos have one row for each clip of
+16 frames: the vector that the network's classifier reads. Frames after the last
+whole clip are left out. If a video is shorter than a clip, it is repeated to fill
+the clip.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIO
 
 
 def _count(least: int) -> dict[str, Any]:
-    """Return the argparse settings of an option with an integer of ``least`` or more."""
+    """Return the keyword arguments of ``add_argument`` for an integer of ``least`` or more."""
 
     def number(text: str) -> int:
         value = int(text)  # argparse turns ValueError into "invalid number value", by this name
@@ -227,7 +228,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _drop_stored(items: list, stores: list[str], noun: str) -> list:
-    """Return the items whose ids are in none of the stores; ``noun`` names them in messages."""
+    """Return the items to extract whose ids are in none of the stores.
+
+    Args:
+        items: Listed images or videos.
+        stores: Paths of feature stores.
+        noun: ``images`` or ``videos``, for messages.
+
+    Raises:
+        UserError: if no item remains, or a stored item has another file than in ``items``.
+    """
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.extract.run_files import check_unchanged
 
@@ -245,7 +255,19 @@ def _drop_stored(items: list, stores: list[str], noun: str) -> list:
 
 
 def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, Any]]:
-    """Return items, output path and store attributes (for ``store merge``) of the shard I/N."""
+    """Choose the items of one shard of the run.
+
+    Args:
+        items: All items of the run.
+        output: Path of the output of the whole run.
+        shard: ``I/N`` for shard I of N.
+
+    Returns:
+        items: Items of the shard.
+        output: Path of the shard's output.
+        attributes: Attributes of the shard's store, by which ``store merge`` recognises shards of
+            the same run.
+    """
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if match is None:
         raise UserError(f"--shard must be I/N, such as 1/4, but is {shard} instead.")
