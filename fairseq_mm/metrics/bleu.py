@@ -1,8 +1,9 @@
 """Corpus BLEU-1 to BLEU-4 as sums of statistics, which processes and batches can add up.
 
-It is the BLEU of Papineni et al. 2002 as in Mao et al. 2015 (m-RNN), section 9.3, equations 8 and
-9, and as in coco-caption: clipped n-gram matches, an unsmoothed geometric mean, and a brevity
-penalty against the reference closest in length, the shorter of two equally close ones.
+The scores are those of Papineni et al. 2002 as described by Mao et al. 2015 (m-RNN), section 9.3,
+equations 8 and 9, and computed by coco-caption: clipped n-gram matches, an unsmoothed geometric
+mean, and a brevity penalty. The penalty compares the hypothesis with the reference closest in
+length; if two are equally close, with the shorter one.
 """
 
 import math
@@ -29,7 +30,7 @@ def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
 def bleu_sums(
     hypothesis_tokens: Sequence[str], references_tokens: Sequence[Sequence[str]]
 ) -> np.ndarray:
-    """Compute the statistics of one hypothesis; their sum over items is the corpus's statistics.
+    """Compute the statistics of one hypothesis, whose sums over all items give the corpus BLEU.
 
     Returns ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4,
     length of the hypothesis, length of the closest reference. Raise ValueError if there is no

@@ -29,7 +29,8 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 DISTRACTORS = 9
 DRAWS = 20
-# in nats; float32 sums over some sixty words differ by less between batches
+# Difference in nats up to which log-likelihoods count as equal: float32 sums over some sixty words
+# differ by less between batches.
 TIE = 1e-3
 
 Interval = tuple[float, float]
@@ -55,7 +56,7 @@ class Figure(NamedTuple):
     Attributes:
         value: Mean over draws and stories.
         interval: 95 % bootstrap interval of ``value``.
-        chance: Expected value of guessing.
+        chance: Expectation of ``value`` if all scores were random.
         all_draws: Mean over all possible draws, in closed form; None unless each story was scored
             under all conditions.
         all_draws_interval: 95 % bootstrap interval of ``all_draws``, for which stories are
@@ -75,11 +76,12 @@ class PromptRanking(NamedTuple):
     There is one comparison per story and draw, that is, per random sample of other prompts.
 
     Attributes:
-        accuracy: The share. A tie counts like a guess among the likeliest prompts. Its interval is
-            computed by resampling both stories and draws.
+        accuracy: The share. A tie of the own prompt with other prompts counts like a guess among
+            them. The confidence interval is computed by resampling both stories and draws.
         per_draw: ``[draws]`` share of each draw.
         stories: Number of stories.
-        ties: Share of comparisons in which the own prompt and another one are the likeliest.
+        ties: Share of comparisons in which the own prompt and another prompt are equally likely and
+            the likeliest.
     """
 
     accuracy: Figure
@@ -168,10 +170,15 @@ def draw_distractors(
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Return the pairs of a story and a column whose scores the ranking needs.
+    """Return the pairs of a story and a condition whose scores the ranking needs.
 
-    They are the pairs with the story's own condition (``true``: ``[stories]``, column) and with its
-    ``distractors`` (``[draws, stories, distractors]``, columns): ``[pairs, 2]``, each once, sorted.
+    The result ``[pairs, 2]`` has the index of a story and a column of the score matrix in each row,
+    sorted and without repetitions. A story is paired with its own condition and with the conditions
+    that were sampled for it.
+
+    Args:
+        true: ``[stories]`` column of each story's own condition.
+        distractors: ``[draws, stories, distractors]`` columns of the sampled conditions.
     """
     draws, stories, _ = distractors.shape
     own = np.broadcast_to(true[:, None], (draws, stories, 1))
@@ -197,7 +204,10 @@ def score_matrix(
 def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return scores of own conditions ``[stories, 1]`` and of others ``[draws, stories, K]``."""
+    """Return the scores of the stories under their own conditions and under the sampled ones.
+
+    The shapes are ``[stories, 1]`` and ``[draws, stories, distractors]``.
+    """
     if not distractors.size:
         raise ValueError(f"`distractors` must not be empty, but has shape {distractors.shape}.")
     rows = np.arange(len(true))[:, None]
@@ -351,10 +361,11 @@ def rank_albums(
 
 
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
-    """Compute share of first ranks and mean rank over all draws of K = ``drawn`` other albums.
+    """Compute the share of first ranks and the mean rank of the own albums over all possible draws.
 
-    If a story is less likely under w of the M other albums than under its own, no sampled album
-    precedes the own one with probability C(w, K) / C(M, K), and on average K (M - w) / M do.
+    A draw has K = ``drawn`` of the M other albums. If a story is less likely under w of these M
+    albums than under its own album, the own album has rank 1 in a share C(w, K) / C(M, K) of the
+    draws. On average, K (M - w) / M albums of a draw rank before the own album.
     """
     own = scores[np.arange(len(true)), true][:, None]
     M = scores.shape[1] - 1

@@ -5,10 +5,11 @@ stories of 150 words. Only contiguous runs can be that short: a true subsequence
 words, shares most of a story's function words with any long text and is several times longer.
 Therefore the longest contiguous run is measured here.
 
-The training text is streamed. Its runs of n words are found by hashes (differences of a running
-sum, so that one pass serves every n). For each story, n is one word more than the longest run found
-so far, since shorter runs cannot change the result. A hash match is only a candidate: the words are
-compared, so the result is exact.
+The training text is read once, block by block. Each n words in a row of a block are hashed, and the
+hashes are compared with the hashes of each n words of the stories. A hash is the difference of two
+entries of a running sum, so that one pass over the block serves every n. For each story, n is one
+word more than the longest run found so far, since shorter runs cannot change the result. The words
+themselves are compared if hashes are equal, so the result is exact.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ BLOCK_CHARACTERS = 1 << 22  # text that is read at once: about 0.8 M words
 _FIRST_BLOCK = 1 << 13  # size of the first block; blocks grow, since early ones have most matches
 _UNKNOWN, _LINE_END = 0, 1  # reserved numbers: words of generated stories begin at 2
 _SEPARATOR = "\udcff"  # a lone surrogate: no UTF-8 text holds one
+HASH_BITS = 64  # used bits of a hash; with fewer, more words are compared for the same result
 _FILTER_BITS = 21
 _MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 
@@ -54,7 +56,10 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """K n-grams of equal n from stories whose longest run has n - 1 words, sorted by hash."""
+    """The K n-grams of all stories whose longest run found so far has n - 1 words, sorted by hash.
+
+    A match with one of these n-grams would make the longest run of its story longer.
+    """
 
     hashes: np.ndarray  # [K] uint64
     places: np.ndarray  # [K], index into the words of all stories
@@ -69,17 +74,15 @@ class CopiedRuns:
 
     Args:
         stories: Words of each generated story.
-        hash_bits: Number of bits of a hash that are used, for tests; the result does not depend on
-            it.
     """
 
-    def __init__(self, stories: Sequence[Sequence[str]], *, hash_bits: int = 64) -> None:
+    def __init__(self, stories: Sequence[Sequence[str]]) -> None:
         self._stories = [list(words) for words in stories]
         self._word_numbers: dict[str, int] = {_SEPARATOR: _LINE_END}
         for words in self._stories:
             for word in words:
                 self._word_numbers.setdefault(word, len(self._word_numbers) + 1)
-        self._keep = np.uint64((1 << 64) - (1 << (64 - hash_bits)))
+        self._keep = np.uint64((1 << 64) - (1 << (64 - HASH_BITS)))
         # random values of words; a sequence of words is hashed as a polynomial modulo 2**64, which
         # needs no division: uint64 wraps around by itself
         generator = np.random.default_rng(0)
@@ -112,7 +115,8 @@ class CopiedRuns:
 
         Args:
             path: Path of the training file.
-            block: Number of characters that are read at once; the last line is read to its end.
+            block: Number of characters that are read at once; each block is then extended to the
+                end of its last line.
             progress: Function that is called with the number of characters of each block.
         """
         self._lines_read = 0
@@ -151,7 +155,11 @@ class CopiedRuns:
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Search the word numbers of whole lines for longer runs; lines end at ``ends``."""
+        """Search a block of lines for runs that are longer than the runs found so far.
+
+        ``block`` has the number of each word in ``_word_numbers``, ``ends`` the indices of the line
+        ends in ``block``. ``path`` is the path of the training file.
+        """
         if not len(block):
             return
         sums = self._running_sums(block)
@@ -180,11 +188,19 @@ class CopiedRuns:
         places: np.ndarray,
         first: np.ndarray,
     ) -> None:
-        """Compare the words of equal hashes, and extend runs of equal words.
+        """Compare n words of the block and of stories if their hashes are equal.
 
-        ``places`` are the indices in ``block`` at which n words have the hash of a generated
-        n-gram, ``first`` the index in ``_Ngrams`` of the first n-gram with that hash, ``ends`` the
-        indices of line ends in ``block``.
+        If the words are equal as well, the run is extended as far as the words are equal, and
+        recorded as the story's longest run.
+
+        Args:
+            block: Number of each word in ``_word_numbers``.
+            ends: Indices of the line ends in ``block``.
+            path: Path of the training file.
+            n: Number of words that were hashed.
+            places: Indices in ``block`` at which n words have the hash of an n-gram of a story.
+            first: For each of ``places``, the index in ``_Ngrams`` of the first n-gram with the
+                same hash.
         """
         ngrams = self._get_ngrams(n)
         seen: set[bytes] = set()
@@ -235,7 +251,11 @@ class CopiedRuns:
         return self._ngrams[n]
 
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
-        """Return the cumulative sums of the words' ``random value * multiplier ** index``."""
+        """Return the cumulative sums of ``value * multiplier ** index`` over a sequence of words.
+
+        ``words`` has the number of each word in ``_word_numbers``; the value is a random number
+        that belongs to the word, and the index is the position of the word in the sequence.
+        """
         W = len(words)
         if len(self._powers) < W + 1:
             self._powers = _powers(_MULTIPLIER, W + 1)
@@ -245,7 +265,10 @@ class CopiedRuns:
         return sums
 
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
-        """Compute the hash of the n words that begin at each index from the running sums."""
+        """Compute the hash of the n words that begin at each index of a sequence of words.
+
+        ``sums`` is the result of :meth:`_running_sums` for this sequence.
+        """
         W = len(sums) - 1
         # the inverse power makes the hash independent of the index
         hashes = (sums[n:] - sums[: W - n + 1]) * self._inverses[: W - n + 1]

@@ -60,7 +60,9 @@ def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
 
 
 def _in_steps(score: float, factor: int, exponent: int) -> float:
-    """Divide a score by the width factor * 10 ** exponent; round almost whole results."""
+    """Return the quotient of a score and the width of a bin, ``factor * 10 ** exponent``."""
+    # Rounded if it is a whole number but for its last digits, as of 0.3 / 0.1: floor and ceil would
+    # add a bin.
     steps = score / (factor * 10.0**exponent)
     return round(steps) if abs(steps - round(steps)) < 1e-9 else steps
 

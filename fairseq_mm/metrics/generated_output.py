@@ -51,9 +51,10 @@ class GeneratedOutput:
     cut_short: Optional[int] = None
 
     def repeats_targets(self) -> bool:
-        """Return whether every generated text equals its target, as with ``--score-reference``.
+        """Return True if every generated text equals its target, as with ``--score-reference``.
 
-        False if there are fewer than ten items, or a log, which has the value of the option.
+        Return False if there are fewer than ten items. Return False also if the output contains
+        fairseq-generate's log, because the log has the value of ``--score-reference``.
         """
         # a few generated texts may all be equal to their targets
         if self.scores_references is not None or len(self.hypotheses) < 10:

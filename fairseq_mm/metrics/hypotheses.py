@@ -29,10 +29,11 @@ class Hypotheses:
         layout: Detected format of the file.
         repeated: Ids of items that should have one text, but have several; the first of them is in
             ``texts``.
-        unused: Number of texts that are not scored, since an item may have them: lower ranks of an
-            n-best list, and texts of the second and later lines of an item in a split.
+        unused: Number of further texts that are ignored without being an error: lower ranks of an
+            n-best list, and the texts of an item's second and later lines in the split.
         cut_short: Ids of items whose lines are incomplete at the end of the file.
-        equal_to_targets: Ids of all items, if every text equals its ``T-`` line; otherwise empty.
+        equal_to_targets: Ids of all items, if every text equals its target in the ``T-`` line of
+            fairseq-generate's output; otherwise empty.
         output: Parsed output of fairseq-generate; None for files of other formats.
     """
 

@@ -50,7 +50,10 @@ def find_jar() -> Path:
 
 
 class _Jar:
-    """Subprocess of the jar that exchanges lines; ``timeout``: seconds to wait for each line."""
+    """Running process of METEOR's jar, which reads and writes lines.
+
+    ``timeout`` is the number of seconds to wait for each line.
+    """
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._timeout = timeout
@@ -85,7 +88,8 @@ class _Jar:
         self._lines.put(None)
 
     def write(self, lines: Sequence[str]) -> None:
-        """Send lines from a thread: the pipe of unread answers may fill up and block Java."""
+        """Send lines to the jar without waiting until it has read them."""
+        # From a thread: once the pipe of unread answers is full, Java reads no further lines.
         threading.Thread(target=self._write, args=(lines,), daemon=True).start()
 
     def _write(self, lines: Sequence[str]) -> None:
@@ -180,7 +184,8 @@ def meteor(
 class Match(NamedTuple):
     """Words of the reference that are aligned with words of the hypothesis.
 
-    The starts are word indices from 0, the lengths are numbers of words: above 1 for a paraphrase.
+    A start is the index of the first word, from 0. A length is a number of words; lengths above 1
+    belong to aligned paraphrases.
     """
 
     reference_start: int
@@ -197,10 +202,10 @@ def align(
 ) -> list[list[Match]]:
     """Align each hypothesis with its reference by METEOR (``-l en``, task rank, without ``-norm``).
 
-    Both are lists of tokens, without white space in a token. Java counts as hung after ``timeout``
-    seconds plus half a second per pair. Returns the matches of each pair, in the order of the
-    reference's words. Raise UserError if Java or the jar is missing, fails, or hangs, or the
-    numbers of texts differ.
+    Each hypothesis and each reference is a list of tokens; no token contains white space. Java
+    counts as hung after ``timeout`` seconds plus half a second per pair. Returns the matches of
+    each pair, in the order of the reference's words. Raise UserError if Java or the jar is missing,
+    fails, or hangs, or the numbers of texts differ.
     """
     if len(hypotheses) != len(references):
         raise UserError(
@@ -248,9 +253,11 @@ def _run_aligner(command: Sequence[str], timeout: float) -> None:
 def _read_alignments(
     path: Path, hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> list[list[Match]]:
-    """Read for each pair a line ``Alignment...``, both texts, a heading, matches, an empty line.
+    """Read the jar's file of alignments: the matches of each pair of hypothesis and reference.
 
-    A line of a match begins with ``start:length`` in the reference and in the hypothesis.
+    For each pair, the file has a line ``Alignment...``, the two texts, a heading, one line per
+    match, and an empty line. The line of a match begins with ``start:length`` of the words in the
+    reference and ``start:length`` of the words in the hypothesis.
     """
     alignments: list[list[Match]] = []
     try:

@@ -119,12 +119,12 @@ _TOKEN = re.compile(
     )
 )
 
-# Emoji and invisible characters are removed.
+# Emoji and invisible characters, which PTBTokenizer removes.
 _DROPPED = re.compile(
     "[\u2000-\u200f\u2025\u2028-\u202f\u203d-\u206f\ue000-\uf8ff\ufe00-\ufe0f\U00010000-\U0010ffff]"
 )
 
-# Tokenizing takes time quadratic in the number of characters without a space.
+# Longer words are split, because the time of tokenizing is quadratic in the length of a word.
 _TOO_LONG = re.compile(r"(\S{1000})(?=\S)")
 
 # Texts whose tokens may contain spaces, or whose full stops depend on the next word, are tokenized

@@ -50,8 +50,8 @@ def decoding_settings(path: str) -> dict[str, object]:
 
 
 def allows_unk(path: str) -> Optional[bool]:
-    """Return whether the texts of a file were generated with ``<unk>`` allowed; None if the file
-    does not have the setting."""
+    """Return True if the texts of a file were generated with ``<unk>`` allowed, False if it was
+    forbidden; None if the file does not say so."""
     value = decoding_settings(path).get("allow_unk")
     return value if isinstance(value, bool) else None
 

@@ -34,8 +34,9 @@ def count_label(references: Sequence[Sequence[object]]) -> str:
 def signature(metric: str, **properties: object) -> str:
     """Return the signature of a score: a string that says how it was computed, like sacreBLEU's.
 
-    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. ``properties``, such as
-    ``refs=5``, appear in the order of the call; a property with the value None is left out.
+    An example is ``bleu|refs:5|tok:ptb|case:lc|version:fairseq_mm-0.2.0``. Each keyword argument,
+    such as ``refs=5``, becomes a part of the signature, such as ``refs:5``, in the order of the
+    arguments. An argument with the value None is left out.
     """
     parts = [f"{name}:{value}" for name, value in properties.items() if value is not None]
     # with the version, since a tokenizer or metric may change between versions
@@ -65,8 +66,9 @@ class Row:
         scored: Number of scored items.
         note: Reason why the score is missing, or a remark.
         expected: Number of items that should have been scored, if it is known.
-        sums: ``[items, statistics]`` from which ``statistic`` computes the score; None if it cannot
-            be computed from a part of the items.
+        sums: ``[items, statistics]`` statistics of each item; None if the score cannot be computed
+            from statistics of single items.
+        statistic: Function from the sums of the statistics over the items to the score.
         per_item: Score of each item (None for an item without one); None if the metric has no
             scores of items.
     """
@@ -89,10 +91,11 @@ class TokenizedItems:
     Args:
         hypotheses: Tokens of each item's hypothesis.
         references: Tokens of each item's references.
-        tokenization: ``ptb``, ``m_rnn``, ``wp`` or ``none``, for signatures.
+        tokenization: Name of the tokenizer, for signatures: ``ptb`` (coco-caption), ``m_rnn`` (Mao
+            et al. 2015), ``wp`` (WritingPrompts) or ``none`` (split at white space).
         training_texts: Tokenized training texts, for the metric ``novelty``; None without them.
         meteor_task: Task for which METEOR's parameters were tuned, such as ``rank``.
-        meteor_normalize: Whether METEOR's jar gets the option ``-norm``.
+        meteor_normalize: True to call METEOR's jar with the option ``-norm``.
         copied_runs: Longest run of words that each hypothesis shares with the training text, for
             the metric ``copying``; None if no training text was searched.
         training_words: Number of words in the training text that was searched for runs.
@@ -106,7 +109,8 @@ class TokenizedItems:
             shown for comparison; None without them.
         sources: Tokens of each item's source (a video's transcript), None for an item without
             source; None if there are no sources.
-        allows_unk: Whether the hypotheses could contain ``<unk>``; None if it is not known.
+        allows_unk: True if hypotheses were allowed to contain ``<unk>``, False if not; None if
+            unknown.
     """
 
     hypotheses: Sequence[Tokens]

@@ -175,8 +175,9 @@ def content_f1(
     divides by the reference's words and the value called recall by the hypothesis's, which does not
     change F1.
 
-    Two published scores (72.5 and 72.1, Table 2, + FG and + VTF) were computed with alignments of
-    another model's output; with the right alignments they are 68.92 and 68.68.
+    Two scores of Yu et al. 2021, Table 2, were computed with the alignments of another model's
+    output: 72.5 (row "+ FG") and 72.1 (row "+ VTF"). With the right alignments, they are 68.92 and
+    68.68.
     """
     hypothesis_stops: set[str] = set()
     reference_stops: set[str] = set()
