@@ -8,7 +8,9 @@ from torch import Tensor
 
 
 class Gatherer:
-    """Gathering of rows (entries along dimension 0) from all processes, with gradients.
+    """Communicator that gathers rows (entries along dimension 0) from all processes.
+
+    Gradients of the gathered rows reach the process that they come from.
 
     Every process must create a gatherer and call its methods equally often.
 
@@ -48,7 +50,7 @@ class Gatherer:
 
 
 class _Gather(torch.autograd.Function):
-    """Gathering whose backward pass sums each row's gradients over all processes."""
+    """Function that gathers rows; its backward pass sums a row's gradients over all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:

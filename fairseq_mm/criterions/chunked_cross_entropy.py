@@ -36,11 +36,11 @@ _MEGABYTE = 2**20
 @dataclass
 class ChunkedCrossEntropyConfig(FairseqDataclass):
     label_smoothing: float = field(
-        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 is none."}
+        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
     )
     chunk_megabytes: int = field(
         default=CHUNK_BYTES // _MEGABYTE,
-        metadata={"help": "Memory for the logits that are held at once, in MiB."},
+        metadata={"help": "Maximum memory for the logits that are held at once, in MiB."},
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 
@@ -108,7 +108,10 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     def _losses(
         self, module: BaseFairseqModel, sample: dict[str, Any], run: Callable[[], Any]
     ) -> tuple[Tensor, Tensor]:
-        """Compute loss and negative log-likelihood; ``run`` is the model's own forward pass."""
+        """Return the sums of the loss and of the negative log-likelihood over the target tokens.
+
+        ``run`` is a function without arguments that runs the forward pass of the model ``module``.
+        """
         net_output, linear = _extract_features(module, run)
         features = net_output[0]
         V = len(linear.weight)
@@ -140,7 +143,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
 @dataclass
 class SlicedCrossEntropyConfig(FairseqDataclass):
     label_smoothing: float = field(
-        default=0.0, metadata={"help": "Label smoothing, as of chunked_cross_entropy."}
+        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
     )
     slice_megabytes: int = field(
         default=CHUNK_BYTES // _MEGABYTE, metadata={"help": "The old name of --chunk-megabytes."}
@@ -170,7 +173,7 @@ class _Linear(NamedTuple):
 
 
 class _Watched(Tensor):
-    """Tensor that records an ``F.linear`` of itself instead of computing it."""
+    """Tensor that records weight and bias if ``F.linear`` is called on it, and computes nothing."""
 
     is_features = False
     linear: Optional[_Linear] = None
@@ -191,7 +194,10 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
-    """Return weight and bias if ``output_layer`` is ``F.linear`` of its input; else None."""
+    """Return the weight and bias of an output layer that is ``F.linear`` of its input.
+
+    Return None if ``output_layer`` does anything else. ``features`` are an example of its input.
+    """
     # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
     watched = several.as_subclass(_Watched)
@@ -226,7 +232,10 @@ def _unwrap(model: nn.Module) -> BaseFairseqModel:
 
 @contextlib.contextmanager
 def _replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
-    """Replace attribute ``name`` of this one object by ``function`` within the context."""
+    """Replace the attribute ``name`` of ``owner`` by ``function`` within the context.
+
+    Other objects of the same class keep the attribute.
+    """
     attributes = vars(owner)
     missing = object()
     before = attributes.get(name, missing)
@@ -248,7 +257,11 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a forward pass; return its output, with features as logits, and the output layer."""
+    """Run a forward pass in which the decoder's output layer is replaced by the identity.
+
+    Returns the model's output, which has the features in place of the logits, and the weight and
+    bias of the output layer. ``run`` is a function without arguments that runs the forward pass.
+    """
     decoder: Any = getattr(module, "decoder", None)
     if not hasattr(decoder, "output_layer"):
         raise _refuse(module, "it has no decoder with an output_layer")
@@ -280,7 +293,11 @@ def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple
 
 @torch.no_grad()
 def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
-    """Check, for some tokens, that log-probabilities are the log-softmax of the logits."""
+    """Check that the model's log-probabilities are the log-softmax of the logits.
+
+    The first three tokens of the batch are checked. ``net_output`` is the output of the forward pass, with
+    the features in place of the logits; ``linear`` computes the logits from the features.
+    """
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)
     rest = net_output[1:]

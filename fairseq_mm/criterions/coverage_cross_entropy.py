@@ -28,7 +28,8 @@ class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
     """Options of the criterion; the default of ``coverage_weight`` is lambda in See et al. 2017."""
 
     coverage_weight: float = field(
-        default=1.0, metadata={"help": "Weight lambda of the coverage loss."}
+        default=1.0,
+        metadata={"help": "Weight of the coverage loss: lambda in See et al. 2017, equation 13."},
     )
 
 
@@ -36,7 +37,8 @@ class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy plus ``coverage_weight`` times the coverage loss.
 
-    For the other arguments see fairseq's ``LabelSmoothedCrossEntropyCriterion``.
+    The arguments except ``coverage_weight`` are those of fairseq's
+    ``LabelSmoothedCrossEntropyCriterion``.
     """
 
     def __init__(

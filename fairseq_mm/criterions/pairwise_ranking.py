@@ -2,23 +2,23 @@
 
 Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of an image and its
 sentence must score higher, by a margin, than its negatives: the image with other sentences and the
-sentence with other images. The negatives come from the batch of all processes, as in the released
-code.
+sentence with other images. By default, the negatives are the other pairs of the batch, in all
+processes, as in the released code of Kiros et al.
 
-``--negatives random`` samples the negatives from the whole training set, as the paper says. Each
-batch carries these extra pairs, and they change in each epoch.
+``--negatives random`` samples the negatives from the whole training set, as in the text of Kiros et
+al. The dataset adds these extra pairs to each batch, other pairs in each epoch.
 
 ``--negatives max`` uses the hardest negative of the batch: VSE++, Faghri et al. 2018
 (https://arxiv.org/abs/1707.05612). All embeddings may then collapse into one point, where the loss
 stays at twice the margin for each pair. The criterion warns of a collapse. ``--sum-updates``, which
 sums over all negatives at first, prevents it.
 
-Differs from the paper:
-- Equation 6 is a sum over pairs. fairseq divides the gradient by the number of pairs in the batch,
-  so a learning rate for the sum must be multiplied by this number here.
+Differs from Kiros et al.:
+- Equation 6 is a sum over pairs. fairseq divides the gradient by the number of pairs in the batch.
+  A learning rate that was chosen for the sum must therefore be multiplied by this number.
 - The pairs of a batch share the sampled negatives; each process samples its own.
-- Other sentences of the same image are no negatives; in the released code they are
-  (``--same-image-negatives``).
+- Other sentences of the same image are no negatives. In the released code they are negatives;
+  ``--same-image-negatives`` restores this.
 """
 
 import logging
@@ -58,19 +58,26 @@ class PairwiseRankingConfig(FairseqDataclass):
     negatives: Negatives = field(
         default="sum",
         metadata={
-            "help": "Negatives of a pair: the sum over its batch (sum), the hardest of its batch "
-            "(max), or the sum over random pairs of the training set, as in the paper (random)."
+            "help": "Negatives of a pair: all other pairs of its batch (sum), only the hardest of "
+            "them (max), or random pairs of the training set, as in Kiros et al. 2014 (random)."
         },
     )
     num_negatives: int = field(
         default=50, metadata={"help": "Number of pairs that --negatives random samples per batch."}
     )
     sum_updates: int = field(
-        default=0, metadata={"help": "Number of first updates that use sum before --negatives max."}
+        default=0,
+        metadata={
+            "help": "With --negatives max: number of updates at the start of training that still "
+            "use --negatives sum."
+        },
     )
     same_image_negatives: bool = field(
         default=False,
-        metadata={"help": "Use other sentences of a pair's image as negatives, as released."},
+        metadata={
+            "help": "Use other sentences of a pair's image as negatives, as in the released code "
+            "of Kiros et al. 2014."
+        },
     )
 
 
@@ -165,7 +172,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
     @property
     def extra_pairs_per_batch(self) -> int:
-        """Number of extra pairs that each training batch must carry as ``negatives``."""
+        """Number of extra pairs that the dataset must add to each training batch as negatives."""
         return self.num_negatives if self.negatives == "random" else 0
 
     def _rank_against(
@@ -258,12 +265,15 @@ class CollapseWatch:
         self.collapsed: Any = 0.0
 
     def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
-        """Add the losses of an update; after enough updates, warn if both are nearly equal.
+        """Add the loss of an update to the sum of the last updates.
+
+        After every ``COLLAPSE_WINDOW`` updates, warn if the sum is nearly the sum that it would be
+        if all embeddings were equal.
 
         Args:
             loss: Loss of the update.
             collapsed: Loss that the update would have had if all embeddings were equal.
-            negatives: Kind of negatives, for the warning.
+            negatives: Kind of negatives (``sum``, ``max`` or ``random``), for the warning.
         """
         # summed on the device, because reading the value of every step would wait for a GPU
         self.loss = self.loss + loss.detach()
