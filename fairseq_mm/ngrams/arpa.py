@@ -40,8 +40,9 @@ def read_arpa(path: Union[str, os.PathLike]) -> NgramModel:
 
 
 def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
-    """Write a model as an ARPA file, its numbers rounded to eight digits. Raise UserError if a word
-    of the model is empty or contains white space, or the file cannot be written."""
+    """Write a model as an ARPA file, with log probabilities and backoffs of eight digits. Raise
+    UserError if a word of the model is empty or contains white space, or the file cannot be
+    written."""
     for word in model.words:
         # split as bytes, as readers do: str.split() also splits at spaces beyond ASCII
         if word.encode().split() != [word.encode()]:

@@ -144,8 +144,10 @@ def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray
 
 
 def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
-    """Count the n-grams of ``text`` (indices in ``words``, ``[T]``); return a result for each order
-    from 1 to ``order``."""
+    """Count the n-grams of a text; return one :class:`_Ngrams` for each order from 1 to ``order``.
+
+    ``text`` ``[T]`` has the index in ``words`` of each word of the text.
+    """
     V, start = len(words), words.index(START)
     is_start = text == start  # [T]
     counts = np.bincount(text, minlength=V)

@@ -34,10 +34,10 @@ class NgramTable(NamedTuple):
 class NgramModel:
     """N-gram model with backoff.
 
-    If the tables have an n-gram uw of context u and word w, they have log p(w | u). Otherwise log
-    p(w | u) is backoff(u) + log p(w | u without its first word), with a backoff of 0 for a context
-    that the tables lack. The context of every n-gram must be in the tables, as ARPA files
-    guarantee.
+    The probability of word w after the context u is looked up in the tables if they contain the
+    n-gram uw. Otherwise log p(w | u) is backoff(u) + log p(w | u without its first word), with a
+    backoff of 0 for a context that the tables lack. The context of every n-gram must be in the
+    tables, as ARPA files guarantee.
 
     Args:
         words: Words; the index of a word is its position in this list.

@@ -202,7 +202,10 @@ class AdamL2(torch.optim.Optimizer):
 
     @staticmethod
     def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
-        """Return a weight's running average ``name``; create it with zeros at the first update."""
+        """Return the running average ``name``, such as ``exp_avg``, from the state of a weight.
+
+        It is created with zeros at the first update.
+        """
         if name in state:
             # A moment that was loaded from a checkpoint may be on another device.
             state[name] = state[name].to(weight)

@@ -89,7 +89,10 @@ class AdamParameterGroups(FairseqAdam):
         self.set_lr(lr)
 
     def set_lr(self, lr: float) -> None:
-        """Set the rate of the pretrained parameters; the rate of added ones is proportional."""
+        """Set the learning rate of the pretrained parameters to ``lr``.
+
+        The learning rate of the added parameters changes in proportion.
+        """
         added_lr = self._added_lr * (lr / self._base_lr)
         for group, rate in zip(self.param_groups, (lr, added_lr)):
             group["lr"] = rate
@@ -101,7 +104,8 @@ class AdamParameterGroups(FairseqAdam):
         """Load a state dict.
 
         Raises:
-            UserError: if its parameter groups have other sizes than the model's.
+            UserError: if the numbers of pretrained and of added parameters in the state dict differ
+                from the model's.
         """
         ours, theirs = (
             [len(group["params"]) for group in groups]

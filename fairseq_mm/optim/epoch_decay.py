@@ -72,7 +72,7 @@ class EpochDecay(FairseqLRScheduler):
         return lr
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Accept the state of any scheduler; only ``best`` is read from it."""
+        """Read only ``best``, the best validation score so far, from the state of any scheduler."""
         # Nothing else is needed, because the learning rate depends only on the epoch and the number
         # of updates.
         self.best = state_dict.get("best")
