@@ -23,6 +23,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.retrieval.likelihood import PRECISIONS, check_finite
 from fairseq_mm.retrieval.word_likelihood import CHUNK_BYTES, mean_log_probs, word_log_probs
 
+SEQUENCES_AT_ONCE = 32  # image sequences whose encodings are in memory at once
 # condition of the story, and the tokens of the story, with the end token if it is scored
 Pair = tuple[Any, list[int]]
 # function from each model's hidden states [N, E] and targets [N] to log P of the targets [N]
@@ -275,23 +276,19 @@ class VisualStoryLikelihood(TextLikelihood):
     Args:
         models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
         images: Features of the image sequences.
-        sequences_at_once: Number of image sequences whose encodings are in memory at once.
     """
 
-    def __init__(
-        self, models: Any, images: SequenceImages, *, sequences_at_once: int = 32, **options: Any
-    ) -> None:
+    def __init__(self, models: Any, images: SequenceImages, **options: Any) -> None:
         super().__init__(models, **options)
         self.images = images
-        self.sequences_at_once = sequences_at_once
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
         numbers_by_sequence: dict[str, list[int]] = {}
         for number, (sequence, _) in enumerate(pairs):
             numbers_by_sequence.setdefault(sequence, []).append(number)
         sequences = list(numbers_by_sequence)
-        for start in range(0, len(sequences), self.sequences_at_once):
-            chosen = sequences[start : start + self.sequences_at_once]
+        for start in range(0, len(sequences), SEQUENCES_AT_ONCE):
+            chosen = sequences[start : start + SEQUENCES_AT_ONCE]
             row_by_sequence = {sequence: row for row, sequence in enumerate(chosen)}
             features, padding_mask = (x.to(self.device) for x in self.images.read(chosen))
             with self.autocast():

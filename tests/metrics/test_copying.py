@@ -5,6 +5,7 @@ import random
 import pytest
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.metrics import copying
 from fairseq_mm.metrics.copying import CopiedRuns
 
 
@@ -44,7 +45,8 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("hash_bits", [64, 5, 0])
 @pytest.mark.parametrize("block", [7, 60, 10_000])
-def test_runs_are_those_of_comparing_everything(write, hash_bits, block):
+def test_runs_are_those_of_comparing_everything(monkeypatch, write, hash_bits, block):
+    monkeypatch.setattr(copying, "HASH_BITS", hash_bits)
     generator = random.Random(3)
     words = [f"w{i}" for i in range(7)]
     lines = [random_text(generator, words, generator.randrange(0, 30)) for _ in range(41)]
@@ -52,7 +54,7 @@ def test_runs_are_those_of_comparing_everything(write, hash_bits, block):
     stories.append(["other", *lines[11][:9], "unseen", "words"])
     stories.append(next(line for line in lines[20:] if len(line) > 20))  # copied whole
     path = write("train.wp_target", lines)
-    runs = CopiedRuns(stories, hash_bits=hash_bits)
+    runs = CopiedRuns(stories)
     runs.read_file(path, block=block)
     for story, run in zip(stories, runs.results()):
         assert run.length == naive_length(story, lines)

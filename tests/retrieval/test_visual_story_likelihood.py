@@ -11,6 +11,7 @@ from toy_visual_story_models import random_story_model
 
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
+from fairseq_mm.retrieval import story_likelihood
 from fairseq_mm.retrieval.story_likelihood import SequenceImages, VisualStoryLikelihood
 
 IMAGES = [f"p{i}" for i in range(11)]
@@ -61,11 +62,12 @@ def expected(models, likelihood, line, story):
     [
         (["glac_tiny"], {}),
         (["transtory_xl_tiny"], {"batch_tokens": 40}),
-        (["transtory_decoder_tiny"], {"sequences_at_once": 2}),
+        (["transtory_decoder_tiny"], {}),
         (["glac_tiny", "transtory_full_tiny"], {"batch_tokens": 1, "chunk_bytes": 300}),
     ],
 )
-def test_each_pair_has_the_models_own_probabilities_once(images, arches, options):
+def test_each_pair_has_the_models_own_probabilities_once(monkeypatch, images, arches, options):
+    monkeypatch.setattr(story_likelihood, "SEQUENCES_AT_ONCE", 2)
     models = [random_story_model(arch, seed=i) for i, arch in enumerate(arches)]
     likelihood = likelihood_of(models, images, **options)
     pairs = [(line, likelihood.encode_story(s.split())) for s in STORIES for line in lines()]
