@@ -295,8 +295,9 @@ def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple
 def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
     """Check that the model's log-probabilities are the log-softmax of the logits.
 
-    The first three tokens of the batch are checked. ``net_output`` is the output of the forward pass, with
-    the features in place of the logits; ``linear`` computes the logits from the features.
+    The first three tokens of the batch are checked. ``net_output`` is the output of the forward
+    pass, with the features in place of the logits; ``linear`` computes the logits from the
+    features.
     """
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)
