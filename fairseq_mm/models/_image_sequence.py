@@ -183,9 +183,9 @@ class GlocalEncoder(BatchFirstEncoder):
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Encode features [B, 5 R, D] of five images with R regions each.
 
-        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns ``vectors`` [B, 5,
-        output_dim] and ``image_padding_mask`` [B, 5], True at missing images. The vector of a
-        missing image depends only on the other images.
+        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns a dict of lists of one
+        tensor: ``vectors`` [B, 5, output_dim] and ``image_padding_mask`` [B, 5], True at missing
+        images. The vector of a missing image depends only on the other images.
         """
         local, image_padding_mask = self.pictures(features, padding_mask)
         glocal = torch.cat([local, self.lstm(local, image_padding_mask)], dim=-1)

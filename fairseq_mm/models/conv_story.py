@@ -96,11 +96,11 @@ class ConvStoryConfig(FairseqDataclass):
     )
     decoder_out_embed_dim: int = option(256, "Input dimension of the output layer.")
     decoder_attention: str = option(
-        "True", "Whether layers attend to the prompt: True, False or a list."
+        "True", "Whether layers attend to the prompt: True, False or a list of one per layer."
     )
     multihead_attention_nheads: int = option(1, "Number of heads of the attention to the prompt.")
     self_attention: str = option(
-        "False", "Whether layers attend to the story: True, False or a list."
+        "False", "Whether layers attend to the story: True, False or a list of one per layer."
     )
     multihead_self_attention_nheads: int = option(1, "Number of heads of self-attention.")
     gated_attention: str = option("False", "Project queries, keys and values by gated networks.")

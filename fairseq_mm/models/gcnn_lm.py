@@ -46,20 +46,20 @@ TRUNK_OPTIONS = (
 
 @dataclass
 class GcnnLmConfig(FairseqDataclass):
-    """Options with the sizes of Fan et al. 2018, section 9.1."""
+    """Options of the model. The default sizes are those of Fan et al. 2018, section 9.1."""
 
     dropout: float = option(0.1, "Dropout probability of embeddings and of layers' inputs.")
     decoder_embed_dim: int = option(300, "Dimension of token embeddings.")
     decoder_layers: str = option(DECODER_LAYERS, "Layers as a list of (channels, kernel width).")
     decoder_out_embed_dim: int = option(300, "Input dimension of the output layer.")
     self_attention: str = option(
-        "False", "Whether layers attend to the text so far: True, False or a list."
+        "False", "Whether layers attend to the text so far: True, False or a list of one per layer."
     )
     multihead_self_attention_nheads: int = option(4, "Number of heads of self-attention.")
     gated_attention: str = option("True", "Project queries, keys and values by gated networks.")
     downsample: str = option("True", "Let head n attend to every nth position only.")
     max_positions: Optional[int] = option(
-        None, "Size of the position table (default: --tokens-per-sample + 2)."
+        None, "Number of rows of the position embedding (default: --tokens-per-sample + 2)."
     )
     tokens_per_sample: int = II("task.tokens_per_sample")
 
@@ -86,7 +86,10 @@ class GcnnLmModel(LoadStateDictMixin, FairseqLanguageModel):
         return model
 
     def forward(self, src_tokens: Tensor, **unused: Any) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] of tokens [B, T], the start token first; also returns None."""
+        """Compute logits [B, T, V] from tokens [B, T], the start token first.
+
+        The second result is None.
+        """
         return self.decoder(src_tokens)
 
     @property

@@ -23,17 +23,17 @@ Variants of Li et al. 2020:
 
 ``glac_non_local``          applies a non-local block (equations 1 to 4) to the 7 x 7 grid of an
                             image's features first.
-``glac_decoder_attention``  has eight vectors of 1024, the slices, as s_i. Each word attends to the
-                            slices (equations 5 to 8) with the LSTM's last output as query, zero at
-                            the beginning of a sentence. ``--finetune-from-model`` starts from a
-                            trained GLAC.
+``glac_decoder_attention``  replaces s_i by eight vectors of 1024, the slices of image i. Each word
+                            attends to the slices (equations 5 to 8). The query is the LSTM's last
+                            output, or zero at the beginning of a sentence.
+                            ``--finetune-from-model`` starts from a trained GLAC.
 
 In Li et al. 2020, the matrices W that compute the eight slices are initialised independently. At
-first words see the mean of the slices, which varies between images 1 / sqrt(8) times as much as
-GLAC's s_i, and attention learns to ignore the image. Here the eight matrices are initialised as
-copies of one matrix, so that any mixture of slices varies as much as GLAC's s_i. Noise that sums to
-zero over the copies is added, because equal slices would get equal gradients and stay equal.
-``--slice-init independent`` initialises as in the paper.
+the beginning of training, words then see about the mean of the slices, which varies between images
+1 / sqrt(8) times as much as GLAC's s_i, and the attention learns to ignore the image. Here the
+eight matrices are initialised as copies of one matrix, so that any weighted mean of slices varies
+as much as GLAC's s_i. Noise that sums to zero over the copies is added, because equal slices would
+get equal gradients and stay equal. ``--slice-init independent`` initialises as in the paper.
 
 Differs from the papers:
 - Sentences 2 to 5 start with the separator, the first sentence with fairseq's start token.
@@ -79,7 +79,10 @@ LEAST_TEMPERATURE = 1e-3
 
 @dataclass
 class GlacConfig(FairseqDataclass):
-    """Options with the sizes of GLAC's released code, which Li et al. 2020, section 4.2, adopt."""
+    """Options of GLAC and its variants.
+
+    The default sizes are those of GLAC's released code. Li et al. 2020, section 4.2, use them too.
+    """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_hidden_dim: int = option(
@@ -91,37 +94,40 @@ class GlacConfig(FairseqDataclass):
     hidden_dim: int = option(1024, "Hidden size of the LSTM over the tokens.")
     decoder_layers: int = option(2, "Number of layers of the LSTM over the tokens.")
     slices: int = option(
-        1, "Number of slices of an image's vector to which tokens attend (section 3.3)."
+        1, "Number of slices of an image's vector to which tokens attend (Li et al. section 3.3)."
     )
     slice_init: SliceInit = option(
         "copies",
-        "Initial slices: copies of one matrix with noise whose sum over them is zero, or "
-        "independent matrices, as in the paper.",
+        "Initial matrices of the slices: copies of one matrix plus noise that sums to zero over "
+        "the copies, or independent matrices, as in Li et al. 2020.",
     )
     slice_noise: float = option(
-        0.5, "Standard deviation of the noise of --slice-init copies, relative to the matrix's own."
+        0.5,
+        "Standard deviation of the noise of --slice-init copies, divided by the standard deviation "
+        "of the matrix.",
     )
     slice_temperature: float = option(
-        1.0, "Temperature that divides the scores of slices; those of equation 6 have none."
+        1.0,
+        "Number that divides the attention scores of slices; 1 is equation 6 of Li et al. 2020.",
     )
     non_local: bool = option(
-        False, "Apply a non-local block to the grid of features (section 3.2)."
+        False, "Apply a non-local block to the grid of features (Li et al. 2020, section 3.2)."
     )
     non_local_norm: bool = option(
-        False, "Normalise over the batch in the non-local block, as released."
+        False, "Use batch normalisation in the non-local block, as the code of Li et al. 2020 does."
     )
     encoder_dropout: float = option(
-        0.5, "Dropout probability of the LSTM over the images and of what follows it."
+        0.5, "Dropout probability of the LSTM over the images and of the linear layers after it."
     )
     dropout: float = option(0.5, "Dropout probability of the LSTM over the tokens.")
     embedding_dropout: float = option(0.1, "Dropout probability of token embeddings.")
 
 
 class GlacDecoder(FeatureDecoder):
-    """Decoder that predicts words from the image of their sentence and all words before.
+    """Decoder that predicts a word from the image of its sentence and all words before.
 
-    An image's vector consists of S slices of dimension H, the hidden size of the LSTM. If S is more
-    than 1, each word attends to the slices.
+    An image's vector consists of S parts, the slices, of dimension H, the hidden size of the LSTM.
+    If S is more than 1, each word attends to the slices.
 
     Args:
         separator: Index of the token that separates sentences.
@@ -160,8 +166,9 @@ class GlacDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
         """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
 
-        If image vectors have several slices, the second result is a dict with ``slice_attention``,
-        weights [B, T, S] of S slices for each word; otherwise it is None.
+        H is the hidden size of the LSTM. If image vectors consist of several parts (slices), the
+        second result is a dict with ``slice_attention``, attention weights [B, T, S] of each word
+        for S slices; otherwise it is None.
         """
         vectors, _ = encoder_output(encoder_out)  # [B, 5, S H]
         saved = None
@@ -195,7 +202,11 @@ class GlacDecoder(FeatureDecoder):
     def _run(
         self, inputs: Tensor, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Run the LSTM on images and words [B, T, H + E]; return outputs [B, T, H] and state."""
+        """Run the LSTM over words.
+
+        ``inputs`` [B, T, H + E] are the concatenated image vectors and embeddings of the words, and
+        ``state`` is (h, c), [B, layers, H] each. Returns outputs [B, T, H] and the new state.
+        """
         B, T, _ = inputs.shape
         if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
             # Layers are in the second dimension, so that fairseq can reorder rows in the first.
@@ -214,12 +225,19 @@ class GlacDecoder(FeatureDecoder):
         positions: Tensor,
         state: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Compute Li et al. 2020, equations 6 to 8, word by word.
+        """Attend to the slices of image vectors word by word (Li et al. 2020, equations 6 to 8).
 
-        The query of a word is the LSTM's output at the word before. Shapes: ``vectors``
-        [B, 5, S H], ``embedded`` words [B, T, E], index of the sentence and position in it [B, T],
-        h and c of the state [B, layers, H]. Returns outputs [B, T, H], weights [B, T, S] of S
-        slices, and the new state.
+        The query of a word is the LSTM's output at the word before.
+
+        Args:
+            vectors: [B, 5, S H] image vectors, S slices of dimension H each.
+            embedded: [B, T, E] word embeddings.
+            sentences: [B, T] index of each word's sentence.
+            positions: [B, T] position of each word in its sentence.
+            state: h and c of the LSTM before the first word, [B, layers, H] each.
+
+        Returns:
+            Outputs [B, T, H], attention weights [B, T, S], and the new state.
         """
         slices = vectors.unflatten(-1, (self.slices, -1))  # [B, 5, S, H]
         # unbind() has one gradient for all words; indexing would have a gradient of the size of all
@@ -246,7 +264,11 @@ class GlacDecoder(FeatureDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """Run one LSTM step, x [B, H + E] -> [B, H]; update each layer's h and c in the lists."""
+        """Run one step of the LSTM, x [B, H + E] -> [B, H].
+
+        ``hs`` and ``cs`` are lists of each layer's h and c [B, H], which are replaced by the new
+        ones.
+        """
         for i in range(self.lstm.num_layers):
             if i > 0:
                 # Between layers only, as nn.LSTM does.
@@ -264,13 +286,14 @@ def copies_with_noise(
     """Stack copies of a matrix, with noise whose sum over the copies is zero.
 
     Args:
-        matrix: [N, D].
+        matrix: [N, D] matrix.
         copies: Number of copies, 2 or more.
-        noise: Standard deviation of the noise, divided by that of the matrix's entries.
+        noise: Standard deviation of the noise, divided by the standard deviation of the matrix's
+            entries.
         generator: Random generator of the noise, on the CPU; None for PyTorch's default generator.
 
     Returns:
-        [copies N, D], the first copy first.
+        [copies * N, D] matrix, the first copy first.
     """
     samples = torch.randn(copies, *matrix.shape, generator=generator).to(matrix)
     # Subtracting the mean shrinks the variance by (S - 1) / S, which the factor restores.
@@ -283,8 +306,8 @@ class GlacModel(StoryModel):
     """GLAC and its attention variants, which write a story from five images.
 
     Attributes:
-        slice_noise: Noise with which the matrices of the slices of image vectors are initialised,
-            see :func:`copies_with_noise`; 0 for no noise.
+        slice_noise: Argument ``noise`` of :func:`copies_with_noise`, which initialises the matrices
+            of the slices (parts of an image's vector); 0 for no noise.
     """
 
     slice_noise = 0.0
@@ -323,10 +346,11 @@ class GlacModel(StoryModel):
         return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Initialise the slices of image vectors from a checkpoint of a model without slices.
+        """Prepare a checkpoint of a model without slices for this model, if it has slices.
 
-        The checkpoint's matrix of the image vectors is copied for each slice, with the noise
-        ``slice_noise``. Checkpoints of models with slices are loaded unchanged.
+        The slices are parts of an image's vector. The checkpoint's matrix that computes this vector
+        is copied for each slice, with noise of the size ``slice_noise``. Checkpoints of models with
+        slices are loaded unchanged.
         """
         super().upgrade_state_dict_named(state_dict, name)
         slices = self.decoder.slices

@@ -8,9 +8,9 @@ section 3.2. https://arxiv.org/abs/1704.06567
 This is the model of the row "HA (RNN)" of Yu et al. 2021, Table 1.
 
 A bidirectional GRU reads the transcript (2 layers, 2 x 256). Each word of the summary is a step of
-a conditional GRU (256), which consists of two GRUs. The state h1 of the first GRU attends to the
-sources m, the transcript's states and the frames, each by additive attention, and then to the two
-results:
+a conditional GRU (256), which consists of two GRUs. The state h1 of the first GRU attends to each
+of the two sources m, the transcript's states and the frames, by additive attention, and then to the
+two results z_m:
 
     z_m = V_m sum_i a_mi x_mi           a_m = softmax_i(w_m tanh(K_m x_mi + Q_m h1))
     z = sum_m b_m z_m                   b = softmax_m(v tanh(W h1 + c + U_m z_m))
@@ -41,7 +41,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
-    """Options with the sizes of the configuration that Liu et al. 2020 (MFFG) released."""
+    """Options of the model. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
 
 
 @register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)

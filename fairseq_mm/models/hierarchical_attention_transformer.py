@@ -18,8 +18,8 @@ Differs from the papers / left open:
 - No paper or code describes this model: Palaskar et al. have a recurrent model, and Liu et al.
   only name it. Sizes, pre-norm, learned positions, dropout and the sharing of embeddings (between
   transcript and summary, not with the output layer) are taken from Liu et al.'s own transformer.
-- The second level is the additive attention of the recurrent model, as in Liu et al.'s transformer,
-  not the multi-head attention of Libovicky, Helcl and Marecek 2018.
+- The attention to the two results z_m is the additive attention of the recurrent model, as in Liu
+  et al.'s transformer, not the multi-head attention of Libovicky, Helcl and Marecek 2018.
 - The encoders of video and text are equally deep (``--video-encoder-layers``).
 - Initial values are N(0, 0.1) for embeddings and positions, Xavier's for attention, and PyTorch's
   for all other weights.
@@ -44,7 +44,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
-    """Options with the sizes that Liu et al. 2020 released for their own model (MFFG)."""
+    """Options of the model. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
 
     video_encoder_layers: int = option(4, "Number of encoder layers over the frames.")
 

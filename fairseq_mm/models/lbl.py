@@ -15,7 +15,8 @@ The model reads no image; it is the baseline of the multimodal models.
 Differs from the paper / left open:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper names no n.
 - Words before the beginning of a sentence are fairseq's start token, which is also its end token.
-- Dropout and initial values are ours; the recipe trains with Adam, the paper with plain SGD.
+- Dropout and initial values are not those of the paper. The scripts in
+  ``examples/multimodal_captioning`` train with Adam by default, the paper with plain SGD.
 """
 
 from dataclasses import dataclass
@@ -37,14 +38,17 @@ from fairseq_mm.models._provenance import Provenance
 
 @dataclass
 class LblConfig(LogBilinearConfig):
-    """Options with the sizes of Kiros et al. 2014, section 2.5: word vectors of K = 300."""
+    """Options of LBL.
+
+    The size of word vectors, K = 300, is that of Kiros et al. 2014, section 2.5.
+    """
 
 
 class LblEncoder(ConditionEncoder):
-    """Encoder that returns no condition, because the model reads no image."""
+    """Encoder without output: the model reads only words, no image."""
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return an empty list as ``condition``; the arguments are not used."""
+        """Return a dict with an empty list as ``condition``; the arguments are not used."""
         return {"condition": []}
 
 

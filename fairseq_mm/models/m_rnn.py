@@ -12,8 +12,8 @@ For each step t of a sentence, with I the image's feature vector, U and V matric
     g(x) = 1.7159 tanh(2/3 x)                           (eq. 4)
     P(word t+1) = softmax(output layer of m(t))
 
-``m_rnn_base`` is the paper's RNN baseline: the same without the image's term V_I I. Six other
-architectures are the variants of Table 8 and Figure 3:
+``m_rnn_base`` is the paper's RNN baseline, the same network without the term V_I I of the image.
+Six other architectures are the variants of Table 8 and Figure 3:
 
     m_rnn_no_emb_input           m(t) without V_w w(t)
     m_rnn_one_layer_emb          one embedding layer of 256 instead of the two
@@ -38,11 +38,12 @@ with W = 2 ln 2 lambda.
 Differs from the paper:
 - Embedding layer II is linear: the paper names no non-linearity, and adds w(t) to the recurrence.
 - Layer II, the multimodal layer and the output layer have biases; the paper mentions no biases.
-- Dropout, initial values and the features' scaling are ours (the paper gives none): see the
+- The paper gives no dropout, initial values and scaling of features; for the choices here, see the
   options.
 - The image's matrix to embedding layer II, V_I^(1), has 256 rows; its matrix to the multimodal
   layer, V_I^(2), has 512. Shared weights mean that V_I^(1) is the first 256 rows of V_I^(2).
-- The recipe has no penalty (the paper gives no lambda).
+- ``examples/multimodal_captioning/train_m_rnn.sh`` trains without the penalty, because the paper
+  gives no lambda.
 - The image's features are fixed, as in the paper's experiments; several regions (a grid) are
   averaged.
 
@@ -82,9 +83,10 @@ RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
 
 @dataclass
 class MRnnConfig(FairseqDataclass):
-    """Options with the sizes of Mao et al. 2015, section 3.2 and Figure 2 (b).
+    """Options of m-RNN.
 
-    Regularisation was tuned on the development split of Flickr8k.
+    The default sizes are those of Mao et al. 2015, section 3.2 and Figure 2 (b). Dropout was tuned
+    on the development split of Flickr8k.
     """
 
     embedding_dim: int = option(128, "Dimension of embedding layer I.")
@@ -96,7 +98,9 @@ class MRnnConfig(FairseqDataclass):
     word_input: WordInput = option(
         "second", "Embedding layer that is input to the multimodal layer."
     )
-    image_input: ImageInput = option("multimodal", "Layers that the image is input to.")
+    image_input: ImageInput = option(
+        "multimodal", "Layers that read the image; both_shared is both with shared weights."
+    )
     dropout: float = option(0.5, "Dropout probability of the multimodal layer.")
     embedding_dropout: float = option(0.3, "Dropout probability of embedding layer I.")
     recurrent_dropout: float = option(
@@ -104,9 +108,7 @@ class MRnnConfig(FairseqDataclass):
     )
     feature_scaling: FeatureScaling = feature_scaling_option()
     feature_dropout: float = option(0.5, "Dropout probability of the feature vector.")
-    recurrent_scale: float = option(
-        0.5, "Factor of the identity that the recurrent matrix is initialised to."
-    )
+    recurrent_scale: float = option(0.5, "Initial recurrent matrix, as a multiple of the identity.")
     recurrent_activation: RecurrentActivation = option(
         "relu",
         "Function of the recurrent layer: ReLU (equation 2), or sigmoid or 1.7159 tanh(2/3 x) "
@@ -114,8 +116,8 @@ class MRnnConfig(FairseqDataclass):
     )
     recurrent_input: RecurrentInput = option(
         "sum",
-        "How the word enters the recurrent layer: added to the recurrent matrix's product "
-        "(equation 2), or multiplied by a matrix as well (equation 1).",
+        "What is added to the product of recurrent matrix and state: the word's vector (sum, "
+        "equation 2), or the vector multiplied by a matrix (concatenation, equation 1).",
     )
 
 
@@ -123,8 +125,9 @@ class MRnnEncoder(BatchFirstEncoder):
     """Encoder that averages the features of an image's regions and scales the mean.
 
     Args:
-        dropout: Dropout probability of the scaled vector.
-        scaling: See :func:`fairseq_mm.models._pooled_features.scale_vectors`.
+        dropout: Dropout probability of the scaled mean.
+        scaling: Name of the scaling, see
+            :func:`fairseq_mm.models._pooled_features.scale_vectors`.
     """
 
     def __init__(self, dropout: float, scaling: str) -> None:
@@ -135,9 +138,10 @@ class MRnnEncoder(BatchFirstEncoder):
         self.register_buffer("precision", torch.zeros(()), persistent=False)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Compute ``image``, a list of one tensor [B, D], from features [B, N, D] of N regions.
+        """Average and scale features [B, N, D] of N regions per image.
 
         ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
+        Returns a dict with ``image``, a list of one tensor [B, D].
         """
         image = scale_vectors(masked_mean(features, padding_mask), self.scaling)  # [B, D]
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
@@ -146,12 +150,12 @@ class MRnnEncoder(BatchFirstEncoder):
 class MRnnDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image and the words before.
 
-    Symbols are those of the module's docstring; D, H and M are the dimensions of the features, the
-    recurrent and the multimodal layer, V is the size of the vocabulary.
+    The module's docstring explains the symbols of equations. D, H and M are the dimensions of the
+    features, of the recurrent and of the multimodal layer; V is the size of the vocabulary.
 
     Attributes:
-        word_table: [V, H + M] terms that depend only on the word, see
-            :meth:`make_generation_fast_`; None if they are not precomputed.
+        word_table: [V, H + M] summands of the recurrent and the multimodal layer that depend only
+            on the word, see :meth:`make_generation_fast_`; None if they are not precomputed.
     """
 
     word_table: Optional[Tensor]
@@ -210,11 +214,11 @@ class MRnnDecoder(FeatureDecoder):
                     nn.init.zeros_(layer.bias)
 
     def image_terms(self, image: Tensor) -> tuple[Optional[Tensor], Optional[Tensor]]:
-        """Project images [B, D] to the terms that are added at every decoding step.
+        """Project image vectors [B, D] once for all decoding steps.
 
         Returns:
-            Term of the multimodal layer [B, M], and term of embedding layer II [B, H]; None for a
-                layer that the image does not enter.
+            Summand [B, M] of the input of the multimodal layer, and summand [B, H] of the output of
+                embedding layer II; None for a layer that the image does not enter.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -224,15 +228,16 @@ class MRnnDecoder(FeatureDecoder):
     def language_terms(
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the text's terms of the multimodal layer, and the states of the recurrent layer.
+        """Compute what the words contribute to the multimodal layer, and the recurrent states.
 
         Args:
             tokens: [B, T] words.
-            to_word: [B, H] term that the image adds to embedding layer II; None for no term.
-            initial: [B, H] state before the first word.
+            to_word: [B, H] vector that the image adds to embedding layer II; None for no image.
+            initial: [B, H] recurrent state before the first word.
 
         Returns:
-            V_w w(t) + V_r r(t) + bias [B, T, M], see the module, and states r(t) [B, T, H].
+            Input of the multimodal layer [B, T, M] without the image, V_w w(t) + V_r r(t) + bias in
+                equation 3 of Mao et al. 2015, and recurrent states r(t) [B, T, H].
         """
         first = self.embedding_dropout(self.embedding(tokens))
         second = self.word_proj(first) if self.word_proj is not None else first  # [B, T, H]
@@ -247,15 +252,16 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """Compute what the embedded word w(t) [..., H] adds to the recurrent layer, [..., H]."""
+        """Compute the recurrent layer's input [..., H] from the embedded word w(t) [..., H]."""
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute a table [V, H + M] of the terms that depend only on the current word.
+        """Precompute a table [V, H + M] with the vectors that depend only on the current word.
 
-        They are the input of the recurrent layer [H], and the word's term of the multimodal layer
-        with the bias [M]. If the image enters embedding layer II, or with ``retain_dropout``, there
-        is no table. fairseq calls this before generation and allows no training afterwards.
+        For each of V words it has the input of the recurrent layer [H], and what the word and the
+        bias add to the multimodal layer [M]. If the image enters embedding layer II, or with
+        ``retain_dropout``, there is no table. fairseq calls this before generation and allows no
+        training afterwards.
         """
         # In these variants w(t) depends on the image as well, and with dropout on chance: no table
         # can hold it.
@@ -273,7 +279,10 @@ class MRnnDecoder(FeatureDecoder):
     def _folded_step(
         self, word_table: Tensor, tokens: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the results of :meth:`language_terms` for one step from the precomputed table."""
+        """Compute the results of :meth:`language_terms` for one word per row, ``tokens`` [B, 1].
+
+        ``word_table`` is the precomputed table, ``state`` [B, H] the recurrent state before.
+        """
         to_recurrent, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1
         )
@@ -333,10 +342,10 @@ class MRnnModel(FairseqEncoderDecoderModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] over the vocabulary; the second result is None.
+        """Compute logits [B, T, V] over V words; the second result is None.
 
         Args:
-            features: [B, N, D] features of an image's N regions.
+            features: [B, N, D] features of N regions per image.
             padding_mask: [B, N] bool, True at padding.
             prev_output_tokens: [B, T] words of the caption, the start token first.
         """

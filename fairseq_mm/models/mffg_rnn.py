@@ -14,15 +14,16 @@ A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). Its states a
 and then the new a into v in the same way.
 
 The decoder is the same as in ``hierarchical_attention_rnn``: a conditional GRU of 256 with additive
-attention to a and to v, and then to the two results. Its initial state is computed from the mean of
-the new a.
+attention to a and to v, and then to the two results. The decoder's initial state is computed from
+the mean of the new a.
 
 Differs from the papers / left open:
 - Fusion is computed once a batch, in the encoder; the released code computes it in the decoder.
 - Padded words and frames get no attention in the fusion; in the released code they get attention.
 - Frames have no positions, and no network encodes them, as in the released code.
-- The task truncates transcripts (at 600 words in the recipe). Dropout of 0.3 is applied to the
-  transcript's embeddings and states and to the last layer, not between the layers of the GRU.
+- The task truncates transcripts (at 600 words in ``examples/video_summarization``). Dropout of 0.3
+  is applied to the transcript's embeddings and states and to the input of the output layer, not
+  between the layers of the GRU.
 - The start token is fairseq's. Initial values are PyTorch's, except N(0, 0.1) for the embeddings of
   summary words.
 """
@@ -39,7 +40,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class MffgRnnConfig(HierarchicalRnnConfig):
-    """Options with the sizes of the configuration that Liu et al. 2020 released."""
+    """Options of the model. The default sizes are those of the code of Liu et al. 2020."""
 
 
 @register_model("mffg_rnn", dataclass=MffgRnnConfig)

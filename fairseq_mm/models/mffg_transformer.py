@@ -21,8 +21,8 @@ two results z_m:
 The other three layers attend only to a.
 
 Differs from the papers / left open:
-- Fusion is computed once a batch; the released decoder computes it at every step, from the fusion's
-  result at the step before.
+- Fusion is computed once a batch. The released decoder computes it again at every decoding step,
+  with the result of the step before as input.
 - Padded words and frames get no attention in fusion and decoder; in the released code they get
   attention.
 - After the fusion, each side has its own layer norm. The released code has no norm for the video,
@@ -53,7 +53,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class MffgTransformerConfig(HierarchicalTransformerConfig):
-    """Options with the sizes of the configuration that Liu et al. 2020 released."""
+    """Options of the model. The default sizes are those of the code of Liu et al. 2020."""
 
 
 @register_model("mffg_transformer", dataclass=MffgTransformerConfig)

@@ -3,7 +3,7 @@
 
 Kiros, Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014, section 4.1: "modality-
 biased". It is the additive variant of Kiros et al. 2014, section 2.4
-(https://arxiv.org/abs/1411.2539), and a baseline in the paper of m-RNN.
+(https://arxiv.org/abs/1411.2539), and a baseline of Mao et al. 2015 (m-RNN).
 
 With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
 context, the n-1 words before, b_i the bias of word i, and u the content vector:
@@ -17,8 +17,8 @@ embedding of the sentence itself. Several regions are averaged.
 Differs from the paper / left open:
 - The released code has a hidden layer between the image and C^(m); the paper and this model have
   none.
-- u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values are
-  ours; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
+- u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values are not
+  those of the paper; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
 - n-1 is 5, and word vectors have 300 dimensions, as in the other log-bilinear models.
 - Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 """
@@ -43,12 +43,15 @@ from fairseq_mm.models._provenance import Provenance
 
 @dataclass
 class MlblBConfig(ContentConfig):
-    """Options with the sizes of Kiros et al. 2014, section 2.5: word vectors of K = 300."""
+    """Options of MLBL-B.
+
+    The size of word vectors, K = 300, is that of Kiros et al. 2014, section 2.5.
+    """
 
 
 @register_model("mlbl_b", dataclass=MlblBConfig)
 class MlblBModel(LogBilinearModel):
-    """Language model that adds a content vector to the prediction from the last words."""
+    """Language model that adds a projected image vector to the prediction from the last words."""
 
     @classmethod
     def build_model(cls, cfg: MlblBConfig, task: Any) -> "MlblBModel":

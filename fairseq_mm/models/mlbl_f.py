@@ -22,7 +22,8 @@ Differs from the paper / left open:
 - G is the dimension of the features, which may differ from K.
 - u is scaled to a mean square of one, see ``--feature-scaling``: an embedding of unit length would
   make the factors small.
-- n-1 is 5; dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
+- n-1 is 5. Dropout and initial values are not those of the paper. The scripts in
+  ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
 - Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 
 Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
@@ -49,9 +50,10 @@ from fairseq_mm.models._provenance import Provenance
 
 @dataclass
 class MlblFConfig(ContentConfig):
-    """Options with the sizes of Kiros et al. 2014, section 2.5.
+    """Options of MLBL-F.
 
-    Word vectors have the dimension K = 300, and there are F = 100 factors.
+    The default sizes are those of Kiros et al. 2014, section 2.5: word vectors of K = 300
+    dimensions and F = 100 factors.
     """
 
     num_factors: int = option(100, "Number F of factors.")
@@ -59,7 +61,7 @@ class MlblFConfig(ContentConfig):
 
 @register_model("mlbl_f", dataclass=MlblFConfig)
 class MlblFModel(LogBilinearModel):
-    """Language model whose word vectors depend on a content vector."""
+    """Language model whose word vectors depend on a feature vector, such as that of an image."""
 
     @classmethod
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":

@@ -52,7 +52,7 @@ from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
 @dataclass
 class PointerGeneratorConfig(FairseqDataclass):
-    """Options with the sizes of See et al. 2017, section 5."""
+    """Options of the model. The default sizes are those of See et al. 2017, section 5."""
 
     embedding_dim: int = option(128, "Dimension of token embeddings of source and summary.")
     hidden_dim: int = option(
@@ -62,7 +62,9 @@ class PointerGeneratorConfig(FairseqDataclass):
     dropout: float = option(
         0.0, "Dropout probability of embeddings, source states and the output layer's input."
     )
-    coverage: bool = option(False, "Let the attention depend on its coverage.")
+    coverage: bool = option(
+        False, "Let the attention depend on the sum of its earlier weights (coverage)."
+    )
 
 
 class WordEmbedding(nn.Module):
@@ -111,9 +113,10 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         """Encode sources [B, S], padded on either side, with at least one word per row.
 
         Returns:
-            Lists of one tensor: ``states`` [B, S, 2H] of the words, ``is_padding`` [B, S] bool, the
-                decoder's initial ``first_state`` and ``first_cell`` [B, H], the source ``tokens``
-                [B, S], and ``places`` [B, S], the position at which each token occurs first.
+            A dict of lists of one tensor: ``states`` [B, S, 2H] of the words; ``is_padding`` [B, S]
+                bool; ``first_state`` and ``first_cell`` [B, H], the decoder's initial state;
+                ``tokens`` [B, S], the sources; and ``places`` [B, S], the position at which the
+                token of each position occurs first.
         """
         is_padding = src_tokens.eq(self.dictionary.pad())
         embedded = self.dropout(self.embedding(src_tokens))
@@ -131,7 +134,7 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         }
 
     def max_positions(self) -> int:
-        """Return a number so large that no source is too long: there are no positions."""
+        """Return 1,000,000 tokens: the encoder has no positions that limit the source's length."""
         return 1_000_000
 
 
@@ -210,9 +213,11 @@ class PointerGeneratorDecoder(FeatureDecoder):
         features_only: bool = False,
         **unused: Any,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Compute logits [B, T, V], whose softmax is the mixture of generating and copying.
+        """Compute logits [B, T, V] of the mixture of generating and copying, for V words.
 
-        See :meth:`extract_features` for the second result.
+        The softmax of the logits is equation 9 of See et al. 2017. With ``features_only``, features
+        are returned instead of logits. See :meth:`extract_features` for the features and for the
+        second result.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         if features_only:

@@ -22,9 +22,10 @@ in the paper, or an embedding of its image. Tags are ``src_tokens``: one per wor
 Differs from the paper / left open:
 - k is 3: the model reads the tags of the word itself and of the next three words. n-1 is 5.
 - The paper's T^(i) are G x G and its t_i have K numbers, which fits because G = K. Here T^(i) are
-  G x K, and T^(u) has as many columns as the features have channels.
+  G x K, and T^(u) has as many columns as u has numbers.
 - u is scaled to a mean square of one, see ``--feature-scaling``.
-- Dropout and initial values are ours; the recipe trains with Adam, the paper with SGD.
+- Dropout and initial values are not those of the paper. The scripts in
+  ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
 - Words before the beginning of a sentence are fairseq's start token, which is also its end token.
 
 No code was published.
@@ -54,33 +55,34 @@ from fairseq_mm.modules.linear import ContextWindow
 
 @dataclass
 class ScNlmConfig(ContentConfig):
-    """Options with the sizes of Kiros et al. 2014, section 2.5.
+    """Options of SC-NLM.
 
-    Attribute vectors (G) and word vectors (K) have 300 dimensions, and there are F = 100 factors.
+    The default sizes are those of Kiros et al. 2014, section 2.5: attribute vectors (G) and word
+    vectors (K) of 300 dimensions, and F = 100 factors.
     """
 
     num_factors: int = option(100, "Number F of factors.")
     attribute_dim: int = option(300, "Dimension G of the attribute vector.")
     structure_length: int = option(
-        3, "Number k of part-of-speech tags after a token's own that predict it."
+        3, "Number k of following part-of-speech tags that, with its own tag, predict a token."
     )
 
 
 class ScNlmEncoder(ConditionEncoder):
-    """Encoder that computes the condition of each word from tags and the content vector.
+    """Encoder that computes a vector for each word from tags and a feature vector.
 
-    The condition of word n is ``W^fd u_n``: F factors of u_n, the attribute vector of dimension G,
-    which sums terms of the content vector and of the tags of word n and the next k words (k is
-    ``cfg.structure_length``).
+    This vector, the word's condition, is ``W^fd u_n`` for word n: F factors of the attribute vector
+    u_n of dimension G. The attribute vector is computed from a sum over the feature vector
+    (content) and the tags of word n and the next k words; k is ``cfg.structure_length``.
 
     Args:
         tags: Dictionary of the tags.
-        content: Projection of the content vector to G dimensions.
+        content: Projection of the feature vector to G dimensions.
         cfg: Config with the sizes.
 
     Attributes:
-        folded: [(k + 1) * number of tags, G] term of each tag at each position of a window of k + 1
-            tags, see :meth:`make_generation_fast_`; None before that method is called.
+        folded: [(k + 1) * number of tags, G] summand of each tag at each position of a window of
+            k + 1 tags, see :meth:`make_generation_fast_`; None before that method is called.
     """
 
     folded: Optional[Tensor]
@@ -102,9 +104,9 @@ class ScNlmEncoder(ConditionEncoder):
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute for generation the term of each tag at each position of a word's k + 1 tags.
+        """Precompute the projection of each tag at each position of a window, for generation.
 
-        k is the number of words after a word whose tags are read.
+        A window consists of the tag of a word and the tags of the next ``structure_length`` words.
         """
         with torch.no_grad():
             folded = self.structure.project_table(self.tag_embedding.weight)
@@ -117,7 +119,7 @@ class ScNlmEncoder(ConditionEncoder):
         src_tokens: Tensor,
         src_lengths: Optional[Tensor] = None,
     ) -> dict[str, list[Tensor]]:
-        """Compute the conditions of all words of sentences with up to S tags.
+        """Compute the conditions (vectors that change the prediction) of all words of sentences.
 
         Args:
             features: [B, N, D] features of N regions, which are averaged to the content vector.
@@ -126,8 +128,8 @@ class ScNlmEncoder(ConditionEncoder):
             src_lengths: Not used.
 
         Returns:
-            ``condition``, a list of one tensor [B, S + 1, F] of F factors; the last entry, for the
-                end of the sentence, is computed from STOP tags only.
+            A dict with ``condition``, a list of one tensor [B, S + 1, F] of F factors per word. The
+                last vector, for the end of the sentence, is computed from STOP tags only.
         """
         tags = self._align_left(src_tokens)
         windows = self._sum_windows(tags)  # [B, S + 1, G]
@@ -138,7 +140,10 @@ class ScNlmEncoder(ConditionEncoder):
         return {"condition": [self.factor_proj(attributes)]}
 
     def _sum_windows(self, tags: Tensor) -> Tensor:
-        """Sum the tags' terms over each window of k + 1 tags: [B, S + 1 + k] -> [B, S + 1, G]."""
+        """Project tags [B, S + 1 + k], and sum over each window of k + 1 tags: [B, S + 1, G].
+
+        k is ``structure_length``.
+        """
         if self.folded is None:
             return self.structure(self.tag_embedding(tags))
         length = self.structure_length + 1
@@ -148,7 +153,10 @@ class ScNlmEncoder(ConditionEncoder):
         return sums.view(*windows.shape[:2], -1)
 
     def _align_left(self, tags: Tensor) -> Tensor:
-        """Move tags [B, S] to the left, and append STOP tags to the length S + 1 + k."""
+        """Move tags [B, S] to the left, and append STOP tags up to the length S + 1 + k.
+
+        k is ``structure_length``, the number of following tags that each word reads.
+        """
         S = tags.size(1)
         valid_mask = tags.ne(self.pad)
         first = valid_mask.long().argmax(1, keepdim=True)  # [B, 1]
@@ -160,7 +168,7 @@ class ScNlmEncoder(ConditionEncoder):
 
 @register_model("sc_nlm", dataclass=ScNlmConfig)
 class ScNlmModel(LogBilinearModel):
-    """Language model that reads the last words, the tags of the next words and a content vector."""
+    """Language model that reads the last words, the tags of the next words and a feature vector."""
 
     # The task adds tags to the batches of models with this attribute.
     reads_structure = True

@@ -5,13 +5,14 @@ JMLR 2020, section 2.1. It is the text-only baseline of Yu et al. 2021, and the 
 
 - A norm, which divides by the root mean square and has no bias, precedes each sub-layer and follows
   the last layer of encoder and decoder.
-- Attention scores are not scaled. A learned bias for each head and each bucket of distances is
-  added to them, the same bias in all layers (32 buckets, distances up to 128). In the decoder, the
-  distances are those to earlier tokens. There are no other positions. No linear layer has a bias.
+- Attention scores are not scaled. A learned bias for each head and each bucket (range of distances
+  between tokens) is added to the scores, the same bias in all layers. There are 32 buckets, for
+  distances up to 128; the buckets of the decoder are only for distances to earlier tokens. There
+  are no other positions. No linear layer has a bias.
 - Encoder, decoder and output layer share one embedding of dimension D, and the inputs of the output
   layer are scaled by D^-0.5.
 - The decoder's start token is the padding token (``start_index``), so the decoder masks no padding.
-  It need not: padding is on the right, and each token sees only earlier tokens.
+  No mask is needed: padding is on the right, and each token sees only earlier tokens.
 - ``--feed-forward gated_gelu --untied-output`` is T5 version 1.1 and FLAN-T5, in which feed-forward
   layers have a gate, and the output layer has its own matrix.
 
@@ -42,7 +43,7 @@ FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
 
 @dataclass
 class T5Config(FairseqDataclass):
-    """Options with the sizes of T5-base (Raffel et al. 2020, section 3.1.1)."""
+    """Options of T5. The default sizes are those of T5-base (Raffel et al. 2020, section 3.1.1)."""
 
     model_dim: int = option(768, "Dimension of embeddings and layers.")
     attention_heads: int = option(12, "Number of heads of every attention.")
@@ -51,16 +52,18 @@ class T5Config(FairseqDataclass):
     encoder_layers: int = option(12, "Number of encoder layers.")
     decoder_layers: int = option(12, "Number of decoder layers.")
     dropout: float = option(
-        0.1, "Dropout probability of embeddings, sub-layers, attention weights and inner layers."
+        0.1,
+        "Dropout probability of embeddings, sub-layers, attention weights and inside feed-forward "
+        "layers.",
     )
     feed_forward: FeedForward = option(
-        "relu", "Feed-forward layer; gated_gelu is that of version 1.1 and FLAN-T5."
+        "relu", "Feed-forward layer: relu as in T5, or gated_gelu as in T5 1.1 and FLAN-T5."
     )
     untied_output: bool = option(
-        False, "Use an output layer of its own, unscaled, as version 1.1 and FLAN-T5 do."
+        False, "Use an output layer with its own matrix and unscaled inputs, as T5 1.1 and FLAN-T5."
     )
     relative_buckets: int = option(32, "Number of buckets of distances between tokens.")
-    max_distance: int = option(128, "Distance between tokens from which on all share a bucket.")
+    max_distance: int = option(128, "Distance from which on all distances share one bucket.")
     norm_epsilon: float = option(1e-6, "Number added to mean squares before the root.")
     max_source_positions: int = option(1024, "Maximum length of a source, in tokens.")
     max_target_positions: int = option(1024, "Maximum length of a target, in tokens.")
@@ -104,8 +107,8 @@ def build_t5_parts(
     Args:
         cfg: Config with the fields of :class:`T5Config`.
         task: Task, whose dictionaries are used.
-        encoder: Class, or function with its arguments, that builds a :class:`T5Encoder`.
-        decoder: Class, or function with its arguments, that builds a :class:`T5Decoder`.
+        encoder: :class:`T5Encoder`, or a function with the same arguments that builds an encoder.
+        decoder: :class:`T5Decoder`, or a function with the same arguments that builds a decoder.
     """
     dictionary = task.target_dictionary
     # no padding_idx: the padding token is the start token, whose embedding must learn
@@ -123,7 +126,10 @@ def build_t5_parts(
 
 @register_model("t5", dataclass=T5Config)
 class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
-    """T5 model; ``provenance`` is the record of its training data."""
+    """T5 model.
+
+    ``provenance``, the record of dictionary and subwords, becomes part of the state dict.
+    """
 
     def __init__(self, encoder: T5Encoder, decoder: T5Decoder, provenance: Provenance) -> None:
         super().__init__(encoder, decoder)
@@ -144,7 +150,8 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute logits [B, T, V] from sources [B, S] and targets [B, T], padded on the right.
 
-        The second result is a dict without attention weights. See :meth:`T5Encoder.forward`.
+        The second result is a dict without attention weights. See :meth:`T5Encoder.forward` for the
+        sources.
         """
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 
@@ -152,7 +159,7 @@ class T5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         """Check that a checkpoint's weights belong to a T5 with the sizes of this model.
 
         Raises:
-            UserError: if they belong to another model, or to a T5 of other sizes.
+            UserError: if the weights belong to another model, or to a T5 of other sizes.
         """
         check_t5_weights(self, state_dict)
         super().upgrade_state_dict_named(state_dict, name)

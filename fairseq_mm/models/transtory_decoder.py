@@ -29,7 +29,11 @@ from fairseq_mm.models._sentence_decoder import SentenceDecoder
 
 @dataclass
 class TranstoryDecoderConfig(FairseqDataclass):
-    """Options with the sizes of Li et al. 2020, section 4.3, and of the released code."""
+    """Options of Transtory-decoder.
+
+    The default sizes are those of Li et al. 2020, section 4.3. Sizes that the paper does not give
+    are those of its code.
+    """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_hidden_dim: int = option(
@@ -37,17 +41,17 @@ class TranstoryDecoderConfig(FairseqDataclass):
     )
     encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
     glocal_dim: int = option(2048, "Dimension of glocal vectors.")
-    embedding_dim: int = option(256, "Dimension of token embeddings and of the memory.")
+    embedding_dim: int = option(256, "Dimension of token embeddings and of encoded images.")
     decoder_layers: int = option(1, "Number of decoder layers.")
     decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
     decoder_ffn_dim: int = option(2048, "Dimension of the decoder's feed-forward layers.")
     encoder_dropout: float = option(0.5, "Dropout probability of the encoder.")
     dropout: float = option(0.1, "Dropout probability in the transformer.")
     attention_dropout: Optional[float] = option(
-        None, "Dropout probability of attention weights (default: that of --dropout)."
+        None, "Dropout probability of attention weights (default: value of --dropout)."
     )
     embedding_dropout: float = option(
-        0.5, "Dropout probability of token embeddings with their positions."
+        0.5, "Dropout probability of the sums of token embeddings and positions."
     )
 
 

@@ -47,29 +47,35 @@ PAPER_LAYERS, RELEASED_LAYERS = 1, 3
 
 @dataclass
 class TranstoryFullConfig(FairseqDataclass):
-    """Options with the sizes of Li et al. 2020, section 4.3, and of the released code."""
+    """Options of Transtory-full.
+
+    The default sizes are those of Li et al. 2020, section 4.3. Sizes that the paper does not give
+    are those of its code.
+    """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     encoder_layers: int = option(
         0,
-        f"Number of encoder layers (0: the paper's {PAPER_LAYERS}, or the "
-        f"{RELEASED_LAYERS} of --compat released).",
+        f"Number of encoder layers (0: {PAPER_LAYERS} as in the paper, or {RELEASED_LAYERS} with "
+        "--compat released).",
     )
     encoder_attention_heads: int = option(4, "Number of attention heads of the encoder.")
     encoder_ffn_dim: int = option(2048, "Dimension of the encoder's feed-forward layers.")
-    embedding_dim: int = option(256, "Dimension of token embeddings and of the memory.")
+    embedding_dim: int = option(256, "Dimension of token embeddings and of encoded images.")
     decoder_layers: int = option(1, "Number of decoder layers.")
     decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")
     decoder_ffn_dim: int = option(2048, "Dimension of the decoder's feed-forward layers.")
     dropout: float = option(0.1, "Dropout probability in the transformers.")
     attention_dropout: Optional[float] = option(
-        None, "Dropout probability of attention weights (default: that of --dropout)."
+        None, "Dropout probability of attention weights (default: value of --dropout)."
     )
     embedding_dropout: float = option(
-        0.5, "Dropout probability of token embeddings with their positions."
+        0.5, "Dropout probability of the sums of token embeddings and positions."
     )
     compat: Compat = option(
-        "none", "Three encoder layers and current-image attention (released), or as above."
+        "none",
+        "Compute as the code of Li et al. 2020 does (released): three encoder layers, and tokens "
+        "attend only to the image of their sentence.",
     )
 
 
@@ -99,8 +105,9 @@ class TranstoryFullEncoder(BatchFirstEncoder):
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Encode features [B, 5 R, D] of five images with R regions each.
 
-        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns ``vectors`` [B, 5,
-        embedding_dim] and ``image_padding_mask`` [B, 5], True at missing images.
+        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns a dict of lists of one
+        tensor: ``vectors`` [B, 5, embedding_dim] and ``image_padding_mask`` [B, 5], True at missing
+        images.
         """
         x, image_padding_mask = self.pictures(features, padding_mask)
         places = torch.arange(x.size(1), device=x.device)

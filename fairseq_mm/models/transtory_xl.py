@@ -3,9 +3,10 @@
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, section 3.5.
 Dai, Yang, Yang, Carbonell, Le, Salakhutdinov. Transformer-XL. ACL 2019.
 
-Each sentence is a segment. Each layer has a memory, states of earlier words in l_M slots. With m
-the memory with which sentence t - 1 was read, h the states of sentence t - 1 (inputs of the layer),
-l_m and l_h their lengths, and f_t the projected, batch-normalised features of image t:
+Each sentence is a segment. Each layer has a memory of l_M slots, the states of earlier words. Let m
+be the memory to which the words of sentence t - 1 attended, h the states of sentence t - 1 (inputs
+of the layer), l_m and l_h the lengths of m and h, and f_t the projected, batch-normalised features
+of image t:
 
     m' = [m; h][max(0, l_m + l_h - l_M) : l_m + l_h]      (eq. 9 to 11)
     memory of sentence t = W_fuse [m'; f_t] + b_fuse      (eq. 12), for each slot of m'
@@ -14,9 +15,10 @@ A transformer with relative positions reads sentence t and attends to its memory
 sentence's m' is zero, so its memory has l_M slots W_fuse [0; f_1] + b_fuse. Segments are padded to
 a fixed length (section 3.5.3), and padding is masked in attention and memory.
 
-In this implementation sentences are not padded, because masked positions need not be computed; the
-distances to the slots are as with padding. A decoding step attends to a memory of fixed size and to
-the current sentence. At a separator, only the rows that generated it renew their memory.
+In this implementation sentences are not padded, because masked positions need not be computed. The
+distances between words and slots are the same as with padding. A decoding step attends to a memory
+of fixed size and to the current sentence. When a row of the batch generates a separator, the memory
+of this row is renewed.
 
 Differs from the paper:
 - The start token of sentences 2 to 5 is the separator.
@@ -60,7 +62,11 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 
 @dataclass
 class TranstoryXLConfig(FairseqDataclass):
-    """Options with the sizes of the released code, and two layers (Li et al. 2020, section 4.3)."""
+    """Options of Transtory-XL.
+
+    The default sizes are those of the code of Li et al. 2020. The default number of layers, two, is
+    that of the paper's section 4.3.
+    """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")
     embedding_dim: int = option(256, "Dimension of token embeddings.")
@@ -74,12 +80,12 @@ class TranstoryXLConfig(FairseqDataclass):
     segment_length: int = option(
         0,
         f"Length in tokens to which a sentence is padded, its start token included (0: "
-        f"{PAPER_SEGMENT}, or the {RELEASED_SEGMENT} of --compat released).",
+        f"{PAPER_SEGMENT}, or {RELEASED_SEGMENT} with --compat released).",
     )
-    clamp_length: int = option(1000, "Largest distance between tokens; larger ones count as this.")
-    detach_memory: bool = option(False, "Let no gradients flow from a sentence to those before it.")
+    clamp_length: int = option(1000, "Distance between tokens to which larger ones are reduced.")
+    detach_memory: bool = option(False, "Let no gradients flow from a sentence to earlier ones.")
     compat: Compat = option(
-        "none", "Attend to padding, and decode as the released code does (released)."
+        "none", "Attend to padding, and decode as the code of Li et al. 2020 does (released)."
     )
 
 
@@ -93,9 +99,9 @@ class TranstoryXLEncoder(BatchFirstEncoder):
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Encode features [B, 5 R, D] of five images with R regions each.
 
-        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns ``vectors`` [B, 5, F] of
-        dimension F (``picture_dim``), zero for missing images, and ``image_padding_mask`` [B, 5],
-        True at missing images.
+        ``padding_mask`` is [B, 5 R] bool, True at missing images. Returns a dict of lists of one
+        tensor: ``vectors`` [B, 5, F] of dimension F (``picture_dim``), zero for missing images, and
+        ``image_padding_mask`` [B, 5], True at missing images.
         """
         vectors, image_padding_mask = self.pictures(features, padding_mask)
         return {"vectors": [vectors], "image_padding_mask": [image_padding_mask]}
@@ -119,18 +125,19 @@ class TranstoryXLLayer(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Compute the layer's output from its input x and its attention's result.
+        """Compute the layer's output [..., D] from its input x [..., D] and the attended values.
 
-        x is [..., D]; ``attended`` [..., heads * dimension of a head] are the contexts of all
-        heads, before the output projection.
+        ``attended`` [..., heads * dimension of a head] are the weighted means of values of all
+        heads, before the output projection of the attention.
         """
         x = self.attention_norm(x + self.dropout(self.attention.out_proj(attended)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class TranstoryXLDecoder(FeatureDecoder):
-    """Decoder that attends to the sentence, and to a memory of earlier sentences and the image.
+    """Decoder whose words attend to their sentence and to a memory.
 
+    The memory holds states of earlier sentences, fused with the image of the sentence.
     ``separator`` is the index of the token that separates sentences.
     """
 
@@ -170,7 +177,11 @@ class TranstoryXLDecoder(FeatureDecoder):
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
-        """Build the memory of the first sentence from the vectors of the first images, [B, F]."""
+        """Build the memory of the first sentence of each story.
+
+        ``image`` [B, F] are the vectors of the stories' first images. ``device`` is the device of
+        the memory's ages and mask.
+        """
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
         fused = self.picture_fusion(image) + self.memory_fusion.bias
@@ -179,7 +190,10 @@ class TranstoryXLDecoder(FeatureDecoder):
         return SegmentMemory([fused.unsqueeze(1)] * len(self.layers), ages, valid_mask)
 
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
-        """Fuse the memory with vectors [B, F] of the next images (Li et al. 2020, equation 12)."""
+        """Fuse a memory with the image of the next sentence (Li et al. 2020, equation 12).
+
+        ``image`` [B, F] are the vectors of the images, one per row.
+        """
         from_image = self.picture_fusion(image).unsqueeze(1)
         contents = [self.memory_fusion(states) + from_image for states in memory.contents]
         return memory._replace(contents=contents)
@@ -195,10 +209,10 @@ class TranstoryXLDecoder(FeatureDecoder):
         return renewed
 
     def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
-        """Return a mask [B, L, K] of the K keys that each of L queries sees.
+        """Return a mask [B, L, K], True for the keys of K that each of L queries may attend to.
 
-        ``distances`` [B or 1, L, K] say how far each key is before each query, and ``valid_mask``
-        [B, K] is False at padding. ``positions`` are not used.
+        ``distances`` [B or 1, L, K] say how many tokens each key precedes each query, and
+        ``valid_mask`` [B, K] is False at padding. ``positions`` is not used.
         """
         attention_mask = (distances >= 0) & valid_mask.unsqueeze(1)
         if self.is_released:
@@ -209,16 +223,18 @@ class TranstoryXLDecoder(FeatureDecoder):
     def read_segment(
         self, x: Tensor, lengths: Tensor, memory: SegmentMemory
     ) -> tuple[Tensor, list[Tensor]]:
-        """Read one sentence per row.
+        """Run all layers on one sentence per row.
 
         Args:
             x: [B, L, D] embedded words.
-            lengths: [B] number of words without padding, on the device of the memory's ages and
-                mask. On the CPU, they let this method run without waiting for a GPU.
-            memory: Memory fused with the sentence's image.
+            lengths: [B] number of words without padding, on the same device as ``ages`` and
+                ``valid_mask`` of the memory. If this device is the CPU, no step of this method
+                waits for a GPU.
+            memory: Memory that has been fused with the sentence's image.
 
         Returns:
-            Output [B, L, D], and a list of the inputs [B, L, D] of the layers, zero at padding.
+            Output [B, L, D] of the last layer, and a list of the inputs [B, L, D] of the layers,
+                which are zero at padding.
         """
         B, L, D = x.shape
         shape = B, L
@@ -267,7 +283,7 @@ class TranstoryXLDecoder(FeatureDecoder):
     ) -> tuple[Tensor, None]:
         """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
-        The second result is None.
+        D is ``model_dim``. The second result is None.
         """
         images, _ = encoder_output(encoder_out)
         if incremental_state is not None:
@@ -309,11 +325,11 @@ class TranstoryXLDecoder(FeatureDecoder):
         return output, None
 
     def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """Compute features [B, 1, D] of one new word per row.
+        """Compute features [B, 1, D] of one new word per row, ``tokens`` [B].
 
-        ``tokens`` are the words [B], ``images`` the vectors [B, 5, F] of all images. The cache has
+        ``images`` [B, 5, F] are the vectors of all images. The incremental state has a cache with
         three parts per layer: keys, values and inputs. Each part begins with the slots of the
-        memory, followed by the words of the sentence.
+        memory, followed by the words of the current sentence.
         """
         M = self.memory_length
         saved = self.get_incremental_state(incremental_state, STATE)
@@ -374,7 +390,7 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _write_memory(
         self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
     ) -> None:
-        """Write the memory of the rows whose indices are ``rows`` [r] to the cache and mask."""
+        """Write a memory of r rows to the rows ``rows`` [r] of the cache and of ``valid_mask``."""
         slots = self.memory_length - memory.ages
         valid_mask[rows] = False
         valid_mask[rows.unsqueeze(1), slots] = memory.valid_mask
@@ -394,7 +410,11 @@ class TranstoryXLDecoder(FeatureDecoder):
         images: Tensor,
         sentence: Tensor,
     ) -> None:
-        """Renew the memory of rows [r] whose sentence ended at ``last`` [r] (equations 9 to 12)."""
+        """Compute the memory of rows that begin a new sentence (Li et al. 2020, eq. 9 to 12).
+
+        ``rows`` [r] are indices of these rows, ``last`` [r] the positions at which their previous
+        sentences ended, and ``sentence`` [r] the indices of the new sentences.
+        """
         M = self.memory_length
         states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
         ages = torch.arange(M, 0, -1, device=rows.device)
@@ -404,9 +424,10 @@ class TranstoryXLDecoder(FeatureDecoder):
         self._write_memory(cache, valid_mask, rows, self.fuse(renewed, following))
 
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
-        """Compute features [B, 1, D] of the last of the words [B, T], as the released code does.
+        """Compute features [B, 1, D] of the last word of ``tokens`` [B, T] (``--compat released``).
 
-        At each word, the whole beginning of the row's sentence is read and added to the memory.
+        As in the released code, all words of the current sentence are read at each step, and their
+        states are added to the memory each time.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
@@ -461,7 +482,7 @@ def _moved(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Put vectors x [n, D] at the flat indices ``places`` [n] of a tensor [*shape, D] of zeros."""
+    """Return a tensor [*shape, D] of zeros with vectors x [n, D] at flat indices ``places`` [n]."""
     flat = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
     return flat.view(*shape, -1)
 

@@ -20,9 +20,9 @@ systems of Tables 1 to 5, of section 5.2 and of Figure 3 have these options:
     Table 4                 --fusion-encoder-layers 1 ... 1,2,3,4,5,6
     Table 5                 --fusion-encoder-layers '' --fusion-decoder-layers 2
 
-BART's published checkpoints are loaded with ``--finetune-from-model``; the parameters that they
-lack keep their initial values. These parameters have the attribute ``param_group = "added"``, for a
-parameter group with its own learning rate.
+BART's published checkpoints are loaded with ``--finetune-from-model``; the parameters of fusion and
+VTF, which these checkpoints lack, keep their initial values. These parameters have the attribute
+``param_group = "added"``, for a parameter group with its own learning rate.
 
 Differs from the paper:
 - The paper does not give the number of heads of multi-head attention. Here it has 4 heads of 64
@@ -43,8 +43,8 @@ Differs from the released code; ``--compat released`` computes the first four as
 - Multi-head attention has 4 heads; in the released code it has one.
 - The script and the log of the best released checkpoint name another system than the paper: dot
   product in the last encoder layer only, forget gate and VTF.
-- All added parameters are trained; their group is made by the attribute. The released code makes
-  parameter groups by shape and value, and the biases of VTF and fusion are in no group.
+- All added parameters are trained, because their parameter group is selected by the attribute. The
+  released code selects parameters by shape and value, and leaves the biases of VTF and fusion out.
 - Any layers can have fusion, each with its own weights; in the released code only one encoder layer
   has fusion.
 """
@@ -77,10 +77,14 @@ from fairseq_mm.models._video_guided import (
 
 @dataclass
 class VgBartConfig(VideoGuidedConfig):
-    """Options with the sizes of BART base, named as in fairseq's BART."""
+    """Options of VG-BART.
+
+    The default sizes are those of BART base. Options of BART have the names that fairseq's BART
+    gives them.
+    """
 
     encoder_embed_dim: int = option(
-        768, "Dimension of embeddings and layers, those of the decoder too."
+        768, "Dimension of embeddings and layers of encoder and decoder."
     )
     encoder_ffn_embed_dim: int = option(3072, "Dimension of the encoder's feed-forward layers.")
     encoder_layers: int = option(6, "Number of encoder layers.")
@@ -108,9 +112,9 @@ def _backbone_options(cfg: Any) -> dict[str, Any]:
 
 
 def bart_options(cfg: Any) -> Namespace:
-    """Convert a VG-BART's config to options of fairseq's BART.
+    """Convert the config of a VG-BART to the options of fairseq's BART.
 
-    Options that the config lacks get fairseq's defaults.
+    Options of fairseq's BART that VG-BART does not have get fairseq's defaults.
     """
     options = Namespace(task="", **_backbone_options(cfg))
     # fairseq's BART gets its defaults from functions that fill a Namespace: BART's first, then the
@@ -193,16 +197,17 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         return self.decoder(prev_output_tokens, encoder_out=encoder_out)
 
     def set_beam_size(self, beam: int) -> None:
-        """Do nothing: the decoder finds the rows (beams) of an example without the beam size."""
+        """Do nothing: this decoder does not need the beam size to find the beams of an example."""
         # After this call, fairseq's BART would take the rows of every later batch for beams, so
         # that training after a validation with generated text would read the transcripts of other
         # examples.
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Convert weights of a text-only BART, or saved by stock fairseq, to those of this model.
+        """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model.
 
         Raises:
-            UserError: if the sizes or the vocabulary of the checkpoint's BART differ.
+            UserError: if the sizes or the vocabulary of the checkpoint's BART differ from those of
+                this model.
         """
         fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)

@@ -9,9 +9,9 @@ transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best syste
 multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options of video
 fusion are the same as for VG-BART, also for the rows of Tables 1 to 5 (see ``vg_bart.py``).
 
-Checkpoints of ``--arch t5`` are loaded with ``--finetune-from-model``; the parameters that they
-lack keep their initial values. These parameters have the attribute ``param_group = "added"``, for a
-parameter group with its own learning rate.
+Checkpoints of ``--arch t5`` are loaded with ``--finetune-from-model``; the parameters of fusion and
+VTF, which these checkpoints lack, keep their initial values. These parameters have the attribute
+``param_group = "added"``, for a parameter group with its own learning rate.
 
 Differs from the paper:
 - The paper has the layer norm of equation 3 after each sub-layer. T5 has its norms before the
@@ -23,11 +23,11 @@ Differs from the paper:
 - As in VG-BART, there are four heads, and two matrices in succession are one.
 
 Differs from the released code:
-- In the released code, a single fusion follows the encoder's last norm, and the decoder reads its
-  output; a VTF is built but never called. ``--compat released`` moves the fusion of the last
-  encoder layer behind the last norm, and has no VTF, whatever ``--video-encoder-layers`` says. As
-  for VG-BART, it attends to padded frames of a batch, has one head and dropout of the forget gate,
-  and a softmax of dot products over the text's positions.
+- In the released code, a single fusion follows the encoder's last norm, and the decoder reads the
+  fusion's output; a VTF is built but never called. ``--compat released`` moves the fusion of the
+  last encoder layer behind the last norm, and has no VTF, whatever ``--video-encoder-layers`` says.
+  With this option, as in VG-BART, padded frames are attended to, the fusion has one head, the
+  forget gate has dropout, and the softmax of dot products is over the text's positions.
 
 As in the released code, transcripts have no prefix such as ``summarize:``.
 """
@@ -66,7 +66,11 @@ from fairseq_mm.models.t5 import (
 
 @dataclass
 class VgT5Config(VideoGuidedConfig, T5Config):
-    """Options with the sizes of T5-base and the best system of Yu et al. 2021, Table 2."""
+    """Options of VG-T5.
+
+    The defaults are the sizes of T5-base, and the video fusion of the best system of Yu et al.
+    2021, Table 2.
+    """
 
     fusion_encoder_layers: Optional[str] = option(
         None,
@@ -78,7 +82,7 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Model that summarises transcripts and videos (VG-T5).
 
-    ``provenance`` is the record of its training data.
+    ``provenance``, the record of dictionary and features, becomes part of the state dict.
     """
 
     reads_video = True
@@ -132,7 +136,9 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
         return self.decoder(prev_output_tokens, encoder_out)
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
-        """Add the parameters that a text-only T5 lacks to its weights.
+        """Add the parameters of the video fusion to the weights of a text-only T5.
+
+        Weights of a VG-T5 do not change.
 
         Raises:
             UserError: if the weights belong to another model than T5, or to a T5 of other sizes.
@@ -143,7 +149,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return the options with values instead of the defaults that depend on other options."""
+    """Return the options; defaults that depend on other options are replaced by their values."""
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)

@@ -17,7 +17,7 @@ Differs from the paper:
 - The image projection has a bias, as in the released codes.
 - The features are scaled before they are projected, and there is dropout: see the options.
 - Word vectors are learnt, or read with ``--word-vectors``; the paper uses word2vec.
-- Several regions (a grid) are averaged.
+- The features of several regions (a grid) are averaged.
 
 Differs from the released codes: in training, Kiros's code does not scale image embeddings to unit
 length (``--image-norm evaluation``), and the code of VSE++ reads a special token before the first
@@ -61,14 +61,16 @@ _INITIAL_WORDS = 0.1
 
 @dataclass
 class VseConfig(FairseqDataclass):
-    """Options with the sizes of Kiros et al. 2014."""
+    """Options of VSE. The default sizes are those of Kiros et al. 2014."""
 
     sentence_encoder: SentenceEncoderName = option(
         "lstm", "Sentence encoder: LSTM with peepholes, GRU, or the sum of word vectors."
     )
     word_dim: int = option(300, "Dimension of word vectors.")
     embed_dim: int = option(300, "Dimension K of the joint space and of the LSTM's or GRU's state.")
-    diagonal_peepholes: bool = option(False, "Let each unit of the LSTM see its own cell alone.")
+    diagonal_peepholes: bool = option(
+        False, "Let the peepholes of each unit of the LSTM see only the cell of this unit."
+    )
     sentence_signs: SentenceSigns = option(
         "none", "Special tokens that are read: none, </s> (end), or <s> and </s> (both)."
     )
@@ -77,7 +79,7 @@ class VseConfig(FairseqDataclass):
         "File of initial word vectors: word2vec (text or binary), GloVe or fastText's .vec, "
         "plain or .gz.",
     )
-    fixed_words: bool = option(False, "Keep the word vectors as --word-vectors has them.")
+    fixed_words: bool = option(False, "Do not train the word vectors.")
     image_norm: ImageNorm = option("always", "When image embeddings are scaled to unit length.")
     feature_scaling: FeatureScaling = feature_scaling_option()
     feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
@@ -86,7 +88,7 @@ class VseConfig(FairseqDataclass):
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder that maps the words of a sentence to one vector, without scaling its length."""
+    """Encoder that maps the words of a sentence to one vector of any length."""
 
     def __init__(self, dictionary: Any, cfg: VseConfig) -> None:
         super().__init__()
@@ -112,10 +114,10 @@ class SentenceEncoder(nn.Module):
         self.dropout = nn.Dropout(cfg.dropout)
 
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the special tokens that the encoder reads to right-padded words [B, T].
+        """Add the special tokens of the option ``sentence_signs`` to right-padded words [B, T].
 
-        A ``</s>`` at the end of the words makes no difference. Returns words and special tokens,
-        [B, R] with right padding, and the number [B] of tokens of each row without its padding.
+        A ``</s>`` at the end of the words is removed first. Returns words and special tokens,
+        [B, R] with right padding, and the number [B] of tokens of each row without padding.
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
@@ -203,8 +205,9 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     def embed_images(self, features: Tensor, padding_mask: Tensor) -> Tensor:
         """Embed images from features [B, N, D] of N regions.
 
-        ``padding_mask`` is [B, N] bool, True at padding. Returns embeddings [B, embed_dim] float32,
-        of unit length if the option ``image_norm`` is ``always``, or ``evaluation`` in evaluation.
+        ``padding_mask`` is [B, N] bool, True at padding. Returns embeddings [B, embed_dim] float32.
+        They have unit length if the option ``image_norm`` is ``always``, or if it is ``evaluation``
+        and the model is in evaluation mode.
         """
         pooled = scale_vectors(masked_mean(features, padding_mask), self.feature_scaling)
         # Generation and retrieval may cast the model, but not the batch.
@@ -242,7 +245,10 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:
-    """Copy pretrained vectors into an embedding of V words; others keep scaled random vectors.
+    """Copy pretrained vectors into an embedding of V words.
+
+    Words without a pretrained vector keep their random vector, scaled to the typical length of the
+    pretrained vectors.
 
     Args:
         embedding: Embedding with uniformly sampled vectors.
