@@ -60,8 +60,8 @@ class SplitText:
     def decode(self, tokens: str, line: int) -> str:
         """Turn ``tokens``, separated by spaces, into readable text.
 
-        ``line`` (counted from 0) is the line of the tokens; each line has its own list of words
-        that ``<unk-0>``, ``<unk-1>``, ... stand for.
+        ``line`` (counted from 0) is the line of the split that the tokens belong to. It decides
+        which words ``<unk-0>``, ``<unk-1>``, ... stand for.
         """
         if self.oov_words is not None:
             tokens = restore_oov_words(tokens, self.oov_words[line])

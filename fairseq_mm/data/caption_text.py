@@ -86,7 +86,8 @@ class CaptionTokenizer:
     """Tokenizer of captions: a call turns a sentence into the list of its tokens.
 
     Args:
-        name: One of ``TOKENIZERS``. With ``m_rnn``, both other options must be False.
+        name: One of ``TOKENIZERS``. With ``m_rnn``, ``keep_case`` and ``keep_punctuation`` must be
+            False.
         keep_case: Do not lower-case.
         keep_punctuation: Keep tokens without any letter or digit.
     """

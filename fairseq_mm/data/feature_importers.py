@@ -71,13 +71,14 @@ def open_source(
     key: str = "*",
     array: Optional[str] = None,
 ) -> FeatureSource:
-    """Recognise the kind of a source and open it.
+    """Recognise the kind of a source of features, and open it; the docstring of the module lists
+    the kinds.
 
     Args:
         path: Folder, ``.npz`` or ``.npy`` file.
         ids_path: Text file with one id per line, for an ``.npy`` file.
-        captions_path: VSE++'s captions, for an ``.npy`` file without ids; by default ``x_caps.txt``
-            next to ``x_ims.npy``.
+        captions_path: Text file with one of VSE++'s captions per line, for an ``.npy`` file without
+            ids; by default ``x_caps.txt`` next to ``x_ims.npy``.
         files: Pattern of the files in a folder, with one ``*`` (default: ``*.npy``, or ``*.npz`` if
             the folder has only such files).
         key: Pattern of the ids in the store; ``*`` stands for the id in the source. ``*.jpg``, for
@@ -169,7 +170,8 @@ def extractor_attributes(
     grid: bool = False,
     preprocessing: Optional[str] = None,
 ) -> dict[str, object]:
-    """Return store attributes for an extractor, with the names that ``fairseq-mm extract`` uses.
+    """Return the attributes of a store that describe an extractor, with the names that
+    ``fairseq-mm extract`` uses.
 
     If an argument is None, the store gets no such attribute.
 
@@ -329,8 +331,8 @@ def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Return a source of features whose items are single files. Raise UserError if there are no
-    files.
+    """Return a source of features that reads each item from its own file. Raise UserError if there
+    are no files.
 
     Args:
         name: Name of the source, saved in the store as ``imported_from``.

@@ -197,7 +197,8 @@ class FeatureStore:
         self.rows_finite = True
 
     def check_content(self, progress: Progress = iter) -> str:
-        """Return the checksum of ids and rows; ``progress`` wraps the iteration over the ids.
+        """Compute the checksum of the store's ids and rows, and return it; ``progress`` wraps the
+        iteration over the ids.
 
         Raise UserError if the checksum differs from the checksum that was saved with the store.
         """

@@ -81,7 +81,7 @@ def add_checksum(path: str) -> None:
 
 
 def item_checksum(key: str, dim: int, dtype: str, rows: bytes) -> int:
-    """Return the checksum of one item; :func:`content_checksum` adds up those of all items.
+    """Return the checksum of one item; :func:`content_checksum` adds up the checksums of all items.
 
     Args:
         key: Id of the item, without key prefix.

@@ -28,7 +28,9 @@ _IEEE_TYPES = (
 
 @dataclasses.dataclass
 class StoreLayout:
-    """Checked metadata of a feature store; :class:`.FeatureStore` describes the other fields.
+    """Checked metadata of a feature store.
+
+    :class:`.FeatureStore` describes the attributes that are not listed here.
 
     Attributes:
         offsets: ``[items + 1]`` int64; item i is rows ``offsets[i]:offsets[i + 1]``.

@@ -239,7 +239,7 @@ class FeatureStoreWriter:
 
         Raises:
             UserError: If the store has the id already, ``rows`` has another dimension or no row, a
-                value is not finite, or becomes infinite in float16, or the disk is full.
+                value is not finite or becomes infinite in float16, or the disk is full.
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")

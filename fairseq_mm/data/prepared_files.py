@@ -80,7 +80,7 @@ class FolderRecord(NamedTuple):
         return os.path.join(self.folder, REPORT)
 
     def store_place_difference(self) -> Optional[str]:
-        """Check whether ``features.h5`` exists exactly if ``prepare.json`` says so.
+        """Compare with ``prepare.json`` whether the folder has a ``features.h5``.
 
         Returns:
             Text that continues a message after the path of ``features.h5``, such as "is missing,

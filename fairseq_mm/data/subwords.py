@@ -59,10 +59,10 @@ class Subwords:
 
     Args:
         kind: One of ``KINDS``.
-        files: File name, one of the names in ``KINDS`` -> content of the file.
+        files: Name of a file, as in ``KINDS`` -> content of the file.
         indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...; 0 if the dictionary
             has none.
-        where: File name -> path of the file, for messages.
+        where: Name of a file -> path of the file, for messages.
 
     Raises:
         UserError: If the kind is unknown, or a file is missing or damaged.

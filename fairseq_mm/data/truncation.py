@@ -27,7 +27,7 @@ class CutLines:
 
     Args:
         lines: fairseq's dataset of lines, each ending with ``</s>``.
-        limit: Length of the longest line, start and end tokens included.
+        limit: Maximum length of a line, start and end tokens included; longer lines are cut.
         end: Index of ``</s>``.
         start: Index of a token that is put before each line; None for no start token.
         keeps_end: Keep ``</s>`` at the end of each line; if False, it is removed.

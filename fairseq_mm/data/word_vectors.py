@@ -175,7 +175,8 @@ class _Header(NamedTuple):
 
 
 def _parse_header(line: bytes) -> Optional[_Header]:
-    """Parse the first line of word2vec's files, text or binary; None if it is another line."""
+    """Parse the first line of word2vec's files, text or binary; return None if ``line`` has another
+    form."""
     fields = line.split()
     # 18 digits fit into 64 bits
     if len(fields) != 2 or not all(f.isdigit() and len(f) < 19 for f in fields):
