@@ -3,6 +3,7 @@
 import warnings
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fairseq import options
@@ -75,11 +76,10 @@ def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return vars(namespace)
 
 
-def config_defaults(config: type) -> dict[str, Any]:
+def config_defaults(config: Any) -> dict[str, Any]:
     """Return the defaults of a model's dataclass ``config``, by option."""
-    fields: Mapping[str, Any] = vars(config)["__dataclass_fields__"]
     # fields of FairseqDataclass itself, such as _name, begin with an underscore
-    return {name: x.default for name, x in fields.items() if not name.startswith("_")}
+    return {x.name: x.default for x in fields(config) if not x.name.startswith("_")}
 
 
 def format_flags(options: Mapping[str, Any]) -> list[str]:
