@@ -14,6 +14,7 @@ from fairseq_mm.analysis.visual_story_inspection import (
     inspect_visual_story,
 )
 from fairseq_mm.cli.inspect_output import Inspection, Part, check_line, read_told_lines
+from fairseq_mm.cli.tell_inputs import NO_IMAGE
 from fairseq_mm.data.caption_text import CaptionTokenizer, reserved_token
 from fairseq_mm.data.feature_store import FeatureStores, open_features, open_folder_features
 from fairseq_mm.data.input_files import check_line_counts
@@ -28,7 +29,6 @@ from fairseq_mm.report.inspection import make_visual_story_section
 from fairseq_mm.report.thumbnails import Thumbnails
 from fairseq_mm.report.visual_story_sections import embed_image
 
-NO_IMAGE = "-"  # stands in the place of a missing image
 SIDE = 480  # pixels of an image on the page
 
 Sentences = list[list[str]]
@@ -90,7 +90,7 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
             if sentences is None:
                 # One story is generated at a time, because each is written when it is complete.
                 ((best, *_),) = model.stream([example], model.config(), indices=[subject.index])
-                sentences = [words.split() for words in split_sentences(best.line)]
+                sentences = _split_words(best.line)
             _check_sentences(sentences, subject.title)
             yield _build_part(model, subject, example, sentences, positions, images)
         if args.html:
