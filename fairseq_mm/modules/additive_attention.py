@@ -127,8 +127,9 @@ class CoverageAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) / attention_dim**0.5)
 
     def project(self, source: Tensor) -> Tensor:
-        """Compute keys ``W_h h_i + b`` of the encoder states h_i: [B, S, key_dim] -> [B, S,
-        attention_dim].
+        """Compute the key ``W_h h_i + b`` of each encoder state h_i.
+
+        The shape changes from [B, S, key_dim] to [B, S, attention_dim].
         """
         return self.key_proj(source)
 

@@ -4,7 +4,7 @@ For N tokens with features x of dimension E, a vocabulary of V types with weight
 targets t and label smoothing s (PyTorch's, which smooths over all types including the target):
 
     logits l = W x + b,  p = softmax(l),  loss = -(1 - s) log p[t] - s / V sum over v of log p[v]
-    dloss/dl[v] = p[v] - s / V, minus 1 - s at the target
+    dloss/dl[v] = p[v] - s / V for v other than t,  dloss/dl[t] = p[t] - s / V - (1 - s)
 
 The direct computation holds the [N, V] logits, their log-softmax and the gradients of both. This
 module computes the logits in chunks of rows (tokens). The gradients of a chunk are computed
@@ -162,8 +162,9 @@ class _Tiles:
             self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
 
     def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
-        """Return the memory [num_rows, end - start] for the logits of types ``start`` to ``end -
-        1``.
+        """Return the memory for a tile's logits, which are [num_rows, end - start].
+
+        The tile has the types ``start`` to ``end - 1``.
         """
         first = num_rows * start if self.keeps else 0
         return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
@@ -423,9 +424,9 @@ def chunked_cross_entropy(
     label_smoothing: float = 0.0,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> tuple[Tensor, Tensor]:
-    """Compute ``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")`` in
-    chunks.
+    """Compute ``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")``.
 
+    The rows are processed in chunks, so that the logits of all rows are never in memory at once.
     The matrix products have the dtype that autocast gives ``F.linear``. The softmax and all sums
     over chunks are in float32 at least. Ignored rows are left out of the computation. If no
     gradient is needed, only the logits are computed, not the two products of the gradients. The

@@ -1,5 +1,6 @@
-"""Decoder step with two GRUs and, between them, attention to the elements of each modality and to
-the modalities.
+"""Decoder step of two GRUs with hierarchical attention between them.
+
+The first level of attention is to the elements of each modality, the second to the modalities.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ class ConditionalGRU(nn.Module):
         z = sum_m b_m z_m
         h2 = GRU_2(z, h1)
 
-    where h is the state after the previous word, h2 the new state, and b_m the attention weight of
-    modality m. Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section
+    where h is the state after the previous word, h2 the new state, z_m the context of modality m
+    (its elements, weighted by attention), and b_m the attention weight of modality m. Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section
     3.2.
 
     Args:
@@ -50,7 +51,7 @@ class ConditionalGRU(nn.Module):
         projected: Sequence[tuple[Tensor, Tensor]],
         padding_masks: Sequence[Tensor],
     ) -> tuple[Tensor, list[Tensor], Tensor]:
-        """Read one word.
+        """Compute the state of the decoder after one word.
 
         Args:
             word: [B, input_dim] vector of the word.

@@ -9,7 +9,7 @@ _LEAST_SHARE_LOG = -23.0
 
 
 def first_positions(tokens: Tensor) -> Tensor:
-    """Return for each token of a source [B, S] the first position [B, S] of the same token."""
+    """Return the position at which each token of a source first occurs: [B, S] -> [B, S]."""
     # argmax returns the first maximum; it does not support bool
     return (tokens.unsqueeze(2) == tokens.unsqueeze(1)).char().argmax(dim=2)
 

@@ -34,7 +34,8 @@ class SentenceCache:
     step does not depend on earlier sentences.
 
     Args:
-        parts: Tensors [B, ..., capacity, dim], such as keys and values of every layer.
+        parts: Tensors [B, ..., capacity, dim], such as keys and values of every layer; capacity is
+            the number of positions that a row has room for.
     """
 
     def __init__(self, parts: list[Tensor]) -> None:
@@ -72,7 +73,7 @@ class SentenceCache:
         """Write the newest entries of one tensor of the cache.
 
         Args:
-            part: Number of the tensor, counted from 0.
+            part: Index of the tensor in the cache, from 0.
             values: [B, ..., dim] entry of each row.
             positions: [B] position of each row's entry.
 

@@ -28,10 +28,9 @@ _FEW_OUTPUTS = 8192
 
 
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """Compute ``weight x + bias`` with ``weight`` [outputs, inputs]: [..., inputs] -> [...,
-    outputs].
+    """Compute ``weight x + bias``: [..., inputs] -> [..., outputs].
 
-    The result is contiguous.
+    ``weight`` is [outputs, inputs]. The result is contiguous.
     """
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32
     if not is_plain or torch.is_autocast_cpu_enabled():
@@ -151,8 +150,9 @@ class ContextWindow(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map each of the T windows of x [B, T + length - 1, input_dim]: returns [B, T,
-        output_dim].
+        """Compute the linear map of each of the T windows of x [B, T + length - 1, input_dim].
+
+        Returns [B, T, output_dim].
         """
         T = x.size(1) - self.length + 1
         windows = torch.cat([x[:, i : i + T] for i in range(self.length)], dim=2)  # [B, T, L * I]

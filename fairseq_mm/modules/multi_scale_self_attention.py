@@ -133,7 +133,9 @@ class KeyValueCache:
 
 
 class MultiScaleSelfAttention(nn.Module):
-    """Self-attention layer ``LayerNorm(x + out(attention of x to its past))``.
+    """Self-attention layer ``LayerNorm(x + out(attention of x to earlier positions))``.
+
+    Fan et al. 2018, section 3.3.
 
     Args:
         hidden_dim: Channels of the layer.

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
     """Pack the elements of each row that are not padding, without changing their order.
 
-    ``counts`` [B] is their number in each row, on the CPU.
+    ``counts`` [B] is the number of these elements in each row, on the CPU.
     """
     # PyTorch packs right-padded rows only, so the real elements are moved to the front. The sort
     # must be stable to keep their order.

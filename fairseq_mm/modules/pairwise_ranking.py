@@ -12,9 +12,9 @@ class RankingLoss(NamedTuple):
     """Ranking loss of a batch, two float32 scalars.
 
     Attributes:
-        loss: Sum of the losses of all pairs in both directions.
-        collapsed: Loss that the batch would have if all embeddings were equal. Each pair of a
-            positive and a negative score would then cost the margin.
+        loss: Sum of the losses of all pairs, over negative sentences and negative images.
+        collapsed: Loss that the batch would have if all embeddings were equal. Each comparison with
+            a negative would then cost the margin.
     """
 
     loss: Tensor
@@ -42,8 +42,8 @@ def pairwise_ranking_loss(
         sentences: [B, K] embedding v of each pair's sentence.
         is_negative: [B, C] bool, True if candidate k is a negative of the pair.
         margin: Margin between the score of a pair and the scores of its negatives.
-        negatives: ``sum`` for the sum over all negatives; ``max`` for the hardest negative of each
-            direction.
+        negatives: ``sum`` for the sum over all negatives; ``max`` for only the hardest negative
+            sentence and the hardest negative image of each pair.
         all_images: [C, K] embeddings x_k of the candidates; None for ``images``.
         all_sentences: [C, K] embeddings v_k of the candidates; None for ``sentences``.
 

@@ -8,7 +8,7 @@ _INITIAL = 0.08
 
 
 class PeepholeLSTM(nn.Module):
-    """LSTM of one layer whose gates see the cell; initial state and cell are zero:
+    """LSTM of one layer whose gates see the cell (Kiros et al. 2014, equations 1 to 5):
 
         i(t) = sigmoid(x(t) W_xi + m(t-1) W_hi + c(t-1) W_ci + b_i)     (1)
         f(t) = sigmoid(x(t) W_xf + m(t-1) W_hf + c(t-1) W_cf + b_f)     (2)
@@ -17,11 +17,11 @@ class PeepholeLSTM(nn.Module):
         m(t) = o(t) tanh(c(t))                                          (5)
 
     where x is the input, m the state, c the cell, and i, f and o are the input, forget and output
-    gate.
+    gate. The initial state m(0) and cell c(0) are zero.
 
     Args:
         diagonal: True if W_ci, W_cf and W_co are diagonal, as in other descriptions of peepholes;
-            the paper's equations multiply by full matrices.
+            the equations of Kiros et al. 2014 multiply by full matrices.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int, *, diagonal: bool = False) -> None:

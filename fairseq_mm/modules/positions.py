@@ -28,11 +28,17 @@ def sinusoids(positions: Tensor, dim: int, *, interleaved: bool = True) -> Tenso
 
 
 class PositionedEmbedding(nn.Module):
-    """Sum of word embedding and learned position embedding, initialised with standard deviation
-    0.1.
+    """Sum of word embedding and learned position embedding.
 
-    As in fairseq, the first real token has position ``padding_idx + 1``: with ``padding_idx`` 1,
-    1024 ``table_rows`` are enough for texts of 1022 tokens. Padding is embedded as well.
+    Both are initialised with standard deviation 0.1. As in fairseq, the first real token has
+    position ``padding_idx + 1``: with ``padding_idx`` 1, a table of 1024 positions is enough for
+    texts of 1022 tokens. The vectors of padding are not zero.
+
+    Args:
+        num_types: Number of types of the dictionary.
+        embed_dim: Dimension of the embeddings.
+        padding_idx: Index of padding in the dictionary.
+        table_rows: Number of rows of the table of position embeddings.
     """
 
     def __init__(self, num_types: int, embed_dim: int, padding_idx: int, table_rows: int) -> None:
@@ -87,7 +93,7 @@ def next_positions(
     """Compute :func:`sentence_positions` one token at a time.
 
     Args:
-        places: Result for the previous tokens; None at the first step.
+        places: Result of this function for the previous tokens; None at the first step.
         tokens: [B] new tokens.
         separator: Index of the separator in the dictionary.
 

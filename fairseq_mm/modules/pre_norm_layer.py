@@ -40,7 +40,7 @@ class PreNormEncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention of queries to a source of other dimension (Vaswani et al. 2017)."""
+    """Multi-head attention to a source, whose dimension may differ from that of the queries."""
 
     def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
         super().__init__()

@@ -71,7 +71,8 @@ class RelativeAttention(nn.Module):
             queries: [B, heads, L, head_dim].
             keys: [B, heads, K, head_dim].
             distance_keys: Result of :meth:`distance_keys`.
-            distances: [B or 1, L, K] distance from each key to each query; any number if masked.
+            distances: [B or 1, L, K] distance from each key to each query; any number where
+                ``attention_mask`` is False.
             attention_mask: [B or 1, L, K] bool, True where a query may attend.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))

@@ -39,7 +39,7 @@ ACTIVATIONS = {
 
 
 class _SimpleRecurrence(torch.autograd.Function):
-    """Recurrence with one matrix product per step, whose weight gradient is a single product.
+    """Recurrence with one matrix product per step, and one product for the weight's gradient.
 
     Autograd would keep three graph nodes per step and add up a weight gradient at each step.
     ``nn.RNN`` would also multiply the input by a matrix, which m-RNN does not have. See

@@ -13,7 +13,7 @@ from fairseq_mm.modules.transformer_layer import TransformerEncoderLayer
 
 
 class VideoTransformerEncoder(nn.Module):
-    """Transformer encoder of the feature vectors of a video's frames.
+    """Transformer encoder of the feature vectors of a video's frames (Yu et al. 2021, section 3.2).
 
     The input of the first layer is ``sqrt(dim) * frame + sinusoid of the frame's position``.
 

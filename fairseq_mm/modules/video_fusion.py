@@ -35,8 +35,9 @@ class FusionTrace:
 
 
 class VideoFusion(nn.Module):
-    """Fusion ``LayerNorm(text + dropout([text; O] W + b))``, where O is read from the frames by
-    attention.
+    """Fusion ``LayerNorm(text + dropout([text; O] W + b))`` (Yu et al. 2021, section 3.3).
+
+    O is the result of attending from the text to the frames of the video.
 
     With text T [B, N, text_dim] and frames V [B, M, video_dim], biases left out, ``kind`` selects:
 
@@ -132,11 +133,11 @@ class VideoFusion(nn.Module):
         """Compute keys and values, which depend only on the video [B, M, video_dim].
 
         Returns:
-            Keys and values. For ``multi_head``, both are [B, heads, M, common_dim / heads]. For the
-                dot-product kinds, keys are [B, M, text_dim]. The values v of D channels depend on
-                the forget gate F: with F, they are v and the product of v and its part of F's
-                matrix, concatenated to [B, M, 2 * D]; without F, they are the product of v and its
-                part of the output layer's matrix, [B, M, text_dim].
+            Keys and values. For ``multi_head``, both are [B, heads, M, common_dim / heads]. The
+                dot-product kinds have keys [B, M, text_dim], and values to which the layer after
+                the attention was applied in advance. Without forget gate, the values are the inputs
+                of this layer times its matrix, [B, M, text_dim]. With a forget gate, they are the
+                inputs and the inputs times the gate's matrix, side by side.
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
