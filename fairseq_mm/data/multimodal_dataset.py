@@ -103,7 +103,7 @@ class MultimodalDataset(FairseqDataset):
             self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
 
     def _count_rows(self) -> np.ndarray:
-        """Return the number of feature rows (regions or frames) of each example, ``[examples]``."""
+        """Return the number of regions or frames that each example has, ``[examples]``."""
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()

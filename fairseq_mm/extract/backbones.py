@@ -1,7 +1,7 @@
 """Networks of torchvision for images and for clips of videos, cut off after a layer.
 
 A network returns one row of features per image or clip. With ``grid``, networks for images return
-one row per position of a map, or per patch, instead.
+one row per position of the last feature map, or per patch, instead. "Map" means feature map below.
 
 =====================================  ==============================  =======================
 images                                 features                        with ``grid``
@@ -128,7 +128,7 @@ class LayerRows(nn.Module):
 
     Args:
         layers: Module that maps ``[B, 3, height, width]`` to a dictionary whose entry ``"layer"``
-            is ``[B, D]``, a map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
+            is ``[B, D]``, a feature map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
         grid: Return one row per position instead of the mean over positions.
         has_class_token: True if the first token represents the image, and the other tokens its
             patches. The class token then takes the place of the mean.

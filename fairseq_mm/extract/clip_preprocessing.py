@@ -127,7 +127,7 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Return the preprocessing ``default`` with some options replaced; None keeps an option.
+    """Return the preprocessing ``default`` with the options replaced that are not None.
 
     :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
     ``sizes`` are the keyword arguments ``resize``, ``resize_size``, ``size`` and ``crop``.

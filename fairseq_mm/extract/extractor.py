@@ -186,8 +186,8 @@ class Extractor:
         return features
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """Decode and preprocess one image to ``[height, width, 3]`` uint8, see
-        :func:`.read_image`."""
+        """Decode and preprocess one image to ``[height, width, 3]`` uint8; :func:`.read_image`
+        explains the arguments."""
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(

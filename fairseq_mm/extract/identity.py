@@ -26,8 +26,8 @@ def check_same_extractor(
     Args:
         recorded: Attributes of an extractor, a feature store or a checkpoint.
         other: Attributes that are compared with ``recorded``.
-        recorded_by: Name, such as a path, of what has the attributes ``recorded``, for messages.
-        given_by: Name of what has the attributes ``other``, for messages.
+        recorded_by: Name of the owner of ``recorded`` in messages, such as the path of a store.
+        given_by: Name of the owner of ``other`` in messages.
 
     Raises:
         UserError: If an attribute differs or is not recorded; the message names the first such

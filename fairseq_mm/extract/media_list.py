@@ -83,8 +83,8 @@ class MediaFile(NamedTuple):
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the number of bytes, and the time of the last change of the file or archive in
-        nanoseconds.
+        """Return the size of the content in bytes, and the time of the last change of the file or
+        archive in nanoseconds.
 
         Raise OSError if the file does not exist, UserError if it is a folder, a device or a pipe.
         """
@@ -166,8 +166,8 @@ def list_images(
     A file that several inputs name under the same id is listed once.
 
     Args:
-        inputs: Folders (searched with all subfolders for the suffixes of the kind), single files,
-            ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` (for videos
+        inputs: Folders (searched with all subfolders for files with a suffix of ``kind``), single
+            files, ``.tar`` archives, or ``.jsonl`` files with ``image`` or ``images`` (for videos
             ``video`` or ``videos``) in each line.
         lists: Text files with one path per line, or an id, a tab and a path.
         root: Folder that relative paths in text files and JSONL start from (default: the folder of

@@ -87,7 +87,7 @@ def build_backbone(
 
     Raises:
         UserError: If the model, the weights or the layer do not exist or do not fit together, or if
-            the model has no choice of layers.
+            ``layer`` or ``grid`` is given for a model that does not have this option.
     """
     family = find_family(model)
     layers = {"layer": layer, "grid": grid}
@@ -100,11 +100,10 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of ``options`` (flag -> value) is set, since only models for the other
-    kind of files have these options.
+    """Raise UserError if one of ``options`` (flag -> value) is set, since ``model`` does not have
+    these options.
 
-    ``kind``, ``images`` or ``videos``, is the kind of files that models with these options read;
-    ``model`` reads the other kind.
+    ``kind`` is ``images`` or ``videos``: only models that read files of this kind have the options.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

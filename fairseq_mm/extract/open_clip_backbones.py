@@ -1,9 +1,9 @@
 """Image encoders of open_clip as extractors, named ``open_clip:NAME``.
 
-open_clip is installed with the package's extra ``clip``.
-Pooled features are the output of ``encode_image``, not normalised to length 1. With ``grid``, the
-features are the patch tokens of the last layer after its norm, or the last map of a convolutional
-encoder, before they are projected to the space of texts.
+The package's extra ``clip`` installs open_clip. Pooled features are the output of ``encode_image``,
+not normalised to length 1. With ``grid``, the features are the patch tokens of the last layer after
+its norm, or the last feature map of a convolutional encoder, before they are projected to the space
+of texts.
 """
 
 import difflib

@@ -155,7 +155,7 @@ class Preprocessing:
         return image.crop((left, top, width - left, height - top))
 
     def _get_new_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the width and the height to resize to."""
+        """Return the width and height that an image of ``width`` x ``height`` is resized to."""
         size = self.resize_size
         if self.resize == "squash":
             return size, size
@@ -201,7 +201,7 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """Return the preprocessing ``default`` with some options replaced; None keeps an option.
+    """Return the preprocessing ``default`` with the options replaced that are not None.
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
     If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one

@@ -26,7 +26,7 @@ AHEAD_BYTES = 1 << 26
 
 
 class MediaEnd(NamedTuple):
-    """Event at the end of a decoded file.
+    """Event that a reader yields at the end of a decoded file.
 
     Attributes:
         fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
@@ -40,10 +40,10 @@ class MediaEnd(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """Event in place of :class:`MediaEnd` for a file that cannot be read to its end.
+    """Event that a reader yields in place of :class:`MediaEnd` if a file cannot be read to its end.
 
     Attributes:
-        reason: Sentence that says why, without the name of the file.
+        reason: Sentence that says why the file cannot be read, without the name of the file.
         source: Record of the file; None if the file cannot be opened or was changed while it was
             read.
     """
@@ -65,7 +65,7 @@ class Reader(abc.ABC):
             ``clips``.
         columns: Names of the values that are recorded for each file in a table next to the store.
         inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
-        max_waiting: Number of events that a process may decode ahead.
+        max_waiting: Number of events that a process may decode ahead of the network.
     """
 
     kind: ClassVar[Kind]

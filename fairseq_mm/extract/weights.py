@@ -28,7 +28,7 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
     """Return the path of a weights file after comparing its SHA-256 with ``recorded``.
 
     ``model`` is the name of the model, for messages. Raise UserError if ``weights_file`` is None or
-    another file.
+    has another SHA-256.
     """
     if weights_file is None:
         raise UserError(

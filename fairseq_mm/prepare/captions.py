@@ -5,9 +5,9 @@ The data is JSON lines, one image per line:
   {"image": "photo.jpg", "captions": ["A dog runs .", "A brown dog on grass ."]}
 
 Optional fields: "split" (train, valid or test) and "id", the image's key in the feature store
-(default: see --keys). The folder gets one caption per line, ids, references and
-fairseq-preprocess's files; its features come from `fairseq-mm extract` or `fairseq-mm store
-import`.
+(default: see --keys). The folder gets text with one caption per line, the ids of the images,
+references, and the files of fairseq-preprocess; its features come from `fairseq-mm extract` or
+`fairseq-mm store import`.
 
 With --without-images the folder has only text: the data is the same lines, whose images are
 ignored, or .txt files with one sentence per line. SC-NLM and n-gram models are trained on such a

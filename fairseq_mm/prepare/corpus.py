@@ -138,7 +138,7 @@ class Corpus:
         published: Split -> number of examples that the authors of the data set published.
         further_references: Split -> visual stories that are no examples, but still serve as
             references of their album.
-        missing: Image or video -> reason why it cannot be used.
+        missing: Key of an image or video -> reason why the image or video cannot be used.
         counts: Split -> name of a count -> number, for counts that are made while reading.
         exceptions: Description of a kind of irregular examples -> their ids.
         notes: One-line remarks for the user.

@@ -56,8 +56,8 @@ def run_preprocess(arguments: list[str]) -> None:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Raise UserError if fairseq-preprocess cannot read the path ``output``, or if the folder has
-    prepared data of another kind or, without ``overwrite``, of this kind."""
+    """Raise UserError if fairseq-preprocess cannot read the path ``output``, if the folder has
+    prepared data of another kind than ``kind``, or if it has any and ``overwrite`` is False."""
     # fairseq-preprocess splits --validpref and --testpref at commas
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
@@ -247,8 +247,8 @@ def write_report(
     """Write ``prepare.json`` and return its content.
 
     The content is ``kind``, the version of the package, the entries of ``report`` (such as options
-    and counts), and the digests of ``files``: paths relative to ``folder``, of which those that do
-    not exist get no digest.
+    and counts), and a digest of each file in ``files`` that exists. ``files`` are paths relative to
+    ``folder``.
     """
     digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
     report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}

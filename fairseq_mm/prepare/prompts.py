@@ -126,7 +126,8 @@ class PromptWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Add to ``counts`` the distinct prompts of the split, and how many also occur in train."""
+        """Add to ``counts`` the number of distinct prompts of the split, and how many of these
+        prompts also occur in train."""
         # only at the end of the split: a prompt has several stories, in any order
         counts["prompts"], counts["symbols_split"] = len(self._prompts), self._symbols
         if split == "train":

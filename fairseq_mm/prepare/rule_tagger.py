@@ -1,10 +1,10 @@
 """Rule-based part-of-speech tagger for English captions, used if no other tagger is installed.
 
 It assigns universal tags (Petrov, Das, McDonald. A Universal Part-of-Speech Tagset. LREC 2012,
-https://arxiv.org/abs/1104.2086). Words of the closed classes are listed; nouns and verbs are
-distinguished by their endings, by the preceding word, and by whether the texts contain the verb's
--ing form. A trained tagger is better. The rules suit texts such as captions, in which most words
-are nouns, verbs with -ing, and words of the closed classes.
+https://arxiv.org/abs/1104.2086). Words of the closed classes (determiners, prepositions and so on)
+are listed; nouns and verbs are distinguished by their endings, by the preceding word, and by
+whether the texts contain the verb's -ing form. A trained tagger is better. The rules suit texts
+such as captions, in which most words are nouns, verbs with -ing, and words of the closed classes.
 """
 
 from collections.abc import Iterable

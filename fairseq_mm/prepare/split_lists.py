@@ -117,7 +117,7 @@ def split_files(pairs: list[str]) -> dict[str, Path]:
 def select_splits(
     corpus: Corpus, captions: dict[str, Example], lists: dict[str, list[str]]
 ) -> None:
-    """Fill ``corpus.splits`` by lists of images, and add to ``corpus.exceptions``.
+    """Fill ``corpus.splits`` according to lists of images, and add to ``corpus.exceptions``.
 
     Exceptions are listed images without captions, images with captions that are in no list, and ids
     that are no image names. Raise UserError if no image of a list has captions, or an image is in

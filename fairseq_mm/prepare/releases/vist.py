@@ -6,11 +6,11 @@ r"""VIST (Huang et al. 2016): visual stories, and descriptions of single images.
 Stories and descriptions in sequence are for the task visual_storytelling, descriptions in isolation
 for multimodal_captioning.
 
-FOLDER has {train,val,test}.TIER.json; a split may be missing (train only with --dictionary). A
-story is five annotations with one story_id, in the order of worker_arranged_photo_order, which may
-differ from their order in the file. The release's text is tokenized: it is lower-cased and split at
-white space, so that placeholders such as [male] stay one word. --text original_text --tokenizer
-words uses the text as it was written.
+FOLDER has {train,val,test}.TIER.json. The file of a split may be missing; without the file of train
+--dictionary is required. A story is five annotations with one story_id, in the order of
+worker_arranged_photo_order, which may differ from their order in the file. The release's text is
+tokenized: it is lower-cased and split at white space, so that placeholders such as [male] stay one
+word. --text original_text --tokenizer words uses the text as it was written.
 
 The id of an image is its Flickr number, such as 4996714644. Features come from
 

@@ -3,12 +3,12 @@
 The release has {train,valid,test}.wp_source and .wp_target: a line of the first is a prompt, the
 same line of the second its story.
 
-The vocabularies of the published models have 19,025 and 104,960 types, including fairseq's four
-control symbols. To get them, cut stories to 1,000 words, keep words that occur at least ten times
-(the paper says "more than 10", but fairseq keeps a count equal to the threshold), and use a padding
-factor of 1. Two other sizes are common: 112,832 (stories not cut) and 19,032 (fairseq's default
-padding factor). A size that differs is reported with its usual cause, since the published models
-cannot be loaded with it.
+The published models have vocabularies of 19,025 types for prompts and 104,960 types for stories,
+including fairseq's four control symbols. To get them, cut stories to 1,000 words, keep words that
+occur at least ten times (the paper says "more than 10", but fairseq keeps a count equal to the
+threshold), and use a padding factor of 1. Two other sizes are common: 112,832 (stories not cut) and
+19,032 (fairseq's default padding factor). A size that differs is reported with its usual cause,
+since the published models cannot be loaded with it.
 """
 
 import argparse
