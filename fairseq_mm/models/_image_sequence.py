@@ -25,15 +25,14 @@ class NonLocalBlock(nn.Module):
 
     Args:
         channels: Number of channels of the grid.
-        inner_dim: Output dimension of the linear layers theta, phi and g, which compute queries,
-            keys and values; 0 for half of ``channels``.
         has_batch_norm: True for batch normalisation of the result before it is added to the grid,
             as in the code of Li et al.
     """
 
-    def __init__(self, channels: int, inner_dim: int = 0, *, has_batch_norm: bool = False) -> None:
+    def __init__(self, channels: int, *, has_batch_norm: bool = False) -> None:
         super().__init__()
-        inner_dim = inner_dim or max(channels // 2, 1)
+        # half the channels for the layers theta, phi and g, which compute queries, keys and values
+        inner_dim = max(channels // 2, 1)
         self.theta = nn.Linear(channels, inner_dim)
         self.phi = nn.Linear(channels, inner_dim)
         self.g = nn.Linear(channels, inner_dim)

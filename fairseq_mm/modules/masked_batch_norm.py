@@ -17,7 +17,7 @@ class MaskedBatchNorm(nn.Module):
         momentum: Minimum weight of a batch in the running statistics.
     """
 
-    def __init__(self, channels: int, momentum: float = 0.01, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, momentum: float = 0.01) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
@@ -28,7 +28,7 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
         self.register_buffer("num_batches", torch.zeros(()))
         self.momentum = momentum
-        self.eps = eps
+        self.eps = 1e-5
 
     def _apply(self, *args: Any, **kwargs: Any) -> "MaskedBatchNorm":
         super()._apply(*args, **kwargs)
