@@ -51,8 +51,8 @@ class Input(NamedTuple):
     Attributes:
         name: Name of the input in the output.
         index: Index of the input; the random numbers of ``--sampling`` depend on it.
-        value: Content, such as a path or a JSON object, from which the example is made.
-        error: Reason why the input cannot be read, if it is already known.
+        value: Content of the input, such as a path or a JSON object.
+        error: Reason why the input cannot be read, if it is already known; else None.
         where: Name of the input in messages (default: ``name``).
     """
 
@@ -74,14 +74,16 @@ class TextRun:
     input to :meth:`write`, and returns the exit status of :meth:`finish`.
 
     Args:
-        models: One generator, or several whose texts are compared.
+        command: Name of the command.
+        args: Parsed command line.
+        models: One generator, or several generators whose texts are compared.
         configs: Generation config of each model.
         inputs: Inputs in the order of the output.
-        copies: Number of consecutive inputs that are equal except for their index (``--n``);
-            messages count them as one.
+        copies: Value of ``--n``: each input of the user is repeated so many times in ``inputs``,
+            with different indices. Messages count the repetitions as one input.
 
     Attributes:
-        form: Form of the output: ``text``, ``raw`` or ``jsonl``.
+        form: Form of the output: ``text`` (detokenized), ``raw`` (tokens) or ``jsonl``.
         num_failed: Number of inputs so far that could not be read.
         num_texts: Number of texts so far.
     """
@@ -114,9 +116,10 @@ class TextRun:
         self._warnings: set[str] = set()
 
     def provenance(self) -> list[dict[str, Any]]:
-        """Return for each model the fields that are equal in all its JSON records.
+        """Return for each model the fields that all JSON records of its texts share.
 
-        The fields are empty if the output is not JSON.
+        These are the digest of the checkpoint, the options and the extractor. If the output is not
+        JSON, there are no fields.
         """
         # hashing a checkpoint takes seconds
         if self.form != "jsonl":
@@ -128,9 +131,9 @@ class TextRun:
         """Open the output files; they appear when the context ends without an error.
 
         Args:
-            paths: Paths of the files (default: ``--output``); a path that is None is standard
-                output. If there are several, each gets one line per input; if the list is empty,
-                nothing is written.
+            paths: Paths of the files (default: only the path of ``--output``). None in the list is
+                standard output. If there are several files, each gets one line per input; if the
+                list is empty, nothing is written.
         """
         self.paths = self.paths if paths is None else paths
         with contextlib.ExitStack() as stack:
@@ -142,13 +145,14 @@ class TextRun:
         """Generate the texts of all inputs, and report the inputs that cannot be read.
 
         Args:
-            read: Function from inputs to one result per input: a list with the example for each
-                model, or a UserError if the input cannot be read.
+            read: Function from a list of inputs to one result per input: a list of the input's
+                example for each model, or a UserError if the input cannot be read.
             size: Number of inputs that are read at a time.
 
         Yields:
-            Each input that can be read, its example for each model, and for each model its
-            hypotheses, best first.
+            item: An input that could be read.
+            examples: Example of the input for each model.
+            hypotheses: For each model, its hypotheses for the input, best first.
 
         Raises:
             UserError: if no input can be read.
@@ -203,9 +207,13 @@ class TextRun:
             print(f"fairseq-mm {self.command}: {message}", file=sys.stderr)
 
     def write(self, lines: Sequence[str], num_texts: int) -> None:
-        """Write the lines of an input, which have ``num_texts`` texts.
+        """Write the lines of one input.
 
         If there is one output file, it gets all lines; if there are several, each gets one line.
+
+        Args:
+            lines: Lines to write.
+            num_texts: Number of generated texts in the lines, for the final message.
         """
         for file, part in zip(self._files, [lines] if len(self._files) == 1 else zip(lines)):
             # flushed, so that a reader of a pipe gets each text when it is generated
@@ -213,11 +221,13 @@ class TextRun:
         self.num_texts += num_texts
 
     def finish(self, remarks: Iterable[str] = (), page: str = "") -> int:
-        """Report on stderr what was written, and return the exit status: 2 if an input failed.
+        """Report on stderr what was written, and return the exit status.
+
+        The exit status is 2 if an input could not be read.
 
         Args:
-            remarks: Messages that are printed first.
-            page: Description of the page that was written to ``--html``; empty for no page.
+            remarks: Messages of the command, which are printed before the report.
+            page: Description of the content of the page ``--html``; empty for no page.
         """
         messages = list(remarks)
         if self.args.output:
@@ -236,10 +246,11 @@ class TextRun:
 def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[str, Any]]]:
     """Read the inputs of a JSONL file; return pairs of an input and its JSON object.
 
+    If the JSON object does not fit the task, the input has an ``error``.
+
     Args:
         path: Path of the file; ``-`` is standard input.
-        processor: Processor of the task, which checks each object. If it refuses an object, the
-            input has an ``error``.
+        processor: Processor of the task, which checks each object.
 
     Raises:
         UserError: if the file cannot be read or is empty, a line is no JSON object, or two lines
@@ -284,7 +295,10 @@ def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[st
 
 
 def remove_name(error: UserError, name: str) -> UserError:
-    """Return an error without the name of its input, which :class:`TextRun` prints before it."""
+    """Return an error whose message no longer begins with ``name``, the name of the input.
+
+    :class:`TextRun` prints the name before the message, so it would appear twice.
+    """
     return UserError(str(error).removeprefix(f"{name}: "))
 
 
@@ -327,12 +341,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
-    """Yield for each input a list with its example, or a UserError if it cannot be read.
+    """Yield for each input a list of its one example, or a UserError if it cannot be read.
 
     Args:
-        model: Generator.
+        model: Generator whose processor makes the examples.
         inputs: Inputs to read.
-        **options: Options of the model's processor.
+        **options: Options of the processor's method ``examples``.
     """
     for example in model.processor.examples([item.value for item in inputs], **options):
         yield example if isinstance(example, UserError) else [example]

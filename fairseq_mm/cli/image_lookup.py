@@ -22,7 +22,7 @@ def missing_in_folders(
 
     Args:
         names: Names of images, without suffix.
-        folders: Folders to search with their subfolders, or ``.tar`` archives.
+        folders: Folders, which are searched with their subfolders, and ``.tar`` archives.
         verify: True to decode each image as ``fairseq-mm extract`` does.
 
     Raises:
@@ -74,14 +74,14 @@ def keys_in_stores(
     Args:
         names: Names of images.
         paths: Paths of the stores.
-        by_stem: True if the name ``12`` also matches a key such as ``a/12.jpg``.
+        by_stem: True if the name ``12`` also matches a store's id such as ``a/12.jpg``.
 
     Returns:
-        keys: Name -> key in the stores, for each image that a store has.
-        missing: Name -> reason, for each other image.
+        keys: Name -> id in the stores, for each image that a store has.
+        missing: Name -> reason, for each image that no store has.
 
     Raises:
-        UserError: if a store cannot be read, or has several keys with the stem of a name.
+        UserError: if a store cannot be read, or several ids match one name by their stem.
     """
     from fairseq_mm.data.feature_store import open_features
 

@@ -12,26 +12,26 @@ SOURCE is a data folder, a file written by `fairseq-mm tell --jsonl`, a prompt
 JSON goes to standard output.
 
 Stories of prompts have an object for each word: its log-probability; the
-gates g1 (of the model in training) and g2 (of the pretrained model), means
+gates g1 (of the model in training) and g2 (of the pretrained model), averaged
 over the feature dimension (Fan et al. 2018, Figure 8); its attention to each
-word of the prompt, mean over layers and heads; and for each layer and head of
-self-attention the weight of the zero slot, whose key and value are zeros, and
-the mean distance in words to the attended words.
+word of the prompt, averaged over layers and heads; and for each layer and head
+of self-attention the weight of the zero slot (an additional position whose key
+and value are zeros) and the mean distance, in words, to the attended words.
 
 Each visual story has one object. For each word, it has the log-probability and
-image_weights, the attention to the five images (transtory_full, mean over the
-heads of the last layer; Li et al. 2020, Figure 5), or slice_weights, the
+image_weights, the attention to the five images (transtory_full, averaged over
+the heads of the last layer; Li et al. 2020, Figure 5), or slice_weights, the
 attention to the slices of the image's feature vector (glac_decoder_attention).
-For a model with a non-local block (glac_non_local), it has the five positions
-of each image's grid that are most similar to one position (Figure 4); the page
-draws arrows to them.
+For a model with a non-local block (glac_non_local), the object also has, for one
+position of each image's grid, the five positions that are most similar to it
+(Figure 4); the page draws arrows to them.
 
-Summaries of videos have an object for each line: the weights of the frames
-for each word of the transcript or of the summary, means over heads and
-layers. With --gates they have an object for each video: its forget gate
+Summaries of videos have an object for each line of the split: the weights of
+the frames for each word of the transcript or of the summary, averaged over heads
+and layers. With --gates they have an object for each video: its forget gate
 score, the mean of the gate over the text's tokens and the feature dimension
-(Yu et al. 2021, section 5.4); the page has the histogram (Figure 3), and
-lists the videos without a transcript (Table 6).
+(Yu et al. 2021, section 5.4). The page then has a histogram of the scores
+(Figure 3), and lists the videos without a transcript (Table 6).
 """
 
 import argparse

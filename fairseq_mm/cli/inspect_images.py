@@ -35,14 +35,14 @@ Sentences = list[list[str]]
 
 
 class Subject(NamedTuple):
-    """Story to inspect.
+    """Visual story to inspect.
 
     Attributes:
-        index: Index of the story; if the story is sampled, the random numbers depend on it.
+        index: Index of the story. If the model samples the story, the random numbers depend on it.
         id: Id of the story in its JSON record.
         title: Title of the story's section on the page; empty if there is only one story.
         keys: Ids or paths of five images; None for a missing image.
-        sentences: Words of each sentence; None if the model generates them.
+        sentences: Words of each sentence; None if the model has yet to generate the story.
     """
 
     index: int
@@ -161,8 +161,12 @@ def _choose_positions(
 def _read_subjects(
     args: argparse.Namespace,
 ) -> tuple[list[Subject], Optional[FeatureStores], frozenset[str]]:
-    """Return the stories, the store of their images' features (None for image files), and the ids
-    of images that the store lacks.
+    """Read the stories that the command line names.
+
+    Returns:
+        subjects: The stories.
+        store: Feature store of the images; None if the images are files.
+        missing: Ids of images that the data folder records as missing from the store.
     """
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
@@ -246,11 +250,11 @@ def _check_sentences(sentences: Sentences, title: str) -> None:
 
 
 class _StoryImages:
-    """Images of the stories, as the page embeds them; each image is read once.
+    """Images of the stories in the form that the page embeds; each image is read only once.
 
     Args:
         folders: Folders or archives in which the images of a feature store are searched.
-        is_stored: True if images are named by ids of a feature store, False if by paths.
+        is_stored: True if stories name images by ids of a feature store, False if by paths.
     """
 
     def __init__(self, folders: list[str], *, is_stored: bool) -> None:
@@ -260,7 +264,7 @@ class _StoryImages:
         self._embedded: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the image with an id or path; None if no folder has it."""
+        """Return the image whose id or path is ``key``; None if no folder has it."""
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:
@@ -269,7 +273,7 @@ class _StoryImages:
         return self._embedded[key]
 
     def check(self) -> None:
-        """Raise a UserError if there are folders, but none has an image of the stories."""
+        """Raise a UserError if there are folders, but no folder has an image of the stories."""
         # A folder may lack some images, but a folder without any image of the stories is wrong.
         if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

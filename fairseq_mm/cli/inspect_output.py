@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """Part of an inspection, such as the result for one text.
+    """Part of the output of ``fairseq-mm inspect``, such as the result for one text.
 
     Attributes:
         records: JSON objects of the part.
-        draw: Function that makes the part's sections of the page; it is called only if a page is
-            written.
+        draw: Function that makes the sections of the page for the part. It is called only if a page
+            is written.
     """
 
     records: list[dict[str, Any]]
@@ -29,14 +29,14 @@ class Part(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """Result of an inspection.
+    """Output of ``fairseq-mm inspect``.
 
     Attributes:
         title: Title of the page.
         subtitle: Line under the title.
         parts: Iterator that makes one part at a time, because all parts may not fit into memory.
-        result: Content of the file ``--json``; None if the inspection has no statistics.
-        lines: Lines that describe ``result`` on a terminal.
+        result: Statistics for the file ``--json``; None if there are no statistics.
+        lines: Lines that describe ``result`` on a terminal; empty if there are no statistics.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Inspection(NamedTuple):
 
 
 def check_line(line: int, total: int, path: Any) -> None:
-    """Raise a UserError unless a file of ``total`` lines has ``line``, counted from 0."""
+    """Raise a UserError unless 0 <= ``line`` < ``total``, the number of lines of ``path``."""
     if not 0 <= line < total:
         raise UserError(f"--lines must be from 0 to {total - 1} ({path}), but is {line} instead.")
 
@@ -59,9 +59,9 @@ def read_told_lines(
 
     Args:
         path: Path of the file.
-        wanted: Numbers of the lines to read, counted from 0 without blank lines.
+        wanted: Numbers of the lines to read, counted from 0; blank lines are not counted.
         parse: Function that is applied to the JSON value of each line.
-        needed: End of the error message, which names the fields that ``parse`` needs.
+        needed: Words for the end of an error message, which name the fields that ``parse`` needs.
 
     Yields:
         Number of the line, and the result of ``parse``.
@@ -84,9 +84,9 @@ def read_told_lines(
 
 
 def write_inspection(args: argparse.Namespace, inspection: Inspection) -> None:
-    """Write the files ``--output`` (JSON lines), ``--html`` and ``--json`` that are asked for.
+    """Write the files of the options ``--output`` (JSON lines), ``--html`` and ``--json``.
 
-    Without these options, the JSON lines go to standard output.
+    Without these options, the JSON lines are written to standard output.
     """
     from fairseq_mm.data.output_file import output_file
     from fairseq_mm.report.html_page import render_page, write_page

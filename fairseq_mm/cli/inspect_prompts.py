@@ -21,7 +21,8 @@ def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Insp
     """Inspect a story with its prompt, or a text of a language model.
 
     Raises:
-        UserError: if files or options do not fit, or the model records nothing.
+        UserError: if files or options do not fit, or the model is no convolutional story or
+            language model.
     """
     models = build_models(checkpoints, args.device)
     prompt, story = _read_text(args, models)

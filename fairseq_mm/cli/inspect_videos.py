@@ -75,8 +75,8 @@ class _SplitTexts:
     """References and generated summaries of a split.
 
     Args:
-        path: Path of the generated summaries; None to use the references only.
-        inspection: Model and split that are inspected.
+        path: Path of the file of generated summaries; None if there is no such file.
+        inspection: Inspection of a model on the split.
 
     Attributes:
         hypotheses: Video id -> generated summary; None if there is no file of summaries.
@@ -107,8 +107,10 @@ class _SplitTexts:
         return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
     def get_fields(self, lines: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the fields of each line's JSON record: ``transcript_available``, ``reference``
-        and, if there is a generated summary, ``hypothesis``.
+        """Return fields for the JSON record of each line of the split.
+
+        These are ``transcript_available``, ``reference`` and, if there is a generated summary,
+        ``hypothesis``.
         """
         inspection, ids = self.inspection, self.inspection.ids(lines)
         # The published transcripts decide; if their file is missing, the model's input decides.
@@ -156,7 +158,7 @@ def _inspect_attention(
 
 
 class _Videos:
-    """Video files of a split, from which thumbnails and times of frames are read for the page.
+    """Video files of a split, from which the page's thumbnails and times of frames are read.
 
     Args:
         paths: Folders or archives in which videos are searched; empty for no thumbnails.
@@ -175,7 +177,7 @@ class _Videos:
     def get_times(self, key: str, num_frames: int) -> Any:
         """Return the times of the ``num_frames`` frames of the video with the id ``key``.
 
-        The result has thumbnails if the folders have the video.
+        The result also has thumbnails if the video is in the folders.
         """
         if key not in self.by_key:
             return Times(clip_step(self.attributes))
@@ -183,7 +185,7 @@ class _Videos:
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
-        """Raise a UserError if there are folders, but none has a video of the inspected lines."""
+        """Raise a UserError if there are folders, but no folder has one of the inspected videos."""
         if self.paths and not self.num_shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
 
@@ -207,8 +209,14 @@ def _inspect_gates(
 
 
 def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return statistics and histograms of gate scores, over all videos and over videos with and
-    without a transcript, and the ranks of the videos without one.
+    """Return statistics and histograms of gate scores as a JSON object.
+
+    Three groups of videos have statistics: all, those with a transcript and those without. Each
+    video without a transcript is also listed, with its rank among all videos.
+
+    Args:
+        gates: Gate scores of the videos.
+        records: JSON record of each video.
     """
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])

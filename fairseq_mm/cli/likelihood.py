@@ -39,8 +39,10 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the options that every kind of checkpoint has; return the group for options about speed
-    and memory.
+    """Add the options that do not depend on the kind of the checkpoint.
+
+    Returns:
+        Group of the options about speed and memory, to which the caller can add options.
     """
     parser.add_argument("data", metavar="DATA", help="Data folder, made by fairseq-mm prepare.")
     arguments.add(
@@ -78,12 +80,13 @@ def resolve_options(
 
     Args:
         args: Parsed command line, in which options are set.
-        options: Kind of checkpoint -> option that the kind accepts -> default.
-        checkpoints: Opened checkpoints.
+        options: Kind of checkpoint -> name of an option that the kind accepts -> default. Other
+            kinds of checkpoints are refused.
+        checkpoints: Opened checkpoints, all of one kind.
 
     Raises:
-        UserError: if the command is not for the checkpoints, an option is for another kind, or the
-            seed is below 0.
+        UserError: if the command does not accept the kind of the checkpoints, the kind does not
+            accept an option, or the seed is below 0.
     """
     if args.seed < 0:  # NumPy's generators would raise a ValueError
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
@@ -114,9 +117,10 @@ def resolve_options(
 
 
 def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
-    """Return ``wanted`` random line numbers below ``total``, ascending; all if ``total`` is less.
+    """Return ``wanted`` random line numbers from 0 to ``total - 1``, in ascending order.
 
-    A larger sample with the same seed contains the smaller one.
+    If ``wanted`` is None or more than ``total``, all line numbers are returned. If two samples have
+    the same seed, the larger one contains the smaller one.
     """
     import numpy as np
 
@@ -129,7 +133,15 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 def build_card(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """Return the record of a run: command, ``options``, hashes of ``files``, versions."""
+    """Return the record of a run, for its JSON result.
+
+    Args:
+        args: Parsed command line.
+        files: Role -> path of an input file, whose hash is recorded; None to leave the file out.
+        options: Names of options whose values are recorded, in addition to ``--split`` and
+            ``--seed``.
+        device: Device of the models.
+    """
     from fairseq_mm.metrics.result_card import result_card
 
     card = result_card(
@@ -143,16 +155,16 @@ def build_card(
 
 
 class _Texts:
-    """Texts of a split, with the models that compute the likelihood of the texts.
+    """Texts of a split, one per line, and the models that compute the likelihood of the texts.
 
     Attributes:
         models: Loaded models.
         device: Device of the models.
         likelihood: Object that computes the likelihood of texts under the models.
-        texts: Words of each line.
-        names: Prompt or album of each line; empty for language models.
-        files: Role, such as ``checkpoint_0`` -> path of each file that determines the likelihoods.
-        ends: Token indices that end a text or a sentence.
+        texts: Words of each line's text.
+        names: Prompt or album of each line, as a string; empty for language models.
+        files: Role, such as ``checkpoint_0`` -> path of a file that determines the likelihoods.
+        ends: Indices of the tokens that end a text or a sentence.
     """
 
     likelihood: Any
@@ -170,7 +182,7 @@ class _Texts:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return hashes of the files that determine the likelihoods, by role."""
+        """Return role -> hashes of the files with this role, which determine the likelihoods."""
         from fairseq_mm.metrics.result_card import file_hash
 
         hashes: dict[str, Any] = {}
@@ -216,7 +228,11 @@ class PromptTexts(_Texts):
         self.ends = [self.likelihood.dictionary.eos()]
 
     def _find_side(self, args: argparse.Namespace) -> str:
-        """Return ``--side``, or else the side (source or target) whose dictionary the model has."""
+        """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories).
+
+        For language models this is the option ``--side`` or else the language whose dictionary the
+        model has; for other models it is ``wp_target``.
+        """
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
         from fairseq_mm.models._provenance import list_words
         from fairseq_mm.prepare.data_folder import read_dictionary_words
@@ -245,7 +261,7 @@ class PromptTexts(_Texts):
         return {**super().identity(), "words": self.num_words}
 
     def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's text, with its end unless the text is truncated."""
+        """Return the token indices of a line's text, with ``</s>`` unless the text is truncated."""
         return self.likelihood.encode_story(self.texts[line], num_words=self.num_words)
 
     def condition(self, line: int) -> Optional[list[int]]:
@@ -262,9 +278,10 @@ class PromptTexts(_Texts):
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return prompt -> line that represents it, for the prompts ``names``.
+        """Return prompt -> a line that has this prompt, for the prompts ``names``.
 
-        Prompts whose tokens are equal share one line.
+        Prompts whose tokens are equal, because they differ only in unknown words, get the same
+        line.
         """
         # Prompts that differ only in unknown words have the same tokens. They share one line, so
         # that their scores are equal; computed in two batches, they could differ slightly.
@@ -279,10 +296,10 @@ class PromptTexts(_Texts):
         return lines
 
     def find_own_line(self, line: int, line_of_prompt: Mapping[str, int]) -> int:
-        """Return the line that represents the prompt of ``line``.
+        """Return the line by which the prompt of a story is identified.
 
         Args:
-            line: Line of a story.
+            line: Line of the story.
             line_of_prompt: Result of :meth:`find_lines`.
         """
         return line_of_prompt[self.names[line]]
@@ -318,15 +335,17 @@ class AlbumTexts(_Texts):
         self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
 
     def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's story, with separators of sentences and its end."""
+        """Return the token indices of a line's story, with ``<sent>`` between sentences and
+        ``</s>`` at the end.
+        """
         return self.likelihood.encode_story(self.texts[line])
 
     def condition(self, line: int) -> str:
-        """Return the image sequence of a line, ids separated by tabs."""
+        """Return the image sequence of a line: the ids of its images, separated by tabs."""
         return self.visual_ids[line]
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return album -> first line of its first image sequence, for the albums ``names``."""
+        """Return album -> first line that has this album, for the albums ``names``."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             # condition_columns ignores white space, too
@@ -334,7 +353,10 @@ class AlbumTexts(_Texts):
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
-        """Return the first line that has the image sequence of ``line``."""
+        """Return the first line that has the same image sequence as ``line``.
+
+        ``line_of_album`` is not used; stories of prompts need such an argument.
+        """
         # An album has several image sequences; the story was written for this one.
         return self.visual_ids.index(self.visual_ids[line])
 
@@ -342,8 +364,15 @@ class AlbumTexts(_Texts):
 def load_on_data(
     checkpoints: "Sequence[Checkpoint]", args: argparse.Namespace
 ) -> tuple[list[Any], Any]:
-    """Load models of captions or summaries (in evaluation mode and float32), and set up the task of
-    the data folder ``args.data``.
+    """Load models of captions or summaries, and set up their task.
+
+    Args:
+        checkpoints: Opened checkpoints.
+        args: Parsed command line, with the options ``data`` and ``features``.
+
+    Returns:
+        models: Models in evaluation mode and float32.
+        task: Task of the data folder ``args.data``.
 
     Raises:
         UserError: if a checkpoint is of another task, or its weights do not fit the model.
@@ -376,7 +405,11 @@ def load_on_data(
 
 
 class DatasetTexts:
-    """Captions or summaries of a binarized split, with the attributes of :class:`_Texts`."""
+    """Captions or summaries of a binarized split, with the models that compute their likelihood.
+
+    The attributes are those of :class:`_Texts`, without ``models``. ``texts`` has the indices of
+    the lines instead of words.
+    """
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
         from fairseq_mm.inference.checkpoint import usable_device
@@ -402,7 +435,7 @@ class DatasetTexts:
         }
 
     def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's text, with its end."""
+        """Return the token indices of a line's text, with ``</s>``."""
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
@@ -413,7 +446,8 @@ class DatasetTexts:
 class DatasetLikelihood:
     """Likelihood of the texts of a dataset, as ``fairseq-generate --score-reference`` computes it.
 
-    Unlike :class:`.TextLikelihood`, it works with every model that fairseq can decode.
+    This class works with every model that fairseq can decode, :class:`.TextLikelihood` only with
+    the story models of this package.
     """
 
     def __init__(
@@ -432,7 +466,16 @@ class DatasetLikelihood:
     def batches(
         self, pairs: "Sequence[Pair]", *, log_probs_of: Any = None
     ) -> Iterator[tuple[list[int], list[Any]]]:
-        """Compute log-probabilities of pairs, as :meth:`.TextLikelihood.batches` does."""
+        """Compute the log-probabilities of the tokens of texts, batch by batch.
+
+        Args:
+            pairs: For each text, its index in the dataset and its token indices.
+            log_probs_of: Not used; :meth:`.TextLikelihood.batches` has such an argument.
+
+        Yields:
+            numbers: Indices in ``pairs`` of the texts of one batch.
+            log_probs: For each of these texts, [tokens] natural logarithms of the probabilities.
+        """
         import torch
         from fairseq import utils
         from fairseq.sequence_scorer import SequenceScorer

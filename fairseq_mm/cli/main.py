@@ -1,8 +1,9 @@
 """Runs ``fairseq-mm SUBCOMMAND ...``: finds the subcommand's module and calls it.
 
 A subcommand is a module of this package with ``add_arguments(parser)`` and ``run(args)``; ``run``
-returns an exit status or None. If a subcommand has kinds, and the kind may be left out on the
-command line, its module also has ``name_kind(argv)``, which adds it.
+returns an exit status, or None for 0. If the first argument of a subcommand is an action with a
+default, such as ``nearest`` of ``retrieve``, its module also has ``name_kind(argv)``, which returns
+the arguments with the action inserted.
 """
 
 import argparse
@@ -65,7 +66,10 @@ _COLLECTION = (100_000, 20, 100)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Formatter that fills paragraphs to the terminal's width, but keeps indented lines."""
+    """Formatter of help texts that wraps paragraphs at the terminal's width.
+
+    Indented lines, such as examples of commands, are kept as they are.
+    """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -81,8 +85,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser whose error messages are one line, with a suggestion for a misspelt name, and whose
-    usage names the required arguments.
+    """Parser of the arguments of ``fairseq-mm`` or of a subcommand.
+
+    Error messages are one line, with a suggestion for a misspelt option. The usage line has only
+    the required arguments.
     """
 
     _given: Sequence[str] = ()

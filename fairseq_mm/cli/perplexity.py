@@ -12,25 +12,26 @@ the best temperature of the softmax.
   fairseq-mm perplexity data-bin/vist --checkpoint checkpoints/glac \\
       --shuffled-images --seed 1
 
-The first perplexity is the one that fairseq-validate prints: it counts all
-tokens, with the end of each text and with unknown words (scored as <unk>). The second leaves
-out the ends, the third also the unknown words. The separators between the
-sentences of a visual story count as ends. Captions and summaries are read from
-the binarized split; stories are read from DATA/text, and the checkpoint's own
-dictionary is used.
+The command prints three perplexities. The first is the one that fairseq-validate
+prints: it counts all tokens, with the end of each text and with unknown words
+(scored as <unk>). The second leaves out the ends; the third leaves out the ends
+and the unknown words. The separators between the sentences of a visual story
+count as ends. Captions and summaries are read from the binarized split; stories
+are read from DATA/text, and the checkpoint's own dictionary is used.
 
 --tune-temperature finds the temperature at which the texts are most likely.
 With top-k sampling, real texts have probability 0 at every temperature. For
 top-k sampling the command therefore counts only the tokens that are among the k
 most probable at their position (<unk> is excluded), and finds the temperature
-at which these are most likely among the k. An ensemble has no such temperature,
-because its k most probable tokens change with the temperature.
+at which these tokens are most likely under the distribution over the k tokens.
+For an ensemble this temperature is not computed, because the k most probable
+tokens of an ensemble change with the temperature.
 
 --counting transtory adds the perplexity that the released code of Transtory-XL
-would report, which is lower: it averages within each sentence, counts one token
-per sentence that costs nothing, and then averages over sentences.
+would report, which is lower: the loss is averaged within each sentence, in which
+one more token with loss 0 is counted, and then averaged over sentences.
 --shuffled-images adds the perplexity of the same stories under the images of
-another album; the more a model follows its images, the higher it is.
+another album; the more a model follows its images, the higher this perplexity is.
 """
 
 import argparse
@@ -106,14 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Counts(NamedTuple):
-    """Sums of log2-probabilities of tokens, each with the number of tokens.
+    """Sums of the log2-probabilities of tokens, each with the number of tokens in the sum.
 
     Attributes:
-        known: Sum over words of the dictionary.
-        unknown: Sum over words outside the dictionary, scored as ``<unk>``.
+        known: Sum over words that are in the dictionary.
+        unknown: Sum over words that are not in the dictionary, scored as ``<unk>``.
         ends: Sum over the ends of texts and the separators of sentences.
-        sentences: Sum of each sentence, its end included.
-        truncated: Number of texts whose last words were not scored.
+        sentences: Sum over the tokens of each sentence, including its end.
+        truncated: Number of texts that were truncated, so that their last words were not scored.
     """
 
     known: "LogProbability"
@@ -164,9 +165,9 @@ def shuffle_images(
 ) -> list[str]:
     """Return for each line an image sequence of another album.
 
-    The albums are shuffled with the seed, and each gets the image sequences of the next album, in
-    order; if the next album has fewer sequences, they repeat. Lines with the same image sequence
-    get the same other sequence.
+    The albums are shuffled with the seed. Each album then gets the image sequences of the next
+    album, in order; if the next album has fewer sequences, they are repeated. Lines with the same
+    image sequence get the same new sequence.
 
     Args:
         visual_ids: Image sequence of each line.

@@ -41,11 +41,12 @@ class Release(NamedTuple):
 
     Attributes:
         kind: Kind of its data, a key of ``KINDS``.
-        module: Module that reads the release: its docstring is the help text, and it has the
-            functions ``add_arguments(parser)`` and ``read(args)``.
+        module: Module that reads the release. The module's docstring is the help text, and it has
+            the functions ``add_arguments(parser)`` and ``read(args)``.
         options: Options about the data that the release accepts, separated by spaces.
-        fixed_options: Options of the kind whose value the release fixes, separated by spaces.
-        values: Option -> fixed value, or default that replaces the default of the kind.
+        fixed_options: Options that the kind of data has, but whose value the release fixes,
+            separated by spaces.
+        values: Name of an option -> the fixed value, or a default that replaces the kind's default.
     """
 
     kind: str

@@ -138,14 +138,14 @@ class Kind(NamedTuple):
     """Kind of data that ``fairseq-mm prepare`` accepts, such as captions.
 
     Attributes:
-        task: fairseq task that reads the data.
-        module: Module whose docstring shows the format of your own data.
+        task: Name of the fairseq task that reads the data.
+        module: Module whose docstring shows the JSON lines of the user's own data.
         writer: Function from the parsed command line to a writer of data folders.
         tokenizers: Name of a tokenizer -> description for the help text.
         tokenizer: Name of the default tokenizer; None if the default depends on other options.
         threshold: Default of ``--threshold``.
-        text_options: Options about text, separated by spaces.
-        own_options: Options about your own data, separated by spaces.
+        text_options: Options about text, such as ``--tokenizer``, separated by spaces.
+        own_options: Options about data that is no release, such as ``--keys``, separated by spaces.
     """
 
     task: str
@@ -158,7 +158,7 @@ class Kind(NamedTuple):
     own_options: str = "--keys --features --missing"
 
     def defaults(self) -> dict[str, Any]:
-        """Return the default values that a release may replace."""
+        """Return the defaults of this kind of data, by name; a release may replace them."""
         return {
             "tokenizer": self.tokenizer,
             "default_threshold": self.threshold,
@@ -177,8 +177,8 @@ def add_options(
         parser: Parser or group.
         kind: Kind of the data, whose nouns and tokenizers the help texts name.
         options: Options to add: keys of ``OPTIONS``, or ``--tokenizer``.
-        settled: Result of :meth:`Kind.defaults`, with changes by a release; the help texts name
-            these defaults.
+        settled: Defaults that the help texts name: the result of :meth:`Kind.defaults`, in which a
+            release may have replaced values.
     """
     # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
@@ -204,7 +204,10 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 
 
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
-    """Return the arguments that every writer accepts; ``settings`` are recorded in prepare.json."""
+    """Return the keyword arguments that every writer of data folders accepts.
+
+    One of them is ``settings``, which the writer records in prepare.json.
+    """
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}
 
@@ -294,7 +297,7 @@ _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """Check the options about subwords, and load the subwords that the options name."""
+    """Check the options about subwords, and load the subword model that they name."""
     if args.indexed_oov < 0:
         raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
     if args.indexed_oov > _MOST_INDEXED_OOV:

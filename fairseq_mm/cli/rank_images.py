@@ -52,15 +52,15 @@ TITLES = {
 
 
 class Retrieval(NamedTuple):
-    """Results of one direction: images retrieved for sentences, or sentences for images.
+    """Results of retrieval in one direction: images for sentences, or sentences for images.
 
     Attributes:
         summary: Recall, median rank and mean rank of the model.
-        chance: The same figures for a random order.
+        chance: Recall, median rank and mean rank of a random order.
         ids: Id of each query: the line number of a sentence, or the id of an image.
-        ranks: Rank of the best correct candidate for each query.
-        best: Records of the ``--top`` best candidates for each query; None without ``--top``.
-        curve: Recall at the percentages of the recall curve; None if no curve is drawn.
+        ranks: For each query, the rank of its highest-ranked correct candidate.
+        best: For each query, JSON records of the ``--top`` best candidates; None without ``--top``.
+        curve: Recall at each percentage of retrieved candidates; None if no curve is drawn.
     """
 
     summary: RankSummary
@@ -138,7 +138,12 @@ def _rank_by_likelihood(
     checkpoint: str,
     output: str,
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
-    """Return the results of both directions, and the settings that determine the scores."""
+    """Rank images and sentences by likelihood.
+
+    Returns:
+        retrievals: Name of a direction, such as ``image_retrieval`` -> results.
+        identity: Settings on which the likelihoods depend.
+    """
     sampled, mean_image = [], None
     if args.marginal == "sampled":
         sampled = sample_training_images(args.data, args.marginal_images, args.seed)
@@ -206,7 +211,7 @@ def _fill(
     blocks: list[np.ndarray],
     args: argparse.Namespace,
 ) -> None:
-    """Compute and store the likelihoods that the file of scores lacks."""
+    """Compute the likelihoods that ``file`` lacks, and write them to the file."""
     device = next(model.parameters()).device
     likelihood = build_likelihood(
         model,
@@ -234,10 +239,15 @@ def _fill(
 
 
 def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
-    """Return the published captions of lines of a split, counted from 0.
+    """Return the captions of lines of a split as they were published, before tokenization.
 
-    The task must have loaded the split. If the data folder has no published captions, words outside
-    the dictionary become ``<unk>``.
+    If the data folder has no published captions, binarized captions are returned, in which unknown
+    words are ``<unk>``.
+
+    Args:
+        task: Task that has loaded the split.
+        split: Name of the split.
+        lines: Line numbers, counted from 0.
     """
     captions = read_published_captions(task.cfg.data, split)
     if captions is not None:
@@ -249,13 +259,13 @@ def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
 def best_candidates(
     scores: np.ndarray, top: int, ids: Sequence[Any], texts: Optional[Sequence[str]] = None
 ) -> list[list[dict[str, Any]]]:
-    """Return JSON records of the ``top`` best candidates for each query: id, score and text.
+    """Return, for each query, JSON records (id, score, text) of the ``top`` best candidates.
 
     Args:
         scores: [queries, candidates] scores, higher for better candidates.
         top: Number of candidates in the result.
         ids: Id of each candidate.
-        texts: Text of each candidate; None for records without text.
+        texts: Text of each candidate; None if the records shall have no text.
     """
     records = []
     for row in scores:
@@ -282,7 +292,7 @@ class SplitVectors(NamedTuple):
     Attributes:
         images: [I, K] float32 vectors of the images.
         sentences: [N, K] float32 vectors of the sentences.
-        image_of_sentence: [N] row of each sentence's image in ``images``.
+        image_of_sentence: [N] for each sentence, the index in ``images`` of its image.
         image_names: [I] ids of the images.
         lines: [N] line number of each sentence in the split, ascending.
     """
@@ -295,7 +305,9 @@ class SplitVectors(NamedTuple):
 
 
 def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
-    """Embed a split: sentences in the order of their lines, images by their first lines.
+    """Embed the images and sentences of a split.
+
+    Sentences have the order of their lines, images the order of their first lines.
 
     Raises:
         UserError: if a vector is not finite.
@@ -371,7 +383,7 @@ def _report(
     args: argparse.Namespace,
     card: dict[str, Any],
 ) -> None:
-    """Print the table of results, and write the files of the output folder."""
+    """Print the table of results, and write the files of the output folder ``output``."""
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}
     # rsum is defined by VSE++'s code: the recalls of both directions, without a shortlist.
@@ -402,7 +414,13 @@ def _report(
 def _print(
     figures: Mapping[str, dict[str, Any]], chance: Mapping[str, dict[str, Any]], rsum: float
 ) -> None:
-    """Print the row of each direction of retrieval, followed by the row of a random order."""
+    """Print the table of results.
+
+    Args:
+        figures: Name of a direction of retrieval -> results of the model.
+        chance: Name of a direction of retrieval -> results of a random order.
+        rsum: Sum of the recalls of both directions, in percent.
+    """
     width = max(len(TITLES[name]) for name in figures)
     print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")
     for name in figures:

@@ -1,5 +1,5 @@
 """Ranking of stories for ``fairseq-mm rank``: is a story more likely under its own prompt or images
-than under others?
+than under the prompts or images of other stories?
 """
 
 import argparse
@@ -33,7 +33,7 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
-    """Rank each story's own prompt or images among others; print and write the results.
+    """Rank each story's own prompt or images among those of other stories, and report the results.
 
     Args:
         args: Parsed command line.
@@ -106,7 +106,10 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
 
 
 def name_output(files: Sequence[str], split: str) -> str:
-    """Return the default output folder, beside the first checkpoint of ``files``."""
+    """Return the default output folder, ``CHECKPOINT.rank-SPLIT``.
+
+    ``files`` are the checkpoints; if there are several, the name also has their number.
+    """
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
 
@@ -118,7 +121,18 @@ def _score(
     lines: Sequence[int],
     columns: Columns,
 ) -> np.ndarray:
-    """Return log-likelihoods [stories, conditions]; compute those that the file lacks."""
+    """Compute the log-likelihoods of pairs that ``file`` lacks, and return all of them.
+
+    Args:
+        file: File of log-likelihoods, to which new ones are added.
+        pairs: [pairs, 2] row (story) and column (condition) of each needed pair.
+        texts: Texts and models.
+        lines: Line of each story.
+        columns: Conditions, which are prompts or albums.
+
+    Returns:
+        [stories, conditions] log-likelihoods; NaN for pairs that are not needed.
+    """
     # Pairs are named by line numbers, so that runs with other draws or stories can reuse them.
     line_by_name = texts.find_lines(columns.texts)
     keys = []
@@ -142,7 +156,7 @@ def _score(
 
 
 def _to_json(result: Union[PromptRanking, AlbumRanking]) -> dict[str, Any]:
-    """Convert a result to JSON values."""
+    """Convert the result of a ranking to a JSON object."""
     figures: dict[str, Any] = {}
     for name, value in result._asdict().items():
         if isinstance(value, condition_ranking.Figure):
@@ -209,7 +223,15 @@ def _entries(
     true: np.ndarray,
     distractors: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """Return one JSON record per story: its line, its prompt or album, and its ranks."""
+    """Return one JSON record per story: its line, its prompt or album, and its ranks.
+
+    Args:
+        texts: Texts of the split.
+        lines: Line of each of the S stories.
+        scores: [S, C] log-likelihoods under C conditions; NaN if not computed.
+        true: [S] column of each story's own condition.
+        distractors: For each draw and story, the columns of the sampled other conditions.
+    """
     is_prompt = isinstance(texts, PromptTexts)
     compare = condition_ranking.draw_credits if is_prompt else condition_ranking.candidate_ranks
     by_draw = compare(scores, true, distractors)  # [draws, stories]

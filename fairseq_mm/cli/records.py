@@ -26,7 +26,7 @@ RANK = "{k}"
 
 @contextlib.contextmanager
 def open_output(path: Optional[str]) -> Iterator[TextIO]:
-    """Open a file that appears when it is complete; the path None is standard output."""
+    """Open a file for writing; it appears when it is complete. None is standard output."""
     if path is None:
         yield sys.stdout
         return
@@ -35,12 +35,12 @@ def open_output(path: Optional[str]) -> Iterator[TextIO]:
 
 
 def progress_bar(total: int, unit: str, *, many: int = 50) -> Any:
-    """Return a progress bar on stderr, disabled for fewer than ``many`` inputs.
+    """Return a progress bar on stderr, which is shown only on a terminal.
 
     Args:
         total: Number of inputs.
         unit: Plural noun for the inputs, such as ``images``.
-        many: Least number of inputs for which the bar is shown.
+        many: Number of inputs below which the bar is not shown.
     """
     from tqdm import tqdm
 
@@ -60,10 +60,11 @@ def json_line(
 
     Args:
         name: Id of the input.
-        hypotheses: Hypotheses, best first. If there are several, the record has a list of all.
+        hypotheses: Hypotheses, best first. The record has the fields of the best hypothesis; if
+            there are several hypotheses, it also has a list of all.
         others: Further fields of the record.
         as_line: True to write the tokens of a hypothesis instead of its detokenized text.
-        each: Further fields of each hypothesis; empty for none.
+        each: For each hypothesis, its further fields; empty if there are no further fields.
     """
     # the best hypothesis is always a field of its own, where `score` looks for it
     entries = [
@@ -76,8 +77,8 @@ def json_line(
 
 
 def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return for each hypothesis the fields about ``--best-of``: its rank, the number of
-    candidates, and how they were ranked. Without the option, the list is empty.
+    """Return for each hypothesis its record's fields ``rank``, ``candidates`` (their number) and
+    ``best_by`` (how they were ranked). Without ``--best-of``, return an empty list.
     """
     if args.best_of is None:
         return []
@@ -88,16 +89,19 @@ def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dic
 
 
 def rank_paths(args: argparse.Namespace) -> list[str]:
-    """Return the paths that ``--output`` names; a name with ``{k}`` has one path per rank, from 1
-    to ``--nbest``.
+    """Return the paths of the output files.
+
+    If the name in ``--output`` contains ``{k}``, there is one file per rank, from 1 to ``--nbest``.
     """
     ranks = range(1, (args.nbest or 1) + 1) if RANK in args.output else [1]
     return [args.output.replace(RANK, str(rank)) for rank in ranks]
 
 
 def provenance_fields(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
-    """Return the fields of a record that say how it was made: digest of the checkpoint, options of
-    generation and, for models of images or videos, the extractor.
+    """Return the fields of a JSON record that say how its text was generated.
+
+    These are the digest of the checkpoint, the options of generation and, for models of images or
+    videos, the extractor.
     """
     options = {name: value for name, value in config.to_dict().items() if value is not None}
     facts = {"checkpoint": compute_digests(model.files), "options": options}
@@ -106,7 +110,7 @@ def provenance_fields(model: "Generator", config: "GenerationConfig") -> dict[st
 
 
 def compute_digests(files: Sequence[str]) -> Any:
-    """Compute the SHA-256 digest of a checkpoint, or a list of digests for an ensemble."""
+    """Return the SHA-256 digest of a file or, for several files, the list of their digests."""
     from fairseq_mm.data.input_files import compute_sha256
 
     digests = [compute_sha256(file) for file in files]
@@ -114,10 +118,16 @@ def compute_digests(files: Sequence[str]) -> Any:
 
 
 def list_first(names: Sequence[str], count: int) -> str:
-    """Join the first ``count`` names, followed by dots if there are more: ``a, b, ...``."""
+    """Join the first ``count`` names with commas, followed by dots if ``names`` has more."""
     return ", ".join(names[:count]) + (", ..." if len(names) > count else "")
 
 
 def counted(number: int, one: str, several: Optional[str] = None) -> str:
-    """Return a number with its noun: ``1 story``, ``1,200 stories``."""
+    """Return a number with its noun: ``1 story``, ``1,200 stories``.
+
+    Args:
+        number: The number.
+        one: Singular of the noun.
+        several: Plural of the noun (default: the singular with ``s``).
+    """
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
