@@ -1,1 +1,1 @@
-"""How tasks generate text: their defaults, and the tokens that no text may have."""
+"""Generation of text: options, defaults of each task, sampling, and constraints of texts."""

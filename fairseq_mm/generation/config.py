@@ -1,7 +1,7 @@
-"""Options of generation: one config for Python, ``fairseq-mm`` and validation.
+"""Options of generation: one config for the Python interface, ``fairseq-mm`` and validation.
 
-The names are those in fairseq's ``GenerationConfig`` and the options of ``fairseq-generate``. A
-task adds the names of its constraints, such as ``repetition_penalty`` of visual stories.
+Most options have the names of fairseq's ``GenerationConfig`` and ``fairseq-generate``. A task adds
+options for its constraints, such as ``repetition_penalty`` for visual stories.
 """
 
 import dataclasses
@@ -31,12 +31,17 @@ _AT_LEAST = {"beam": 1, "nbest": 1, "min_len": 1, "max_len_b": 1, "no_repeat_ngr
 
 
 def typed_option(name: str, value: Any, kind: type) -> Any:
-    """Return an option's value as a plain ``bool``, ``int``, ``float`` or ``str``.
+    """Check the type of an option's value, and return the value as a plain Python object.
 
     NumPy's integers count as integers; ``True``, ``2.0`` and ``"3"`` do not.
 
+    Args:
+        name: Name of the option, for messages.
+        value: Value of the option.
+        kind: Type to return: ``bool``, ``int``, ``float`` or ``str``.
+
     Raises:
-        UserError: if it is of another type.
+        UserError: if the value is of another type.
     """
     accepted, expected = _ACCEPTED[kind]
     # True is an Integral, but as a beam it is a mistake
@@ -57,28 +62,32 @@ def _shortened(value: Any) -> str:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """Options of generation.
+    """Options for generating text with a model.
 
     Args:
         beam: Width of the beam; 1 is greedy search. With ``sampling``, the number of texts to
             sample for each input (default: 1).
         nbest: Number of hypotheses to return for each input, at most ``beam``.
-        sampling: True to sample tokens instead of searching. The samples of an input depend only on
-            ``seed`` and the input's index, not on its batch.
-        sampling_topk: Sample from the k most probable tokens; -1 for all.
-        sampling_topp: Sample from the most probable tokens that have this share of the probability;
-            -1 for all. See Holtzman et al. 2020, https://arxiv.org/abs/1904.09751.
+        sampling: True to sample tokens, False for a beam search. The samples of an input depend
+            only on ``seed`` and the input's index, not on the other inputs of its batch.
+        sampling_topk: Number of most probable tokens to sample from at each step; -1 for all.
+        sampling_topp: Sum of probabilities, from 0 to 1, that the most probable tokens must reach
+            to be sampled from at each step; -1 for all tokens. See Holtzman et al. 2020,
+            https://arxiv.org/abs/1904.09751.
         temperature: Divisor of the logits; above 1 it flattens the distribution.
         lenpen: Length penalty of a beam search, from 0 to 10; above 1 it favours long texts.
-        unkpen: Penalty of ``<unk>``; only with ``allow_unk``.
+        unkpen: Penalty of ``<unk>`` in the search; it has an effect only with ``allow_unk``.
         min_len: Minimum length of a text in tokens, without ``</s>``.
-        max_len_a: The maximum length is ``max_len_a * source length + max_len_b``.
-        max_len_b: See ``max_len_a``; without ``</s>``.
-        no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 allows all.
+        max_len_a: The maximum length is ``max_len_a * source length + max_len_b`` tokens, without
+            ``</s>``.
+        max_len_b: See ``max_len_a``.
+        no_repeat_ngram_size: Length of token sequences that may not occur twice in a text; 0 allows
+            all repetitions.
         prefix: Tokens, separated by spaces, that every text begins with.
-        allow_unk: True to allow ``<unk>``.
+        allow_unk: True to allow ``<unk>`` in texts.
         seed: Seed of the samples.
-        constraints: Values of the constraints that the task declares.
+        constraints: Value of each constraint that the task declares in
+            ``generation_constraints``, by name.
 
     Raises:
         UserError: if a value is out of range, or two values exclude each other.
@@ -140,14 +149,15 @@ class GenerationConfig:
 
     @classmethod
     def of_task(cls, task: Any, preset: Optional[str] = None, **options: Any) -> "GenerationConfig":
-        """Build the config of a task from its defaults, a preset and given options.
+        """Build the config of a task from the task's defaults, a preset and given options.
 
         Args:
             task: Task with ``generation_defaults``, ``generation_presets`` and
                 ``generation_constraints``.
-            preset: Name of a preset; by default the task's ``default_preset``, unless the options
-                choose between search and sampling.
-            **options: Fields of this class, and constraints of the task.
+            preset: Name of a preset, whose values replace defaults. If None, the preset is the
+                task's ``default_preset``, or none if ``options`` has ``beam`` or ``sampling``.
+            **options: Fields of this class, and constraints of the task. They replace values of
+                the defaults and the preset.
 
         Raises:
             UserError: if there is no such preset or option, or a value is out of range.
@@ -195,7 +205,7 @@ class GenerationConfig:
         return cls(**values, constraints=constraints)
 
     def to_namespace(self) -> Namespace:
-        """Return the options that fairseq's ``build_generator`` reads."""
+        """Return the options that ``build_generator`` of fairseq's tasks reads."""
         names = (
             *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "temperature"),
             *("lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
@@ -203,7 +213,7 @@ class GenerationConfig:
         return Namespace(**{name: getattr(self, name) for name in names})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as a flat dictionary with the constraints, for records."""
+        """Return all options and constraints in one flat dictionary."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         constraints = values.pop("constraints")
         return {**values, **constraints}

@@ -1,17 +1,18 @@
-"""Constraints of stories of five images, applied at every step of any search of fairseq.
+"""Constraints of stories of five images, applied at every step of a search or of sampling.
 
 A story has exactly five sentences, each with a minimum and a maximum number of words. Two more
-constraints can be switched on. They come from the released code of
+constraints can be switched on: a word becomes less probable the more often the story has used it,
+and a sentence ends only after a punctuation mark. They come from the released code of
 
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020
 
-and are not in the paper: a word becomes less probable the more often the story has used it, and a
-sentence ends only after a punctuation mark.
+but are not described in this paper.
 
 Differs from the released code:
-- At the maximum number of words the sentence ends, with or without a mark; the released code
-  truncates it.
-- Any search follows the constraints; the released code takes the most frequent of 100 samples.
+- A sentence that reaches the maximum number of words is ended by the separator, even without a
+  punctuation mark; the released code truncates the sentence.
+- All search strategies of fairseq follow the constraints; the released code generates each word as
+  the most frequent of 100 samples.
 """
 
 import math
@@ -31,7 +32,9 @@ ENDING_MARKS = (".", "?", "!")
 
 
 def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
-    """Return the index of the separator of sentences.
+    """Return the index in a dictionary of the separator between the sentences of a story.
+
+    ``path`` names the dictionary in the message.
 
     Raises:
         UserError: if the dictionary has no separator.
@@ -46,24 +49,27 @@ def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
 
 
 class StoryConstraints:
-    """Constraints that forbid words, and make others less probable, given the story so far.
+    """Constraints that change the log-probabilities of the next word of a story.
 
-    Forbidden words get ``-inf``; the log-probabilities of the other words do not change, as with
-    fairseq's own length limits. ``repetition_penalty`` keeps the sum of the words' probabilities.
+    The log-probability of forbidden words becomes ``-inf``, and that of other words does not
+    change, as with fairseq's own length limits. The repetition penalty scales the probabilities of
+    all words so that their sum does not change.
 
     Args:
-        repetition_penalty: The probability of a word that the story contains n times is divided by
-            1 + n times this value (5 in the released code); punctuation, articles and some forms of
-            "to be" and "to do" may repeat. 0 changes nothing.
-        end_after_punctuation: True if a sentence below its maximum length ends only after ``. ?
-            !``.
-        no_repeat_ngram: No sequence of this many words occurs twice in a story; 0 allows all.
-            Sequences lie within a sentence: the separator may follow the same word any number of
-            times.
+        dictionary: Dictionary of the stories.
+        min_words_per_sentence: Minimum number of words of each sentence.
+        max_words_per_sentence: Maximum number of words of each sentence.
+        repetition_penalty: Penalty p; the probability of a word that the story contains n times is
+            divided by 1 + n p. The released code has p = 5; 0 switches the penalty off. It does not
+            apply to punctuation, articles and some forms of "to be" and "to do".
+        end_after_punctuation: If True, a sentence of less than the maximum number of words ends
+            only after one of ``. ? !``.
+        no_repeat_ngram: Length of word sequences that may not occur twice in a story; 0 allows all
+            repetitions. Only sequences within one sentence count.
 
     Attributes:
-        min_length: Tokens of the shortest story, with separators and end.
-        max_length: Tokens of the longest story, with separators and end.
+        min_length: Number of tokens of the shortest story, with separators and ``</s>``.
+        max_length: Number of tokens of the longest story, with separators and ``</s>``.
 
     Raises:
         UserError: if a value is out of range, or the dictionary lacks a token that a constraint
@@ -110,12 +116,13 @@ class StoryConstraints:
         self._is_counted[[self.start, self.pad, self.end, self.separator]] = 0
 
     def apply(self, lprobs: Tensor, tokens: Tensor) -> Tensor:
-        """Apply the constraints to the next token.
+        """Apply the constraints to the log-probabilities of the next token of N stories.
 
         Args:
-            lprobs: [..., V] log-probabilities of the next token, changed in place.
-            tokens: [N, t] stories so far, without the start token; N is the product of the first
-                sizes of ``lprobs``.
+            lprobs: [..., V] log-probabilities for V words, changed in place. The product of the
+                leading dimensions is N.
+            tokens: [N, t] token indices of the stories so far, beginning with fairseq's start
+                token ``</s>``.
 
         Returns:
             The tensor ``lprobs``.
@@ -129,11 +136,11 @@ class StoryConstraints:
         return lprobs
 
     def place_in_story(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Count the sentences and words so far.
+        """Count the sentences and words of N stories so far.
 
         Args:
-            tokens: [N, t] stories so far, without the start token; padding at their ends is
-                ignored.
+            tokens: [N, t] token indices of the stories so far, beginning with fairseq's start
+                token ``</s>``; padding at their ends is ignored.
 
         Returns:
             sentences: [N] number of complete sentences.
@@ -146,10 +153,12 @@ class StoryConstraints:
         return is_separator.sum(dim=1), lengths - 1 - last
 
     def longest(self, tokens: Tensor) -> int:
-        """Return the number of tokens of the longest story that can follow given beginnings.
+        """Return the maximum number of tokens of a story that has one of N given beginnings.
+
+        The number counts separators and ``</s>``.
 
         Args:
-            tokens: [N, t] as for :meth:`place_in_story`.
+            tokens: [N, t] token indices of the beginnings, see :meth:`place_in_story`.
         """
         sentences, words = self.place_in_story(tokens)
         rest = (self.max_words - words).clamp(min=0) + 1
@@ -157,7 +166,10 @@ class StoryConstraints:
         return int((tokens.ne(self.pad).sum(dim=1) - 1 + rest).max())
 
     def _forbid_ends(self, rows: Tensor, tokens: Tensor) -> None:
-        """Forbid the end of the story before the fifth sentence, and the separator after it."""
+        """Forbid ends of sentences and stories at wrong places, and enforce ends of long sentences.
+
+        ``</s>`` is allowed only in the fifth sentence, the separator only before.
+        """
         sentences, words = self.place_in_story(tokens)
         is_last = sentences >= NUM_IMAGES - 1
         must_end = words >= self.max_words
@@ -202,14 +214,16 @@ class StoryConstraints:
 
 
 class ConstrainedSearch(Search):
-    """Search strategy of fairseq that follows the constraints of stories.
+    """Search strategy of fairseq that applies the constraints of stories at every step.
 
     Args:
-        search: Search strategy, which sees only the allowed words.
+        dictionary: Dictionary of the stories.
+        search: Search strategy that then chooses among the allowed words.
+        constraints: Constraints to apply.
 
     Attributes:
-        num_forced: Number of first steps whose token may be given; the constraints do not change
-            them.
+        num_forced: Number of steps at the beginning in which a prefix may force the token; forced
+            tokens are exempt from the constraints.
     """
 
     def __init__(
@@ -228,7 +242,7 @@ class ConstrainedSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """Apply the constraints, then let the strategy choose."""
+        """Apply the constraints to ``lprobs``, then call ``step`` of the wrapped strategy."""
         assert prev_output_tokens is not None
         if step < self.num_forced:
             # fairseq leaves a token of the prefix as the only candidate of its step
@@ -250,7 +264,7 @@ class ConstrainedSearch(Search):
 def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
     """Make a generator of fairseq follow the constraints of stories.
 
-    The search strategy of the generator is wrapped.
+    The generator is changed in place: its search strategy becomes a :class:`ConstrainedSearch`.
 
     Raises:
         UserError: if the models have too few positions for such stories.
@@ -263,11 +277,12 @@ def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
 
 
 def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
-    """Prepare the constrained generator for the next batch.
+    """Set the prefix of the next batch of a constrained generator, and its maximum length.
 
     Args:
         generator: Generator that :func:`constrain_search` has changed.
-        prefix: [B, p] tokens that the stories begin with, right-padded; or None.
+        prefix: [B, p] token indices with which the B stories must begin, right-padded; None for no
+            prefix.
 
     Raises:
         UserError: if the models have too few positions for such stories.
@@ -291,6 +306,6 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
 
 
 def _find_indices(dictionary: Dictionary, words: Any) -> Tensor:
-    """Return the indices of the words that the dictionary has."""
+    """Return the indices in a dictionary of words; leave out words that the dictionary lacks."""
     indices = [dictionary.index(word) for word in words]
     return torch.tensor([i for i in indices if i != dictionary.unk()], dtype=torch.long)

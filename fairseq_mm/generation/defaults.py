@@ -1,8 +1,8 @@
-"""Generation defaults, one table per task.
+"""Default options of generation, one table per task.
 
-``fairseq-generate``, validation by generated text, the Python interface and the commands of
-``fairseq-mm`` use them for options that are not given. The names are those in fairseq's
-``GenerationConfig``.
+They apply to options that the user does not set, in ``fairseq-generate``, validation by generated
+text, the Python interface and the commands of ``fairseq-mm``. The options have the names of
+fairseq's ``GenerationConfig``.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ PROMPT_STORIES: dict[str, Any] = {**_FAIRSEQ, "min_len": 150, "max_len_b": 150}
 # Yu et al. 2021: 64 tokens, with the beginning and the end; the released code blocks trigrams
 SUMMARIES: dict[str, Any] = {**_FAIRSEQ, "max_len_b": 62, "no_repeat_ngram_size": 3}
 
-# presets: name -> options in the place of defaults
+# presets: name -> options that replace defaults
 VISUAL_STORY_PRESETS: dict[str, dict[str, Any]] = {
     "beam": {"beam": 5},
     "greedy": {"beam": 1},

@@ -1,9 +1,9 @@
-"""Search constraint for indexed out-of-vocabulary tokens.
+"""Search constraint for indexed out-of-vocabulary (OOV) tokens.
 
-``<unk-0>``, ``<unk-1>``, ... denote the words of a source that are not in the vocabulary, in the
-order of the source: See, Liu, Manning. Get To The Point: Summarization with Pointer-Generator
-Networks. ACL 2017, section 2.2. A token that the source does not contain denotes no word and would
-become ``<unk>``.
+The tokens ``<unk-0>``, ``<unk-1>``, ... stand for the words of a source text that are not in the
+vocabulary, in the order of the source (See, Liu, Manning. Get To The Point: Summarization with
+Pointer-Generator Networks. ACL 2017, section 2.2). If a generated text had such a token that its
+source lacks, the token would stand for no word and become ``<unk>``.
 """
 
 import math
@@ -17,11 +17,12 @@ from torch import Tensor
 
 
 class SourceOovSearch(Search):
-    """Search strategy whose texts contain only the indexed OOV tokens of their source.
+    """Search strategy whose texts have no other indexed OOV tokens than their source text.
 
     Args:
-        search: Search strategy, which sees the other tokens.
-        indices: Indices of the indexed OOV tokens.
+        dictionary: Dictionary of the generated text.
+        search: Search strategy that chooses among the allowed tokens.
+        indices: Indices in the dictionary of the K indexed OOV tokens.
     """
 
     def __init__(self, dictionary: Dictionary, search: Search, indices: Sequence[int]) -> None:
@@ -34,11 +35,11 @@ class SourceOovSearch(Search):
         self._is_absent = torch.empty(0)
 
     def begin(self, items: Tensor, src_tokens: Tensor) -> None:
-        """Prepare for the next batch.
+        """Set the source texts of the next batch.
 
         Args:
-            items: [B] indices of the sources.
-            src_tokens: [B, S] the sources.
+            items: [B] indices of the examples in the dataset.
+            src_tokens: [B, S] token indices of the source texts.
         """
         self.indices = self.indices.to(src_tokens.device)
         self._items = items.to(src_tokens.device)
@@ -53,7 +54,7 @@ class SourceOovSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """Forbid the OOV tokens that the source lacks, then let the strategy choose."""
+        """Forbid OOV tokens that a text's source lacks, then call the wrapped search strategy."""
         assert original_batch_idxs is not None
         # complete sentences have left the batch, so rows are found by the indices of the sources
         items = original_batch_idxs.to(self._items)

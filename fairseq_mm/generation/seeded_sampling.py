@@ -1,8 +1,8 @@
 """Search strategy of fairseq that samples each text from its own stream of random numbers.
 
 fairseq's own sampling uses one generator for all samples of a batch, so that a text depends on the
-other texts of its batch. Here, sample t of item i at place b of its beam depends only on the seed,
-i, b and t.
+other texts of its batch. Here, the random number for word t of beam b of input i depends only on
+the seed and on i, b and t.
 """
 
 from typing import Any, Optional
@@ -21,18 +21,21 @@ FIRST_STEPS = 64
 
 
 class SeededSampling(Search):
-    """Samples one word per step for each text of a batch; a beam holds independently sampled texts.
+    """Search strategy that samples one word per step for each text of a batch.
 
-    Fan et al. 2018, section 5.4, sample from the k most probable words. Holtzman et al. 2020,
-    https://arxiv.org/abs/1904.09751, sample from the smallest set of words with a share of the
-    probability.
+    The texts in the beam of an input are sampled independently. Fan et al. 2018, section 5.4,
+    sample from the k most probable words (``topk``). Holtzman et al. 2020,
+    https://arxiv.org/abs/1904.09751, sample from the smallest set of words whose probabilities sum
+    to at least p (``topp``).
 
     Args:
-        topk: Number of candidates at a step; 0 for all words.
-        topp: Share of the probability that the candidates have together; 1 for all. Forbidden words
-            (unknown words, an early end) do not count in the total.
-        seed: Seed of all items; of a negative seed, the 64 bits are used.
-        stream: Number that separates texts of different kinds under the same seed.
+        dictionary: Dictionary of the generated text.
+        topk: Number of most probable words to sample from at each step; 0 for all words.
+        topp: Sum p of probabilities, relative to the sum over all words that are not forbidden (as
+            ``<unk>`` or an early ``</s>`` may be); 1 for all words.
+        seed: Seed of the samples, an integer of 64 bits with or without sign.
+        stream: Number of the stream; texts of different streams are sampled independently even if
+            seed and input are the same.
     """
 
     def __init__(
@@ -56,15 +59,15 @@ class SeededSampling(Search):
         """Sample the next word of each text.
 
         Args:
-            step: Number of words so far.
-            lprobs: [B, beam, V] log-probabilities, ``-inf`` for forbidden words.
-            scores: [B, beam, step] sums of log-probabilities so far.
+            step: Number of words of each text so far.
+            lprobs: [B, beam, V] log-probabilities of the next word, ``-inf`` for forbidden words.
+            scores: [B, beam, step] sum of log-probabilities after each word so far.
             prev_output_tokens: Ignored.
-            original_batch_idxs: [B] indices of the items, on which the samples depend.
+            original_batch_idxs: [B] indices of the inputs, on which the random numbers depend.
 
         Returns:
-            Scores [B, beam] with the new word, words [B, beam], and the place in the beam that each
-            text continues [B, beam]: its own.
+            Three tensors [B, beam]: the sum of log-probabilities with the new word, the new word,
+            and the beam that the word continues, which is always the text's own beam.
         """
         B, beam, V = lprobs.shape
         if step == 0 or step >= self._draws.size(2):
@@ -90,11 +93,14 @@ class SeededSampling(Search):
         return chosen, words.gather(1, place).view(B, beam), beams
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
-        """Keep these rows of the batch; the other rows are complete."""
+        """Keep the rows ``batch_idxs`` of the batch; the texts of all other rows are complete."""
         self._draws = self._draws[batch_idxs]
 
     def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:
-        """Return ``count`` random numbers below 1; a longer row begins with the shorter row."""
+        """Return ``count`` random numbers from 0 to below 1 for beam ``place`` of input ``item``.
+
+        A call with a larger count returns the same numbers first.
+        """
         key = [self.seed, item, self.stream]
         if place:
             key.append(place)
@@ -103,7 +109,11 @@ class SeededSampling(Search):
         return (bits.random_raw(count) >> np.uint64(64 - DRAW_BITS)) / 2.0**DRAW_BITS
 
     def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [N, K] and words [N, K] of candidates, in word order."""
+        """Select the K words to sample from for each of N texts.
+
+        Returns their log-probabilities [N, K] and indices [N, K], in ascending order of the index.
+        A log-probability of ``-inf`` excludes the word.
+        """
         num_types = lprobs.size(1)
         if self.topp >= 1 and not 0 < self.topk < num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)

@@ -1,7 +1,7 @@
-"""Base of tasks that generate text: builds the generators for every command.
+"""Base class of tasks that generate text, which builds fairseq's generators.
 
-A generated text has no ``<unk>``, ``<s>`` or ``madeupword0000`` (fairseq's fillers of padded
-dictionaries). Sampled texts have their own streams of random numbers. Validation,
+Generated texts have no ``<unk>``, ``<s>`` or ``madeupword0000`` (such words fill padded
+dictionaries of fairseq). Each sampled text has its own stream of random numbers. Validation,
 ``fairseq-generate``, the Python interface and the commands of ``fairseq-mm`` get their generators
 from the task, so that the same checkpoint, input and options give the same text in each.
 """
@@ -25,7 +25,10 @@ _FILLER = re.compile(r"madeupword\d{4,}")
 
 
 def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[int]:
-    """Return the indices of ``<s>``, fairseq's fillers and, unless it is allowed, ``<unk>``."""
+    """Return the indices of ``<s>``, of ``madeupword0000`` and the like, and of ``<unk>``.
+
+    With ``allow_unk``, ``<unk>`` is not among them.
+    """
     # without padding, which fairseq never generates, and without indexed OOV tokens (<unk-0>),
     # which denote words of the source
     fillers = [
@@ -37,7 +40,7 @@ def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[i
 
 
 def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Namespace:
-    """Fill the options of a generator with the defaults of a task."""
+    """Return the options of a generator, with the defaults of a task for missing options."""
     # a beam of 5 would sample five texts
     values = {**defaults, **options}
     if values.get("sampling") and "beam" not in options:
@@ -46,24 +49,27 @@ def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Na
 
 
 class GeneratesText:
-    """Base of tasks that generate text; precedes ``FairseqTask`` among the bases.
+    """Base class of tasks that generate text; it must precede ``FairseqTask`` among the bases.
 
-    The config must have ``allow_unk`` and ``seed``. A task declares by attributes what the commands
-    and the Python interface need to know.
+    The task's config must have ``allow_unk`` and ``seed``. Subclasses set the attributes, which the
+    commands and the Python interface read.
 
     Attributes:
         command: Subcommand of ``fairseq-mm`` that generates with the task's models.
         text_names: Name of a generated text, singular and plural.
         input_names: Name of an input, singular and plural.
+        input_kind: Kind of the inputs: ``images``, ``videos`` or ``prompts``.
         processor: Subclass of :class:`~fairseq_mm.inference.processor.Processor`, which turns raw
             inputs into examples, or its name as ``module:class``.
         generation_defaults: Default options of generation, see
             :mod:`fairseq_mm.generation.defaults`.
-        generation_presets: Name -> options that replace defaults.
-        default_preset: Preset of the commands and the Python interface; None for the defaults.
-        generation_constraints: Constraints of its texts and their defaults, each an option of its
-            config.
-        provenance_fields: Arguments of ``from_provenance`` in addition to vocabulary and extractor.
+        generation_presets: Options that replace defaults, for each name of a preset.
+        default_preset: Name of the preset that the commands and the Python interface use by
+            default; None for no preset.
+        generation_constraints: Default value of each constraint of the generated texts, by name;
+            the task's config has options of the same names.
+        provenance_fields: Names of the arguments that ``from_provenance`` takes in addition to
+            vocabulary, extractor and feature dimension.
     """
 
     command: str
@@ -78,7 +84,7 @@ class GeneratesText:
     provenance_fields: tuple[str, ...] = ("source_words",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Replace fairseq's container of state by a dictionary."""
+        """Return the attributes for pickling, with fairseq's container of state as a dictionary."""
         # its __getattr__ reads an attribute that is missing while it is unpickled, without end
         return {**vars(self), "state": dict(self.state.state_dict)}
 
@@ -89,8 +95,10 @@ class GeneratesText:
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add the task's options. In parsers with generation options, such as the parser of
-        ``fairseq-generate``, set their defaults to the task's.
+        """Add the task's options to a parser.
+
+        If the parser has options of generation, as in ``fairseq-generate``, set their defaults to
+        the task's ``generation_defaults``.
         """
         super().add_args(parser)  # type: ignore[misc]
         # set_defaults would also add names without an option, as in the parser of fairseq-train
@@ -105,14 +113,22 @@ class GeneratesText:
     def check_ensemble_states(
         cls, first: str, ours: Mapping[str, Any], other: str, theirs: Mapping[str, Any]
     ) -> None:
-        """Check two checkpoints of an ensemble, whose vocabularies and features are equal already.
+        """Check that two checkpoints can be an ensemble; subclasses override it.
+
+        The caller has already compared tasks, vocabularies and features.
+
+        Args:
+            first: Path of the first checkpoint.
+            ours: Content of the first checkpoint.
+            other: Path of the second checkpoint.
+            theirs: Content of the second checkpoint.
 
         Raises:
-            UserError: if the probabilities of the two cannot be averaged.
+            UserError: if the probabilities of the two models cannot be averaged.
         """
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """Build the generator of a config, see :meth:`build_generator`."""
+        """Build fairseq's generator with the options of a config, see :meth:`build_generator`."""
         return self.build_generator(
             models,
             config.to_namespace(),
@@ -131,22 +147,23 @@ class GeneratesText:
         stream: int = 0,
         **kwargs: Any,
     ) -> Any:
-        """Build a generator.
+        """Build fairseq's generator, or its scorer of given texts with ``args.score_reference``.
 
         Args:
             models: One model, or the models of an ensemble.
-            args: Some or all of fairseq's generation options.
-            *others: Further arguments of fairseq.
-            **kwargs: Further arguments of fairseq.
-            allow_unk: True to generate ``<unk>``; by default the config decides.
-            seed: Seed of ``sampling``; by default the config's.
-            stream: Stream of random numbers, see :class:`.SeededSampling`.
+            args: Some or all of fairseq's generation options, as attributes.
+            *others: Further arguments of ``FairseqTask.build_generator``.
+            **kwargs: Further arguments of ``FairseqTask.build_generator``.
+            allow_unk: True to allow ``<unk>`` in texts; None for the value in the task's config.
+            seed: Seed of sampling; None for the value in the task's config.
+            stream: Number of the stream of random numbers, see :class:`.SeededSampling`.
 
         Raises:
-            UserError: if ``unkpen`` favours ``<unk>``, which is not allowed.
+            UserError: if ``unkpen`` is negative, so that it favours ``<unk>``, but ``<unk>`` is not
+                allowed.
         """
         generator = super().build_generator(models, args, *others, **kwargs)  # type: ignore[misc]
-        # then it is a scorer of given texts, which has no search
+        # a scorer has no search to change
         if getattr(args, "score_reference", False):
             return generator
         cfg = self.cfg  # type: ignore[attr-defined]
@@ -183,8 +200,10 @@ class GeneratesText:
         generator.token_indices_to_suppress = torch.tensor(indices)
 
     def numbered(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch of ``fairseq-interactive`` with the ``id`` of each input. Sampling depends
-        on it; inputs are numbered in the order in which they arrive."""
+        """Return a batch of ``fairseq-interactive`` with the key ``id`` added.
+
+        Inputs are numbered in the order in which they arrive; sampling depends on the number.
+        """
         count = len(sample["net_input"]["src_tokens"])
         first = getattr(self, "_num_numbered", 0)
         self._num_numbered = first + count
