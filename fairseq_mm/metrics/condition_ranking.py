@@ -37,7 +37,9 @@ Interval = tuple[float, float]
 
 
 class Columns(NamedTuple):
-    """Distinct conditions of a list of stories, the columns of a score matrix with a row per story.
+    """Distinct conditions of a list of stories.
+
+    Each condition is a column of a score matrix, in which each story is a row.
 
     Attributes:
         texts: Text of the condition of each column, in order of first occurrence.
@@ -228,9 +230,10 @@ def _gather_scores(
 def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
     """Compute the credit ``[draws, stories]`` of each story in each draw of other prompts.
 
-    The credit is 1 if the story's own prompt is the likeliest, 0 if another one is likelier, and
-    1 / number of the likeliest prompts in a tie, which is the expectation of a guess. Raise
-    ValueError naming the story and column, if the score of a compared pair is NaN.
+    The credit is 1 if the story is likeliest under its own prompt, and 0 if it is likelier under
+    another prompt. If n prompts including the own prompt tie as the likeliest, the credit is 1 / n,
+    the expectation of a guess among them. Raise ValueError naming the story and column, if the
+    score of a compared pair is NaN.
 
     Args:
         scores: ``[stories, columns]``, log-likelihood of each story under the prompt of each
@@ -248,8 +251,8 @@ def all_draws_credits(
 ) -> np.ndarray:
     """Compute the mean of :func:`draw_credits` over all possible draws of other prompts: [stories].
 
-    Of the M other prompts, w score lower than the story's own prompt and t equally. A draw of K
-    prompts, of which none scores higher and j score equally, has the credit 1 / (1 + j). Summed
+    Of the M other prompts, w score lower than the story's own prompt and t score equally. A draw of
+    K prompts, of which none scores higher and j score equally, has the credit 1 / (1 + j). Summed
     over j by Vandermonde's identity, the mean is
     (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)). Without ties this is C(w, K) / C(M, K),
     the probability that no better prompt is sampled.

@@ -81,8 +81,8 @@ def read_hypotheses(
         path: Path of the file.
         item_ids: Ids of the references in order. Line i of a plain text file is the text of item i,
             unless the lines are an id, a tab and a text, like the output of fairseq-mm caption.
-        visual_ids: Item id of each line of the split. It maps line numbers to items, in the output
-            of fairseq-generate and in plain text files with a line for each line of the split. With
+        visual_ids: Item id of each line of the split. The ids are needed for the output of
+            fairseq-generate, and for plain text files with one line per line of the split. With
             None, fairseq-generate's output is refused.
         split: Name of the split; output of fairseq-generate for another split is refused. None
             accepts any split.
@@ -210,10 +210,10 @@ def _read_generated(
 
 
 def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Check whether each line is an id (or a path that ends with an id), a tab and a text.
+    """Return True if each line is an id (or a path that ends with an id), a tab and a text.
 
-    Raise UserError if more than half of the lines are, but another line has no tab: the file was
-    cut short.
+    Raise UserError if more than half of the lines have this form, but another line has no tab: the
+    file was cut short.
     """
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]

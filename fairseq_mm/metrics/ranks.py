@@ -23,7 +23,7 @@ RECALL_AT = (1, 5, 10)
 class TrueRanks:
     """Ranks of all true candidates in the retrieved lists of their queries.
 
-    P: pairs of a query and one of its true candidates, Q: queries.
+    Q is the number of queries, P the number of pairs of a query and one of its true candidates.
 
     Args:
         query: ``[P]`` index of the query of each pair, ascending.
@@ -49,7 +49,7 @@ def true_ranks(
     *,
     block: int = 256,
 ) -> TrueRanks:
-    """Compute the ranks of the true candidates of all queries (Q: queries, C: candidates).
+    """Compute the ranks of the true candidates of Q queries among C candidates.
 
     Raise ValueError if a query has no true candidate, a score is NaN, a true candidate's score is
     ``-inf``, or a block of scores has a wrong shape.

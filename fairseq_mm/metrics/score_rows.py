@@ -192,7 +192,10 @@ def ratio_row(
 
 
 def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Build the row of a score that is the mean of the items' ``scores``; ``sign``: signature."""
+    """Build the row of a score that is the mean of the items' ``scores``.
+
+    ``sign`` is the signature of the score, ``note`` a remark in the row.
+    """
     # as a ratio of sums, so that the bootstrap resamples means like all other scores
     sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
     return ratio_row(name, sums, sign, note, per_item=scores)

@@ -3,8 +3,8 @@
 "For each model, we tune a temperature parameter for the softmax at generation time"; the paper does
 not say how. In this module, the log-likelihood of the text and its first and second derivative are
 summed over the words at a few temperatures, in one pass over the text. Between two neighbouring
-temperatures the maximum is searched on the polynomial of degree 5 that has these three values at
-both.
+temperatures, the maximum is searched on the polynomial of degree 5 whose value and derivatives at
+both temperatures are these sums.
 """
 
 from typing import NamedTuple
@@ -66,7 +66,11 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
 def _hermite(
     t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Evaluate at ``t`` the quintic polynomial with these values and derivatives at 0 and 1."""
+    """Evaluate a polynomial of degree 5 at ``t``.
+
+    ``value``, ``slope`` and ``curvature`` are its value and its first and second derivative, at 0
+    and at 1.
+    """
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5
     return (

@@ -20,8 +20,8 @@ class ConditionalGRU(nn.Module):
         h2 = GRU_2(z, h1)
 
     where h is the state after the previous word, h2 the new state, z_m the context of modality m
-    (its elements, weighted by attention), and b_m the attention weight of modality m. Firat and Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section
-    3.2.
+    (its elements, weighted by attention), and b_m the attention weight of modality m. Firat and
+    Cho 2016 (dl4mt-tutorial, one source); Libovicky and Helcl 2017, section 3.2.
 
     Args:
         input_dim: Dimension of the word vectors.

@@ -1,6 +1,6 @@
 """Multiply the learning rate by a factor every few epochs (``--lr-scheduler epoch_decay``).
 
-Yu et al. 2021 (VG-BART), section 4.2, multiply it by 0.95 every 10 epochs.
+Yu et al. 2021 (VG-BART), section 4.2, multiply the learning rate by 0.95 every 10 epochs.
 """
 
 from collections.abc import Collection

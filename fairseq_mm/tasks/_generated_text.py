@@ -59,8 +59,8 @@ def check_best_checkpoint_metric(cfg: Any, measures: Mapping[str, Measure], text
         texts: Name of the generated texts in messages, such as "captions".
 
     Raises:
-        UserError: if the metric is not computed, or if fairseq would keep the checkpoint with the
-            worst value of the metric, for want of ``--maximize-best-checkpoint-metric``.
+        UserError: if the metric is not computed, or if ``--maximize-best-checkpoint-metric`` is
+            missing, so that fairseq would keep the checkpoint with the lowest score.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     known = (*_BLEU_AND_CIDER, *measures)
@@ -127,7 +127,7 @@ class GeneratedTextScores:
 
     @cached_property
     def cider(self) -> CiderD:
-        """Scorer with the document frequencies of the split."""
+        """CIDEr-D scorer with the document frequencies of the split's references."""
         return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:

@@ -37,7 +37,9 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
         is_ranking: True if the model embeds images and sentences.
 
     Raises:
-        UserError: if the metric is not computed, or fairseq would keep the worst checkpoint.
+        UserError: if the metric is not computed, if ``--maximize-best-checkpoint-metric`` does not
+            suit the metric, so that fairseq would keep the checkpoint with the worst ranking, or
+            if the model generates no text, but ``--eval-gen`` is given.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))

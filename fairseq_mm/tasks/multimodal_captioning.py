@@ -270,10 +270,12 @@ class MultimodalCaptioningTask(MultimodalTask):
         return word_vectors
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens of ``--prefix-words``, [B, words]; None without the option.
+        """Return the tokens of ``--prefix-words`` for each row of a batch, [B, words].
+
+        The result is None if the option is not given.
 
         Raises:
-            UserError: if a word is not in the dictionary.
+            UserError: if a word is not in the dictionary, or is a special symbol of fairseq.
         """
         if not self.cfg.prefix_words:
             return None

@@ -98,7 +98,7 @@ class GenerationTask(GeneratesText, FairseqTask):
     of texts, so that generation uses the same values as training.
 
     Attributes:
-        start_index: Token before the first generated token; None for ``</s>``.
+        start_index: Index of the token that precedes the first generated token; None for ``</s>``.
         config: Class of the config.
         carried_options: Names of the options whose values checkpoints contain.
         side_names: Words for a source text and for a target text in messages, such as "prompt" and

@@ -58,8 +58,9 @@ class ReadableText:
     """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
     An indexed OOV token, such as ``<unk-0>``, denotes a different word in each example. fairseq
-    does not say which example a text belongs to when it decodes the text. The words must therefore
-    be announced with :meth:`expect`, in the order in which the texts will be decoded.
+    does not say which example a text belongs to when it decodes the text. The words of each example
+    must therefore be announced with :meth:`expect`, in the order in which the texts will be
+    decoded.
     """
 
     def __init__(self, subwords: Subwords) -> None:
@@ -69,8 +70,8 @@ class ReadableText:
     def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
         """Announce the words that indexed OOV tokens denote in the texts to be decoded next.
 
-        ``oov_words`` has one list of words for each text. In this text, the token ``<unk-k>``
-        denotes word k of the list, counted from 0.
+        ``oov_words`` has one list of words for each text. The token ``<unk-k>`` of a text denotes
+        word k of the list for this text, counted from 0.
         """
         self._oov_words = deque(oov_words)
 
@@ -151,7 +152,7 @@ class VideoSummarizationTask(MultimodalTask):
     Args:
         cfg: Config of the task.
         dictionary: Dictionary of transcripts and summaries.
-        subwords: Subwords that split words into tokens.
+        subwords: Subword vocabulary that splits words into tokens.
         **options: Options of :class:`MultimodalTask`.
 
     Attributes:
