@@ -208,9 +208,9 @@ def _open_folder(
             f"`--files` must have one * and end in .npy or .npz, but is {pattern!r} instead."
         )
     before, after = pattern.split("*")
-    # the order of os.listdir depends on the file system, but a continued import needs the same one;
-    # not glob, in which a bracket of the pattern would be special
-    # longer than both parts of the pattern, which could otherwise overlap in a short name
+    # sorted, since the order of os.listdir depends on the file system and a continued import needs
+    # the same order; not glob, in which a bracket of the pattern would be special. The length is
+    # compared, since the two parts of the pattern could overlap in a short name.
     names = sorted(
         name
         for name in os.listdir(folder)
@@ -312,7 +312,7 @@ def _find_first_rows(
         )
     if repeats > 1:
         return list(range(0, len(rows), repeats)), ids
-    # an id list that repeats with the rows
+    # the list may repeat an id for each caption of an image, as the rows do
     firsts = [i for i, name in enumerate(ids) if not i or ids[i - 1] != name]
     return firsts, [ids[i] for i in firsts]
 

@@ -235,7 +235,7 @@ class FeatureStore:
 
     def _get_position(self, key: str) -> int:
         try:
-            # not a call alone: random reads of small rows notice it
+            # a call of _get_index at each read would slow down random reads of small rows
             index = self._get_index() if self._index is None else self._index
             return index[key]
         except KeyError:
@@ -497,7 +497,8 @@ def _merge_attributes(stores: Sequence[FeatureStore], ignore_extractors: bool) -
 def is_finite(rows: np.ndarray) -> bool:
     """Return True if no value of ``rows`` is NaN or infinite."""
     if rows.dtype == np.float16 and rows.flags.c_contiguous:
-        # all exponent bits set; half precision has no arithmetic of its own in numpy
+        # NaN and infinity have all exponent bits set; np.isfinite would be slower, since numpy has
+        # no arithmetic in half precision
         return not bool(((rows.view(np.uint16) & 0x7C00) == 0x7C00).any())
     return bool(np.isfinite(rows).all())
 
@@ -514,7 +515,7 @@ def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -
 
 
 def _find_closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
-    # most often folder, suffix or case differ
+    # if a key is missing, most often only its folder, suffix or case differ from an id
     def bare(text: str) -> str:
         return PurePosixPath(text.strip()).name.rsplit(".", 1)[0].lower()
 

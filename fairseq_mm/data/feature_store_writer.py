@@ -311,7 +311,7 @@ class FeatureStoreWriter:
         total = int(offsets[-1])
         row_bytes = self.dim * self.dtype.itemsize
         step = max(1, PIECE_BYTES // row_bytes)
-        # no alignment of the rows to a memory page: then they are copied a tenth slower
+        # h5py could align the rows to memory pages, but copying them would be a tenth slower
         with _RememberedErrors(path) as writable, h5py.File(writable, "w") as file:
             file.attrs["format"] = FORMAT
             file.attrs["format_version"] = FORMAT_VERSION

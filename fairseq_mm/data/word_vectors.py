@@ -79,7 +79,7 @@ def _read_vectors(path: str, wanted: set[str], dim: int) -> dict[str, np.ndarray
             for number, line in enumerate(_read_lines(start, file, path), start=1):
                 if number == 1:
                     line = line.removeprefix(codecs.BOM_UTF8)
-                    header = _parse_header(line)  # again: the mark hid the header
+                    header = _parse_header(line)  # again: a byte order mark may have hidden it
                     if header is not None and header.dim != dim:
                         raise _dimension_error(path, 1, header.dim, dim)
                     if header is not None:

@@ -21,7 +21,8 @@ from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# folder for the files of a run before they are moved; name of its report while they are moved
+# folder for the files of a run before they are moved to the data folder; name of its prepare.json
+# while they are moved, by which the next run recognises a move that was killed
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
 # arguments of a run, by which the next run recognises that it is the same one

@@ -67,7 +67,7 @@ FUNCTION_WORDS = frozenset(
     for word in words.split()
 )
 _PLURALS = {"people", "men", "women", "children", "they", "we", "you", "who"}
-# frequent nouns of captions that look like the form of a verb
+# frequent nouns of captions that the rules would tag as verbs, by their ending
 _NOUNS_IN_ING = {
     "building", "clothing", "railing", "ring", "spring", "string", "thing", "king", "wing",
     "ceiling", "evening", "morning", "painting", "wedding", "swing", "sling",

@@ -22,9 +22,9 @@ from fairseq_mm.prepare.corpus import Corpus, Example, Examples, Streamed
 from fairseq_mm.prepare.prompts import TABLE
 
 WRITING_PROMPTS_PAIRS = {"train": 272_600, "valid": 15_620, "test": 15_138}
-# number of types, fairseq's four control symbols included
+# sizes of the published models' dictionaries, fairseq's four control symbols included
 WRITING_PROMPTS_TYPES = {"dict.wp_source.txt": 19_025, "dict.wp_target.txt": 104_960}
-# what a user gets who binarises the release as it is
+# size of the stories' dictionary if a user binarises the release as it is
 TYPES_OF_UNCUT_STORIES = 112_832
 STORY_WORDS = 1000
 THRESHOLD = 10
