@@ -1,4 +1,4 @@
-"""Conversion of Hugging Face's BART to a checkpoint, dictionary and GPT-2 BPE of fairseq.
+"""Converts Hugging Face's BART to a checkpoint, a dictionary and a GPT-2 BPE of fairseq.
 
 The output folder has the files of fairseq's published models (``model.pt``, ``dict.txt``) and the
 files of the tokenizer. ``bart_back.py`` converts in the other direction.
@@ -78,7 +78,7 @@ _FIXED = {
 def convert_bart(
     folder: str, output: str, *, encoder_json: Optional[str] = None, overwrite: bool = False
 ) -> ConvertedPretrained:
-    """Convert Hugging Face's BART to fairseq's, and return a summary of the conversion.
+    """Convert Hugging Face's BART to fairseq's format, and return a summary of the conversion.
 
     Args:
         folder: Folder of Hugging Face's BART: ``config.json``, ``model.safetensors`` or
@@ -129,7 +129,10 @@ def convert_bart(
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Return the options of fairseq's model, and the architecture with the nearest defaults."""
+    """Return the options of fairseq's BART, and the ``--arch`` whose defaults are nearest to them.
+
+    ``config`` is the content of the file ``path``, Hugging Face's ``config.json``.
+    """
     for name, expected in _FIXED.items():
         if config.get(name, expected) != expected:
             raise UserError(
@@ -161,7 +164,10 @@ def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any
 def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str, notes: list[str]
 ) -> dict[str, Tensor]:
-    """Check the weights and return them by fairseq's names; add omissions to ``notes``."""
+    """Check Hugging Face's weights, and return them by fairseq's names.
+
+    A sentence about omitted weights is appended to ``notes``.
+    """
     # the base class BartModel saves its weights without the prefix
     weights = {name.removeprefix(_PREFIX): x.float() for name, x in weights.items()}
     bias = weights.pop(_BIAS, None)
@@ -186,7 +192,10 @@ def _rename(
 def _expected_shapes(
     options: Mapping[str, Any], num_rows: int, positions: tuple[int, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return fairseq's name -> shape of each tensor; of the shared embeddings only one name."""
+    """Return the shapes of all tensors by fairseq's names; shared embeddings have only one name.
+
+    ``positions`` has the numbers of rows of the encoder's and of the decoder's position table.
+    """
     C = options["encoder_embed_dim"]
     shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}
 
@@ -213,7 +222,7 @@ def _expected_shapes(
 
 
 def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: str) -> Tensor:
-    """Remove all copies of the shared embeddings from ``weights``, and return one of them.
+    """Remove all copies of the shared embeddings from ``weights``, and return one copy.
 
     Args:
         weights: Weights by name.
@@ -239,13 +248,13 @@ def share_embeddings(weights: dict[str, Tensor], names: tuple[str, ...], path: s
 def check_tensors(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], positions: tuple[int, int], path: str
 ) -> None:
-    """Check names and shapes of the tensors.
+    """Check names and shapes of the tensors of a BART.
 
     Args:
         weights: Weights by fairseq's names; the shared embeddings only as
             ``encoder.embed_tokens.weight``.
         options: Options of fairseq's model.
-        positions: Number of rows of the encoder's and of the decoder's position table.
+        positions: Numbers of rows of the encoder's and of the decoder's position table.
         path: Path of the model, for messages.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Conversion of a checkpoint of fairseq's BART to a folder that Hugging Face's package loads.
+"""Converts checkpoints of fairseq's BART to folders that Hugging Face's transformers loads.
 
-The checkpoint can be of any version of fairseq: a published one, one that
-:mod:`fairseq_mm.conversion.bart` has written, or one that was trained from either.
+The checkpoint can be of any version of fairseq. It can be a published checkpoint, a result of
+:mod:`fairseq_mm.conversion.bart`, or a checkpoint that was trained from one of these.
 """
 
 import os
@@ -71,10 +71,10 @@ def convert_bart_to_huggingface(
     overwrite: bool = False,
     state: Optional[Mapping[str, Any]] = None,
 ) -> ConvertedPretrained:
-    """Convert fairseq's BART to Hugging Face's, and return a summary of the conversion.
+    """Convert fairseq's BART to Hugging Face's format, and return a summary of the conversion.
 
     Args:
-        checkpoint: Checkpoint of fairseq's BART, or a folder with ``model.pt``.
+        checkpoint: Path of a checkpoint of fairseq's BART, or of a folder with ``model.pt``.
         output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
             ``vocab.json``, ``merges.txt``, ``tokenizer_config.json``.
         data: Folder with ``dict.txt`` (or ``dict.desc.txt``), ``encoder.json`` and ``vocab.bpe``;
@@ -133,7 +133,7 @@ def convert_bart_to_huggingface(
 
 
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """Return ``--arch`` and all options of the model, which Hugging Face's BART must support."""
+    """Return ``--arch`` and all options of the model; refuse what Hugging Face's BART lacks."""
     arch, saved = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
@@ -156,7 +156,7 @@ def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _select_weights(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights that Hugging Face's BART has, and notes on omitted ones."""
+    """Return the weights that Hugging Face's BART has, and notes on omitted weights."""
     notes = []
     if any(name.startswith(_HEADS) for name in state["model"]):
         notes.append("Heads that classify texts are left out.")

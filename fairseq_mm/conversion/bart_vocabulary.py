@@ -1,10 +1,11 @@
-"""Conversion between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
+"""Converts between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
 
-Row i of the embeddings is the same word in both: four special symbols, the BPE pieces, and
-``<mask>`` last. Hugging Face's ``vocab.json`` names a piece by its letters. fairseq's ``dict.txt``
-names a piece by its number in GPT-2's ``encoder.json`` and lacks ``<mask>``, which fairseq's
-denoising task adds. GPT-2 numbers the 256 bytes first, then the pieces that ``merges.txt`` makes,
-in order, then ``<|endoftext|>``, so the numbers can be computed without ``encoder.json``.
+Hugging Face and fairseq have the same order of rows in the embeddings: four special symbols, the
+BPE pieces, and ``<mask>`` last. Hugging Face's ``vocab.json`` names a piece by its letters.
+fairseq's ``dict.txt`` names a piece by its number in GPT-2's ``encoder.json``; it lacks ``<mask>``,
+which fairseq's denoising task adds. GPT-2's numbers can be computed without ``encoder.json``: first
+come the 256 bytes, then the pieces that result from the merges in ``merges.txt``, in their order,
+then ``<|endoftext|>``.
 """
 
 import json
@@ -30,10 +31,10 @@ class BartVocabulary(NamedTuple):
     """Vocabulary of a BART.
 
     Attributes:
-        symbols: Symbols of fairseq's dictionary by row of the embeddings, with the special symbols
-            and ``<mask>``.
-        encoder: BPE piece -> GPT-2's number, which stands for the piece in fairseq's text and
-            dictionary.
+        symbols: Symbol in fairseq's dictionary of each row of the embeddings, with the special
+            symbols and ``<mask>``.
+        encoder: GPT-2's number of each BPE piece. fairseq's texts and dictionary have this number
+            instead of the piece.
         merges: Pairs of pieces that the BPE merges, in the order of the merges.
     """
 
@@ -54,7 +55,7 @@ class BartVocabulary(NamedTuple):
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
     def pieces(self) -> dict[str, int]:
-        """Return the content of ``vocab.json``: BPE piece -> row of the embeddings.
+        """Return the content of ``vocab.json``: the row in the embeddings of each BPE piece.
 
         Raises:
             UserError: if the dictionary lacks pieces that the BPE produces.
@@ -111,7 +112,7 @@ def read_huggingface_vocabulary(
 
 
 def read_encoder(path: str) -> dict[str, int]:
-    """Read GPT-2's ``encoder.json``, and return BPE piece -> number.
+    """Read GPT-2's ``encoder.json``: the number of each BPE piece.
 
     Raises:
         UserError: if the file is not ``{"piece": number, ...}``.
@@ -143,7 +144,11 @@ def read_merges(path: str) -> list[tuple[str, str]]:
 
 
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
-    """Return the pieces with their rows, the merges, and the path of the file for messages."""
+    """Read a tokenizer in Hugging Face's format.
+
+    Returns the row in the embeddings of each piece, the pairs of pieces that the BPE merges, and
+    the path of the file with the pieces, for messages.
+    """
     vocabulary, merges, whole = (
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
     )
@@ -181,7 +186,10 @@ def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """Number the bytes and merged pieces as GPT-2 does, then all other pieces made of bytes."""
+    """Return GPT-2's number of each BPE piece: bytes first, then merged pieces, then added pieces.
+
+    ``by_row`` has the piece of each row of the embeddings.
+    """
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
     for piece in (*alphabet, *("".join(pair) for pair in merges)):
@@ -198,7 +206,10 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
 
 
 def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
-    """Return the symbols of fairseq's dictionary, one for each row of the embeddings."""
+    """Return the symbol in fairseq's dictionary of each of the ``rows`` rows of the embeddings.
+
+    ``by_row`` has the piece of each row, ``encoder`` the number of each piece.
+    """
     symbols = list(SPECIAL)
     used = set(by_row.values())
     fillers = (f"madeupword{i:04}" for i in range(10 * rows))
@@ -214,7 +225,7 @@ def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list
 
 
 def write_vocab_json(pieces: dict[str, int], path: str) -> None:
-    """Write ``vocab.json`` in Hugging Face's format; ``pieces``: BPE piece -> row."""
+    """Write ``vocab.json`` in Hugging Face's format, from the row of each BPE piece."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         json.dump(pieces, file, ensure_ascii=False)
         file.write("\n")

@@ -1,9 +1,9 @@
-"""Safe reading of files of other programs: checkpoints and pickles.
+"""Reads checkpoints and pickles of other programs without running code from them.
 
 A pickle can call any function. The unpickler of this module accepts only tensors, containers,
-numbers, arrays and options (such as a Namespace), as Python 2 or 3 and any version of numpy write
-them. It replaces fairseq's meters by empty objects, and refuses everything else. Checkpoints of all
-versions of fairseq can therefore be read with every version of PyTorch.
+numbers, arrays and options (such as a Namespace), as written by Python 2 or 3 and any version of
+NumPy. It replaces fairseq's meters by empty objects, and refuses all other objects. Checkpoints of
+all versions of fairseq can be read with every version of PyTorch.
 """
 
 import os
@@ -31,10 +31,10 @@ def checkpoint_path(checkpoint: str) -> str:
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a checkpoint as dictionaries.
+    """Return the config of a checkpoint as nested dictionaries.
 
-    ``state`` is the content of the checkpoint. The result is empty if fairseq was older than 0.10,
-    whose checkpoints have only ``args``.
+    ``state`` is the content of the checkpoint. The result is empty for checkpoints of fairseq
+    before 0.10, which have ``args`` instead of a config.
     """
     cfg = state.get("cfg")
     if isinstance(cfg, DictConfig):
@@ -43,7 +43,7 @@ def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checkpoint_options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """Return the architecture of a checkpoint of fairseq, and its options that are not None.
+    """Return the ``--arch`` of a checkpoint of fairseq, and the model's options that are not None.
 
     Args:
         state: Content of the checkpoint.
@@ -71,9 +71,9 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
         path: Path of the file.
 
     Raises:
-        UserError: if the file has no such dictionary, has other objects than tensors, containers,
-            numbers and options, or has an option that fairseq would evaluate as Python code and
-            that is no literal.
+        UserError: if the file does not exist, is not such a dictionary, has other objects than
+            tensors, containers, numbers and options, or has an option that fairseq would evaluate
+            as Python code and that is not a literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
@@ -95,11 +95,12 @@ def read_plain_pickle(
 
     Args:
         path: Path of the pickle.
-        stand_ins: (module, name) of a class -> function that makes an object in place of the
-            class's objects.
+        stand_ins: For each further class that the pickle may have, as (module, name), a function
+            that builds an object instead.
 
     Returns:
-        Content of the pickle. Byte strings of Python 2 become text, see :func:`repaired_text`.
+        Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
+        :func:`repaired_text` repairs those that are UTF-8.
 
     Raises:
         UserError: if the file is missing or damaged, or has objects of other types.
@@ -122,7 +123,10 @@ def read_plain_pickle(
 
 
 def repaired_text(text: str) -> str:
-    """Decode a byte string of Python 2, which was read as Latin-1, as UTF-8."""
+    """Return a text that was decoded as Latin-1 but is UTF-8, as pickles of Python 2 have it.
+
+    A text that is not UTF-8 is returned unchanged.
+    """
     try:
         return text.encode("latin1").decode("utf-8")
     except UnicodeError:  # it was text already

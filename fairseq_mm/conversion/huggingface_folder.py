@@ -1,4 +1,4 @@
-"""Reading and writing of folders in the format of Hugging Face's ``save_pretrained``."""
+"""Reads and writes folders in the format of Hugging Face's ``save_pretrained``."""
 
 import json
 import os
@@ -18,7 +18,7 @@ _PURPOSE = "reading or writing a safetensors file"
 
 @dataclass
 class ConvertedPretrained:
-    """Result of a conversion of BART or T5, in either direction.
+    """Summary of a conversion of BART or T5 from or to Hugging Face's format.
 
     Attributes:
         folder: Folder that was written.
@@ -83,7 +83,10 @@ def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
 
 
 def write_json_files(contents: dict[str, Any], folder: str) -> None:
-    """Write JSON files, indented as by Hugging Face's package; ``contents``: name -> content."""
+    """Write JSON files to a folder, indented as by Hugging Face's transformers.
+
+    ``contents`` has the content of each file, by the file's name.
+    """
     for name, content in contents.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=2) + "\n")

@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Build the content of a checkpoint from arguments of fairseq-train.
+    """Build the content of a checkpoint from weights and arguments of fairseq-train.
 
     The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
 
     Args:
         arguments: Arguments of fairseq-train with which the model could have been trained: data
             folder, ``--task``, ``--arch`` and the options that differ from their defaults.
-        weights: Weights by fairseq's names.
+        weights: State dict of the model.
     """
     parser = options.get_training_parser()
     args = options.parse_args_and_arch(parser, input_args=list(arguments))
@@ -36,11 +36,11 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
 def checkpoint_of_config(
     cfg: Mapping[str, Any], weights: Mapping[str, Tensor], *, optimizer: str, num_updates: int = 0
 ) -> dict[str, Any]:
-    """Build the content of a checkpoint from a plain config.
+    """Build the content of a checkpoint from weights and a config.
 
     Args:
-        cfg: Config of fairseq-train as dictionaries.
-        weights: Weights by fairseq's names.
+        cfg: Config of fairseq-train as nested dictionaries.
+        weights: State dict of the model.
         optimizer: Name of the optimizer's class in fairseq, for the checkpoint's
             ``optimizer_history``.
         num_updates: Number of updates of the training, for the checkpoint's ``optimizer_history``.
@@ -67,7 +67,8 @@ def checkpoint_of_config(
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options ``given``, with the defaults of ``arch`` for all missing options.
 
-    ``arch`` is an architecture of a model without a dataclass; an unknown one has no defaults.
+    ``arch`` must be an architecture of a model without a dataclass. If fairseq does not know it, no
+    option is added.
     """
     namespace = Namespace(**given)
     # older versions of fairseq had fewer options; an unknown architecture has no defaults
@@ -77,13 +78,16 @@ def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_defaults(config: Any) -> dict[str, Any]:
-    """Return the defaults of a model's dataclass ``config``, by option."""
+    """Return the default of each option of the dataclass ``config`` of a model."""
     # fields of FairseqDataclass itself, such as _name, begin with an underscore
     return {x.name: x.default for x in fields(config) if not x.name.startswith("_")}
 
 
 def format_flags(options: Mapping[str, Any]) -> list[str]:
-    """Format options as arguments of a command line; the value True gives a flag without value."""
+    """Format options as arguments of a command line.
+
+    An option with the value True becomes a flag without a value.
+    """
     flags = []
     for name, value in options.items():
         flags.append(f"--{name.replace('_', '-')}")

@@ -1,4 +1,4 @@
-"""Output folder that appears only when all of its files are written."""
+"""Writes output folders that appear only when all of their files are complete."""
 
 import contextlib
 import os
@@ -9,12 +9,12 @@ from fairseq_mm.errors import UserError
 
 
 def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
-    """Check that an output folder may be written, before a conversion that may take minutes.
+    """Check that an output folder may be written, before a conversion that takes minutes.
 
     Args:
         path: Path of the output folder.
-        overwrite: True if its files may be replaced.
-        reads: Folder or file that the conversion reads, which it must not overwrite.
+        overwrite: True if files in an existing output folder may be replaced.
+        reads: Folder or file that the conversion reads, and must therefore not overwrite.
 
     Raises:
         UserError: if the output folder may not or cannot be written.
@@ -34,10 +34,10 @@ def check_output_folder(path: str, *, overwrite: bool, reads: str) -> None:
 
 @contextlib.contextmanager
 def output_folder(path: str) -> Iterator[str]:
-    """Yield a temporary folder whose files are moved to the folder ``path`` at the end.
+    """Yield a temporary folder, whose files are moved to the folder ``path`` at the end.
 
-    After an error they are removed. If ``path`` exists, files of the same name are replaced and
-    others stay.
+    After an error, the temporary folder is removed. If the folder ``path`` exists, files of the
+    same name are replaced and other files are kept.
 
     Raises:
         UserError: if the folder cannot be written.

@@ -1,4 +1,4 @@
-"""Reading of the dropout probabilities of a pretrained model from its checkpoint."""
+"""Reads the dropout probabilities of a pretrained model from its checkpoint."""
 
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
@@ -17,15 +17,16 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
     """Read the dropout probabilities of a pretrained model.
 
     Args:
-        path: Path of a checkpoint of fairseq's BART, of T5, or of a model that was trained from
-            either.
+        path: Path of a checkpoint of fairseq's BART or of T5, or of a model that was trained from
+            one of them.
 
     Returns:
-        Option -> probability, for those of ``dropout``, ``attention_dropout`` and
+        Probability for each of the options ``dropout``, ``attention_dropout`` and
         ``activation_dropout`` that the checkpoint has.
 
     Raises:
-        UserError: if the file is no checkpoint of such a model, or a dropout is no probability.
+        UserError: if the file is not a checkpoint of such a model, or a dropout is not a
+            probability below 1.
     """
     arch, options = checkpoint_options(read_foreign_checkpoint(path), path)
     if arch in ARCH_MODEL_REGISTRY and not issubclass(ARCH_MODEL_REGISTRY[arch], _PRETRAINED):

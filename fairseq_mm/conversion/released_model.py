@@ -1,9 +1,9 @@
-"""Writes a checkpoint of a released model of VSE, VSE++, GLAC Net or Transtory-XL to a folder.
+"""Writes checkpoints of this package from the authors' models of VSE, VSE++, GLAC and Transtory-XL.
 
-``released_vse.py``, ``released_vsepp.py`` and ``released_visual_stories.py`` read these models. The
-written folder has ``checkpoint_best.pt`` and ``dict.txt``. If the released model contains its image
-network, the folder also has ``cnn.pt``, a state dict for ``fairseq-mm extract --weights``; the
-checkpoint then accepts only features of this network.
+``released_vse.py``, ``released_vsepp.py`` and ``released_visual_stories.py`` read these released
+models. The output folder has ``checkpoint_best.pt`` and ``dict.txt``. If the released model
+contains its image network, the folder also has ``cnn.pt``, a state dict for ``fairseq-mm extract
+--weights``; the checkpoint then accepts only features of this network.
 """
 
 import os
@@ -24,11 +24,11 @@ CHECKPOINT, DICTIONARY, NETWORK = "checkpoint_best.pt", "dict.txt", "cnn.pt"
 
 @dataclass
 class ConvertedModel:
-    """Result of the conversion of a released model.
+    """Summary of the conversion of a released model.
 
     Attributes:
         folder: Folder that was written.
-        released: Released model that was read.
+        released: Released model that was converted.
         parameters: Number of weights in the new checkpoint.
         feature_dim: Dimension of the image features that the model reads.
     """
@@ -42,10 +42,10 @@ class ConvertedModel:
 def convert_released(
     released: ReleasedModel, output: str, *, overwrite: bool = False
 ) -> ConvertedModel:
-    """Write a checkpoint of a released model, and return a summary of the conversion.
+    """Write a checkpoint of a released model to a folder, and return a summary of the conversion.
 
     Args:
-        released: Released model, with weights renamed for this package.
+        released: Released model, whose weights have the names of this package already.
         output: Folder to write.
         overwrite: True to replace files of an existing folder.
 
@@ -76,7 +76,10 @@ def convert_released(
 
 
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
-    """Write the state dict of the image network, and return the attributes of its features."""
+    """Write the image network's state dict to ``path``, and check the dimension of its features.
+
+    Returns the attributes that identify the network as an extractor of features.
+    """
     torch.save(released.cnn, path)
     # building the extractor checks the weights and computes their digest, as extract will do
     try:

@@ -9,19 +9,19 @@ among its words. In the released code, each sentence starts with ``<start>`` and
 between them and ``</s>`` at the end. The embedding of ``<start>`` becomes the embedding of the
 story's first token and of the separator; the output weights of ``<end>`` become the output weights
 of both the separator and ``</s>``. Generation allows only the separator or only ``</s>`` at each
-position, so that words are ranked as in the released code; but since both are in the softmax, the
-probabilities of a step are smaller by the factor 1 / (1 + P(<end>)), which is at least 1/2.
+position, so that words are ranked as in the released code. But both tokens are in the softmax, and
+the probabilities of a step are therefore smaller by the factor 1 / (1 + P(<end>)), at least 1/2.
 
 The encoder contains its ResNet, whose batch normalisation updated its statistics in training.
-The checkpoint names the ResNet's child modules by number.
+The state dict names the ResNet's child modules by number.
 
-Values that the files lack come from the released code: the transformers have 4 attention heads
-(the number of Transtory-XL's heads is read from its biases), and the memory has 50 slots. The names
-and shapes of GLAC, GLAC with decoder attention, Transtory-decoder and, through Hugging Face's
-Transformer-XL in transformers 2.5.1, Transtory-XL are certain. For Transtory-full, the names
-``transformer_Encoder.*`` and ``linear.*`` are not certain, nor whether a ReLU follows the layer
-``linear``; this package applies none. A checkpoint with a non-local block is refused, because the
-place of its tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
+Values that the files lack are taken from the released code: transformers have 4 attention heads
+(the number of Transtory-XL's heads is read from its biases), and the memory of Transtory-XL has 50
+slots. The tensors' names and shapes are certain for GLAC, GLAC with decoder attention,
+Transtory-decoder and Transtory-XL (from Hugging Face's transformers 2.5.1). For Transtory-full,
+the names ``transformer_Encoder.*`` and ``linear.*`` are not certain, nor whether a ReLU follows the
+layer ``linear``; this package applies none. A checkpoint with a non-local block is refused, because
+the place of this block's tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
 """
 
 import glob
@@ -95,26 +95,27 @@ _NAMES = {
     r"\.pos_ff\.layer_norm\.": ".feed_forward_norm.",
     r"\.num_batches_tracked$": ".num_batches",
 }
-# tables of positions, which our models compute anew
+# tables of positions, which this package's models compute
 _CONSTANT = re.compile(r".*\b(pos_encoder\.pe|pos_emb\.inv_freq)$")
 _EMBEDDING = "decoder.embedding.weight"
 
 
 class _Files(NamedTuple):
-    """Paths of the three files of a released model."""
+    """Paths of a released model's three files."""
 
     encoder: str
     decoder: str
     vocabulary: str
 
     def locate(self, name: str) -> str:
-        """Return ``FILE: TENSOR`` for a name that begins with ``encoder.`` or ``decoder.``."""
+        """Return ``FILE: TENSOR`` for messages, from a tensor's name with ``encoder.`` or
+        ``decoder.`` before it."""
         part, _, rest = name.partition(".")
         return f"{getattr(self, part)}: {rest}"
 
 
 def is_visual_story_encoder(state: Mapping[str, Any]) -> bool:
-    """Return whether ``state``, the content of a file, is an encoder of GLAC or Transtory."""
+    """Return True if ``state``, the content of a file, is an encoder of GLAC or Transtory."""
     return "cnn.linear.weight" in state and "cnn.bn.weight" in state
 
 
@@ -225,7 +226,13 @@ def _rename(name: str) -> str:
 def _split(
     weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Split released weights that are several weights in our model; add these to ``origins``."""
+    """Split released weights that are several weights in this package.
+
+    Args:
+        weights: Weights by the names of this package.
+        origins: Released name of each weight; the names of the new weights are added.
+        files: Files of the released model, for messages.
+    """
     parts: dict[str, Tensor] = {}
     for name, x in weights.items():
         if ".dec_attn.qkv_net." in name:
@@ -265,7 +272,14 @@ def _need(is_so: bool, name: str, files: _Files) -> None:
 def _reorder_rows(
     x: Tensor, rows: Sequence[int], special: Mapping[str, int], *, is_input: bool
 ) -> Tensor:
-    """Return the rows of a released embedding or output layer in the order of our dictionary."""
+    """Reorder the rows of a released embedding or output layer for this package's dictionary.
+
+    Args:
+        x: Embedding, or weight or bias of the output layer.
+        rows: Row in ``x`` of each word of the new dictionary.
+        special: Row in ``x`` of each special token.
+        is_input: True for an embedding, False for an output layer.
+    """
     names = ("<start>", "<pad>", "<end>", "<unk>")
     start, pad, end, unknown = (x[special[name]] for name in names)
     # our separator ends a sentence and begins the next one: it is predicted as <end>, but read as
@@ -276,7 +290,10 @@ def _reorder_rows(
 
 
 def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
-    """Infer architecture and options from the shapes of the weights."""
+    """Infer ``--arch`` and the model's options from the shapes of the weights.
+
+    Sentences about assumptions are appended to ``notes``.
+    """
 
     def size(name: str, dim: int) -> int:
         return weights[name].size(dim)
@@ -336,7 +353,7 @@ def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str
 
 
 def _count(names: Mapping[str, Any], prefix: str) -> int:
-    """Count the different numbers that follow ``prefix`` in the names: the number of layers."""
+    """Count the layers of a module: the different numbers that follow ``prefix`` in the names."""
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     return len({match[1] for match in map(pattern.match, names) if match})
 
@@ -368,7 +385,10 @@ def _check(
     origins: Mapping[str, str],
     files: _Files,
 ) -> None:
-    """Check names and shapes of ``weights``; ``origins`` has their released names for messages."""
+    """Check that ``weights`` have the names and shapes of the weights ``expected``.
+
+    ``origins`` has the released name of each weight, for messages.
+    """
     for name in sorted({*weights} - {*expected}):
         raise UserError(f"{files.locate(origins[name])} has no place in our model.")
     for name in sorted({*expected} - {*weights}):
@@ -395,7 +415,7 @@ def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
-    """Return torchvision's name of a ResNet, such as ``resnet152``, by its numbers of blocks."""
+    """Return torchvision's name of a ResNet, such as ``resnet152``, from its numbers of blocks."""
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
     name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
     if name is None:

@@ -2,14 +2,16 @@
 ``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
-numbers, from 2 on. Number 0 is the end token, which is read after the words of a sentence; number 1
-is the unknown word. Words whose number is the option ``n_words`` or more are unknown as well; there
-are two such words in the released training. The first half of the columns of W, b and U belongs to
-the reset gate r, the second half to the update gate u. The GRU is
+numbers, from 2 on. A number is a row of the word embedding. Number 0 is the end token, which is
+read after the words of a sentence; number 1 is the unknown word. Words whose number is not below
+the option ``n_words`` count as unknown, too; there are two such words in the released training.
+
+With the word vector x and the previous state h, the GRU computes the next state h' by
 
     r, u = sigmoid(x W + b + h U),   g = tanh(x Wx + bx + r * (h Ux)),   h' = u * h + (1 - u) * g
 
-which is PyTorch's GRU without the biases of its recurrent products.
+The first half of the columns of W, b and U is for the reset gate r, the second half for the update
+gate u. This is PyTorch's GRU without the biases of its recurrent products.
 """
 
 import zipfile
@@ -36,13 +38,13 @@ _NAMED = 3  # words in a message, which would otherwise list thousands
 
 @dataclass
 class ReleasedModel:
-    """Model of a released program, renamed for this package.
+    """Model of an author's released code, whose weights have been renamed for this package.
 
     Attributes:
         path: Path of the released file.
-        arch: Architecture in this package.
-        options: Options of the model on which its computation depends.
-        criterion: Options of the training criterion.
+        arch: ``--arch`` of the model in this package.
+        options: Options of the model in this package.
+        criterion: Options of the training criterion in this package.
         words: Words of the dictionary in the order of their rows, without special symbols.
         weights: Weights by the names of this package.
         tensors: Number of tensors in the released file.
@@ -51,9 +53,9 @@ class ReleasedModel:
         notes: Omissions and differences of the conversion, one sentence each.
         cnn_type: torchvision's name of the image network in the file; empty without a network.
         cnn: Weights of the image network by torchvision's names.
-        task: Task in this package.
-        criterion_name: Name of the training criterion.
-        image_weight: Name of the weight that multiplies image features, whose second dimension is
+        task: ``--task`` in this package.
+        criterion_name: ``--criterion`` in this package.
+        image_weight: Name of the weight that multiplies image features; its number of columns is
             the feature dimension.
         rows_per_image: Number of regions per image; None if the model accepts any number.
     """
@@ -76,7 +78,7 @@ class ReleasedModel:
 
 
 def is_numpy_archive(path: str) -> bool:
-    """Return whether a file is an ``.npz``."""
+    """Return True if a file is an ``.npz`` archive of NumPy."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
@@ -85,10 +87,11 @@ def is_numpy_archive(path: str) -> bool:
 
 
 def read_released_vse(path: str) -> ReleasedModel:
-    """Read a model of Kiros et al.'s released code, and rename its weights for this package.
+    """Read a model of the released code of Kiros et al. 2014, and rename its weights.
 
     Args:
-        path: ``X.npz``; its folder must have ``X.npz.pkl`` and ``X.npz.dictionary.pkl``.
+        path: Path of the file ``X.npz``, whose folder must also have ``X.npz.pkl`` and
+            ``X.npz.dictionary.pkl``.
 
     Raises:
         UserError: if a file is missing or damaged, or the files do not fit together.
@@ -148,10 +151,14 @@ def read_released_vse(path: str) -> ReleasedModel:
 
 
 def read_margin(options: Mapping[str, Any], path: str) -> float:
-    """Return the training option ``margin``, by default 0.2; ``path`` is for messages.
+    """Return the option ``margin`` of a training with a ranking loss, by default 0.2.
+
+    Args:
+        options: Options of the released training.
+        path: Path of the file of the options, for messages.
 
     Raises:
-        UserError: if the margin is no number above 0.
+        UserError: if the margin is not a number above 0.
     """
     margin = options.get("margin", 0.2)
     if not isinstance(margin, (int, float, np.number)) or not 0 < margin < float("inf"):
@@ -163,11 +170,11 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
     """Select the words that a dictionary of fairseq can have.
 
     Args:
-        by_number: Row of the embedding -> word.
+        by_number: Word of each row of the embedding.
         notes: List to which a sentence about omitted words is appended.
 
     Returns:
-        Rows of the selected words, ascending, and the words in the same order.
+        Rows of the selected words in ascending order, and the words in the same order.
     """
     rows, words, impossible = [], [], []
     for number, word in sorted(by_number.items()):
@@ -207,7 +214,12 @@ def word_table(
 
 
 def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> None:
-    """Check that the tensors of the file ``path`` have exactly the expected names.
+    """Check that the tensors of a file have exactly the expected names.
+
+    Args:
+        names: Names of the tensors.
+        expected: Expected names.
+        path: Path of the file, for messages.
 
     Raises:
         UserError: if a name is missing, or there is an unexpected one.
@@ -222,9 +234,12 @@ def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> Non
 def check_shapes(
     tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]], path: str
 ) -> None:
-    """Check the shapes of tensors or arrays of the file ``path``.
+    """Check the shapes of the tensors or arrays of a file.
 
-    ``tensors`` maps names to tensors, ``expected`` names to shapes.
+    Args:
+        tensors: Tensors by name.
+        expected: Expected shapes by name.
+        path: Path of the file, for messages.
 
     Raises:
         UserError: if a shape is not the expected one.
@@ -266,7 +281,10 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Return row of the embedding -> word, for rows from 2 on."""
+    """Read the word of each row of the embedding from row 2 on; rows 0 and 1 are special.
+
+    A sentence about omitted words is appended to ``notes``.
+    """
     content = read_plain_pickle(path)
     if not isinstance(content, dict) or not all(
         isinstance(word, str) and isinstance(number, (int, np.integer))
@@ -292,7 +310,10 @@ def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
 
 
 def _convert_gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Convert a GRU to PyTorch's order of the gates: reset, update, candidate."""
+    """Convert the weights of the GRU to PyTorch's layout.
+
+    PyTorch stacks reset gate, update gate and candidate state in this order.
+    """
     W, b, U, Wx, Ux, bx = (torch.from_numpy(arrays[name]) for name in _GRU)
     prefix = "sentence_encoder.recurrence."
     return {

@@ -1,12 +1,12 @@
 """Reads checkpoints of VSE++, Faghri et al. 2018 (https://github.com/fartashf/vsepp), and renames
 their weights for ``--arch vse_gru``.
 
-A file has the weights of the image encoder and of the sentence encoder as ``model``, and the
-options as ``opt``. The vocabulary is another file, an object of the released vocabulary class, with
-``<pad>``, ``<start>``, ``<end>`` and ``<unk>`` among its words. A sentence is read with ``<start>``
-before its words and ``<end>`` after them. A model that reads images contains the image network and
-scales its features to length 1. A model that reads stored features (``..._precomp``) does not scale
-the features.
+The checkpoint has the weights of the image encoder and of the sentence encoder under the key
+``model``, and the options under ``opt``. The vocabulary is another file, an object of the released
+vocabulary class, with ``<pad>``, ``<start>``, ``<end>`` and ``<unk>`` among its words. A sentence
+is read with ``<start>`` before its words and ``<end>`` after them. A model that reads images
+contains the image network and scales this network's features to length 1. A model that reads stored
+features (``..._precomp``) does not scale the features.
 """
 
 import argparse
@@ -46,23 +46,23 @@ _OLD_CLASSIFIER = {"classifier.1.": "classifier.0.", "classifier.4.": "classifie
 
 
 def is_vsepp(state: Mapping[str, Any]) -> bool:
-    """Return whether ``state``, the content of a file, is a model of VSE++."""
+    """Return True if ``state``, the content of a file, is a model of VSE++."""
     return "opt" in state and isinstance(state.get("model"), (list, tuple))
 
 
 def read_released_vsepp(
     path: str, state: Mapping[str, Any], vocabulary: Optional[str]
 ) -> ReleasedModel:
-    """Read a model of VSE++, and rename its weights for this package.
+    """Convert the content of a checkpoint of VSE++ to a model of this package.
 
     Args:
-        path: Path of the file, for messages.
-        state: Content of the file.
-        vocabulary: Path of the model's vocabulary; None raises UserError, which asks for it.
+        path: Path of the checkpoint, for messages.
+        state: Content of the checkpoint.
+        vocabulary: Path of the model's vocabulary. If None, the UserError asks the user for it.
 
     Raises:
-        UserError: if this package has no such model, a file is missing or damaged, or model and
-            vocabulary do not fit together.
+        UserError: if ``vocabulary`` is None, missing or damaged, if it does not fit the model, or
+            if the model's options are not supported.
     """
     options = _read_options(state["opt"], path)
     image, text = _read_weights(state["model"], path)
@@ -136,7 +136,7 @@ def _read_options(opt: Any, path: str) -> dict[str, Any]:
 
 
 def _read_weights(model: Any, path: str) -> list[dict[str, Tensor]]:
-    """Return the weights of the image encoder and of the sentence encoder in float32."""
+    """Return the weights of the image encoder and of the sentence encoder, in float32."""
     is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
     if not is_pair or not all(
         isinstance(name, str) and isinstance(x, Tensor)
@@ -154,18 +154,18 @@ def _read_weights(model: Any, path: str) -> list[dict[str, Tensor]]:
 
 
 def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, int]]:
-    """Read the vocabulary of VSE++, or of another program with the same class.
+    """Read a vocabulary of VSE++, or of another program with the same vocabulary class.
 
     Args:
         path: Path of the pickle.
         program: Name of the program, for messages.
 
     Returns:
-        Row of the embedding -> word, for all words but the special tokens; and special token
-        (``<pad>``, ``<start>``, ``<end>``, ``<unk>``) -> row.
+        Two dictionaries: from the row of the embedding to the word, without special tokens; and
+        from the special token (``<pad>``, ``<start>``, ``<end>``, ``<unk>``) to its row.
 
     Raises:
-        UserError: if the file cannot be read safely, or is no such vocabulary.
+        UserError: if the file cannot be read safely, or is not such a vocabulary.
     """
     content = getattr(read_plain_pickle(path, stand_ins=_STAND_INS), "word2idx", None)
     if not isinstance(content, dict) or not all(
@@ -187,7 +187,7 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the image network's weights by torchvision's names, without DataParallel's prefix."""
+    """Return the image network's weights by torchvision's names."""
     # DataParallel wrapped a whole ResNet, but only the features of AlexNet and VGG
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x

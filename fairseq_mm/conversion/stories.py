@@ -1,8 +1,9 @@
-"""Conversion of checkpoints of fairseq's own story model (``fconv_self_att``) to ``conv_story``.
+"""Converts checkpoints of fairseq's own story model (``fconv_self_att``) to ``--arch conv_story``.
 
-The sizes of the layers are read from the checkpoint's options, not inferred from the name of its
-architecture, which has had different sizes in different versions. The options of a fusion
-checkpoint do not describe its frozen part, whose sizes are therefore inferred from the weights.
+The sizes of the layers are read from the checkpoint's options, because the same ``--arch`` has had
+different sizes in different versions of fairseq. A fusion model contains a pretrained model as its
+frozen part. The options of its checkpoint do not describe this part, whose sizes are inferred from
+the weights.
 """
 
 import os
@@ -54,14 +55,14 @@ _RUNGS = {
 
 
 class FairseqStories(NamedTuple):
-    """Checkpoint of ``fconv_self_att``.
+    """Content of a checkpoint of fairseq's ``fconv_self_att``.
 
     Attributes:
-        path: Path of the file.
+        path: Path of the checkpoint.
         arch: ``--arch`` of the checkpoint.
-        options: All options with which it was trained.
+        options: Options of task and model with which the model was trained.
         weights: Weights by fairseq's names.
-        num_updates: Number of updates for which it was trained.
+        num_updates: Number of updates for which the model was trained.
     """
 
     path: str
@@ -76,14 +77,15 @@ class FairseqStories(NamedTuple):
 
     @property
     def types(self) -> tuple[int, int]:
-        """Return the sizes of the dictionaries of prompts and of stories."""
+        """Sizes of the dictionaries of prompts and of stories, special symbols included."""
         # the encoder is wrapped once more, because the fusion model has a second one beside it
         source = self.weights["encoder.encoder.embed_tokens.weight"]
         return len(source), len(self.weights["decoder.embed_tokens.weight"])
 
     @property
     def languages(self) -> tuple[str, str]:
-        """Return the suffixes of the data files of prompts and of stories."""
+        """Suffixes of the data files of prompts and of stories (``--source-lang``,
+        ``--target-lang``)."""
         source, target = self.options.get("source_lang"), self.options.get("target_lang")
         return str(source or "wp_source"), str(target or "wp_target")
 
@@ -98,8 +100,8 @@ class ConvertedStories:
         frozen_options: Options of the new model's frozen part; None without fusion.
         conversion: Converted weights, and which tensors were converted, missing or left over.
         state: Content of the new checkpoint; None if a tensor is missing or has the wrong shape.
-        fitting_options: Options to change so that the weights would fit; None if they fit already,
-            or with no such options.
+        fitting_options: Values of options with which the weights would fit, if they do not fit the
+            checkpoint's options; else None.
         notes: Assumptions of the conversion, one sentence each.
     """
 
@@ -116,20 +118,22 @@ def read_fairseq_stories(path: str) -> FairseqStories:
     """Read a checkpoint of ``fconv_self_att``.
 
     Raises:
-        UserError: if the file is no such checkpoint, or cannot be converted.
+        UserError: if the file is not such a checkpoint, or ``conv_story`` lacks a part of the
+            model.
     """
     return fairseq_stories(path, read_foreign_checkpoint(path))
 
 
 def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
-    """Interpret the content of a checkpoint of ``fconv_self_att``.
+    """Read the options and weights in the content of a checkpoint of ``fconv_self_att``.
 
     Args:
-        path: Path of the file, for messages.
-        state: Content of the file.
+        path: Path of the checkpoint, for messages.
+        state: Content of the checkpoint.
 
     Raises:
-        UserError: if the content is no such checkpoint, or cannot be converted.
+        UserError: if the content is not such a checkpoint, or ``conv_story`` lacks a part of the
+            model.
     """
     weights = state.get("model")
     options: dict[str, Any] = {}
@@ -173,18 +177,19 @@ def convert_stories(
     layers_from_weights: bool = False,
     pretrained: Optional[FairseqStories] = None,
 ) -> ConvertedStories:
-    """Convert a checkpoint of ``fconv_self_att``.
+    """Convert a checkpoint of ``fconv_self_att`` to ``conv_story``.
 
     Args:
-        checkpoint: Checkpoint with or without fusion.
+        checkpoint: Checkpoint of a model with or without fusion.
         source_dictionary: Dictionary of the prompts.
         target_dictionary: Dictionary of the stories.
         compat: ``released`` for a model that computes exactly what fairseq's model computes;
             ``none`` for a model that does not attend to the prompt's padding.
         layers_from_weights: True to infer numbers and sizes of layers from the weights instead of
             reading them from the options.
-        pretrained: Pretrained model on which a fusion model was trained, for options that cannot be
-            inferred from the weights, such as dropout; None to use the fusion model's own options.
+        pretrained: Checkpoint of the pretrained model that a fusion model contains. Options of the
+            frozen part that its weights do not show, such as dropout, are read from it; if None,
+            they are taken to be those of the fusion model.
 
     Raises:
         UserError: if the model cannot be converted.
@@ -257,10 +262,10 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:
-    """Return the name of the ``conv_story`` architecture with the same kind of self-attention.
+    """Return the ``--arch`` of ``conv_story`` that has the kind of self-attention in ``options``.
 
-    These architectures correspond to the models compared by Fan et al. 2018; a model with other
-    self-attention than theirs is ``conv_story_wp``.
+    These architectures are the models that Fan et al. 2018 compare. If none of them has this kind
+    of self-attention, the result is ``conv_story_wp``.
     """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
     attends = parse_flags(options["self_attention"], "--self-attention", layers)
@@ -309,7 +314,15 @@ def _frozen_options(
     own: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the options of the frozen part, inferred from weights or read from ``other``."""
+    """Return the options of a fusion model's frozen part.
+
+    Args:
+        checkpoint: Checkpoint of the fusion model, from whose weights sizes are inferred.
+        other: Checkpoint of the pretrained model, for options that weights do not show; or again
+            ``checkpoint``, if the pretrained model is not given.
+        own: Options of the fusion model.
+        notes: List to which a sentence about assumptions is appended.
+    """
     try:
         of_weights = options_of_weights(checkpoint.weights, frozen=True)
     except (KeyError, ValueError) as error:
@@ -364,7 +377,7 @@ def _convert(
 def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
-    """Build the content of a checkpoint that can be loaded for generation and training."""
+    """Build the content of the new checkpoint, for generation and for further training."""
     model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
@@ -389,7 +402,10 @@ def _state(
 
 
 def _default_config(config: type) -> dict[str, Any]:
-    """Return the defaults of a config of fairseq, with unresolved references to other configs."""
+    """Return the defaults of one of fairseq's config classes as a dictionary.
+
+    Interpolations such as ``${common.seed}`` are not resolved.
+    """
     plain: Any = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
     return plain
 
@@ -405,10 +421,11 @@ def load_story_dictionaries(
     """Load the dictionaries of a story model; return the prompts' and the stories' dictionary.
 
     Args:
-        source_file: fairseq's dictionary of the prompts.
-        target_file: fairseq's dictionary of the stories.
-        types: Numbers of words, with special symbols, that the model has for prompts and stories.
-        checkpoint: Path of the model, for messages.
+        source_file: Path of the dictionary of the prompts.
+        target_file: Path of the dictionary of the stories.
+        types: Numbers of words, special symbols included, that the model has for prompts and for
+            stories.
+        checkpoint: Path of the model's checkpoint, for messages.
 
     Raises:
         UserError: if a dictionary cannot be read, or has another size.
@@ -437,7 +454,10 @@ def load_story_dictionaries(
 
 
 def _explain_size(words: list[str], expected: int) -> str:
-    """Explain why a dictionary with these words does not have the expected number of words."""
+    """Return the probable reason why a dictionary does not have the expected number of words.
+
+    Special symbols are not among ``words``, and not counted in ``expected``.
+    """
     num_fillers = sum(word.startswith("madeupword") for word in words)
     if num_fillers and len(words) - num_fillers == expected:
         return (

@@ -1,4 +1,4 @@
-"""Conversion of Hugging Face's T5 (1.0, 1.1, FLAN-T5, mT5) to ``--arch t5``, and back.
+"""Converts Hugging Face's T5 (1.0, 1.1, FLAN-T5, mT5) to ``--arch t5``, and back.
 
 The conversion to ``--arch t5`` writes a checkpoint (``model.pt``), one dictionary for source and
 target (``dict.txt``) and the subword tokenizer (``subwords.json``, ``sentencepiece.model``), which
@@ -137,7 +137,10 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return the options of ``--arch t5``; missing options have Hugging Face's defaults."""
+    """Return the options of ``--arch t5`` for Hugging Face's ``config.json``.
+
+    Fields that ``config`` lacks have Hugging Face's defaults. ``path`` is for messages.
+    """
     options: dict[str, Any] = {}
     for names, kinds in ((_SIZES, (int,)), (_RATES, (int, float))):
         for name, (key, default) in names.items():
@@ -162,7 +165,10 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of the architecture with these sizes, and the sizes that it sets."""
+    """Return the ``--arch`` whose sizes are those in ``options``, and the sizes that it sets.
+
+    Models of no known size are ``t5``, which sets no sizes.
+    """
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
             return arch, sizes
@@ -170,7 +176,7 @@ def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
-    """Remove the embedding and its copies from ``weights``, and return it, ``[V, D]``."""
+    """Remove all copies of the embedding [V, D] from ``weights``, and return one copy."""
     copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
         raise UserError(f"{folder}: has no tensor {_THEIR_EMBEDDINGS[0]}.")
@@ -185,11 +191,12 @@ def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
 def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
-    """Remove the output layer [V, D] from ``weights`` and return it; None if it is the embedding.
+    """Remove the output layer from ``weights``, and return weights [V, D] for ``--arch t5``.
 
-    ``--arch t5`` scales the input of an output layer that shares the embedding, and no other. In
-    transformers, sharing and scaling are two settings. Unless the model has both, the output layer
-    gets weights of its own, which include the scale if the model has one.
+    The output layer of ``--arch t5`` either shares the embedding and scales its input, or has its
+    own weights and does not scale. In transformers, sharing and scaling are two separate settings.
+    If the model both shares and scales, the result is None. Otherwise the result includes the scale
+    if the model scales. A sentence about the change is appended to ``notes``.
     """
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
@@ -207,7 +214,10 @@ def _pop_own_output(
 
 
 def _weight_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield our name and Hugging Face's name of each tensor, except embedding and output."""
+    """Yield the name in ``--arch t5`` and Hugging Face's name of each tensor.
+
+    Embedding and output layer are left out.
+    """
     for stack, attentions in (
         ("encoder", {"self_attention": "SelfAttention"}),
         ("decoder", {"self_attention": "SelfAttention", "source_attention": "EncDecAttention"}),
@@ -257,7 +267,10 @@ def _check_tensors(
     options: Mapping[str, Any],
     folder: str,
 ) -> None:
-    """Check shapes and values; messages have Hugging Face's names."""
+    """Check that ``weights`` are finite and have the shapes of the tensors ``expected``.
+
+    Messages name tensors as Hugging Face does.
+    """
     their_names = dict(_weight_names(options))
     their_names.update(dict.fromkeys(_EMBEDDINGS, _THEIR_EMBEDDINGS[0]), **{_OUTPUT: _THEIR_OUTPUT})
     for name, x in weights.items():
@@ -277,7 +290,7 @@ def _format_names(names: list[str]) -> str:
 
 
 def is_t5(state: Mapping[str, Any]) -> bool:
-    """Return whether ``state``, the content of a checkpoint, is of ``--arch t5`` of any size."""
+    """Return True if ``state``, the content of a checkpoint, is of ``--arch t5`` of any size."""
     return str((_model_options(state) or {}).get("_name")).startswith("t5")
 
 
@@ -296,15 +309,15 @@ def convert_t5_to_huggingface(
     """Convert a T5 to Hugging Face's format, and return a summary of the conversion.
 
     Args:
-        checkpoint: Checkpoint of ``--arch t5``, or a folder with ``model.pt``.
+        checkpoint: Path of a checkpoint of ``--arch t5``, or of a folder with ``model.pt``.
         output: Folder to write: ``config.json``, ``generation_config.json``, ``model.safetensors``,
             ``spiece.model``, ``tokenizer_config.json``.
         overwrite: True to replace files of an existing folder.
         state: Content of the checkpoint; None to read it from the file.
 
     Raises:
-        UserError: if the checkpoint is damaged, is not of a T5 that reads only text, or has another
-            vocabulary than T5's; or if the output cannot be written.
+        UserError: if the checkpoint is damaged, if it is not of a T5 that reads only text, if its
+            vocabulary is not in the order of T5's, or if the output cannot be written.
     """
     path = checkpoint_path(checkpoint)
     check_output_folder(output, overwrite=overwrite, reads=path)

@@ -1,12 +1,12 @@
-"""Conversion of T5's vocabulary to a dictionary of fairseq.
+"""Converts T5's vocabulary to a dictionary of fairseq.
 
-The rows of T5's embedding are padding, ``</s>``, ``<unk>``, the pieces, ``<extra_id_99>`` to
-``<extra_id_0>``, and unused rows that fill the vocabulary up to a multiple of 128. A dictionary of
-fairseq begins with ``<s>``, padding, ``</s>``, ``<unk>``. So entry i of the dictionary is T5's row
-i - 1, and ``<s>``, which T5 lacks, takes T5's last row. No row is added, since every softmax would
-give an added row some probability; therefore logits and probabilities do not change. If the last
-row is ``<extra_id_0>``, texts cannot contain that piece any more. If it is an ordinary piece, there
-is no row for ``<s>``, and the vocabulary is refused.
+The rows of T5's embedding are padding, ``</s>``, ``<unk>``, the sentencepiece pieces,
+``<extra_id_99>`` to ``<extra_id_0>``, and unused rows that fill the vocabulary up to a multiple of
+128. A dictionary of fairseq begins with ``<s>``, padding, ``</s>``, ``<unk>``. Entry i of the
+dictionary is therefore row i - 1 of T5, and ``<s>``, which T5 lacks, takes T5's last row. A new row
+for ``<s>`` would get some probability in every softmax; without a new row, probabilities do not
+change. If the last row is ``<extra_id_0>``, texts can no longer contain this piece. If the last row
+is an ordinary piece, there is no row for ``<s>``, and the vocabulary is refused.
 """
 
 import torch
@@ -25,21 +25,21 @@ def to_fairseq_rows(weight: Tensor) -> Tensor:
 
 
 def to_t5_rows(weight: Tensor) -> Tensor:
-    """Reorder rows in the order of fairseq's dictionary for T5: undo :func:`to_fairseq_rows`."""
+    """Reorder rows [V, ...] from the order of fairseq's dictionary to T5's order."""
     return torch.roll(weight, -1, dims=0)
 
 
 def num_extra_ids(num_pieces: int, num_rows: int) -> int:
-    """Return how many of the rows that follow the sentencepiece pieces are ``<extra_id_N>``."""
+    """Return the number of ``<extra_id_N>`` rows, which follow the sentencepiece pieces."""
     return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
 
 
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
     """Build fairseq's dictionary for a T5.
 
-    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece that has white
-    space in its name, or has the name of another entry, is named ``<row_ROW>``, and so are unused
-    rows.
+    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece whose name contains
+    white space or is already in the dictionary is renamed to ``<row_N>`` with the number N of its
+    row; unused rows have such names, too.
 
     Args:
         pieces: Content of the sentencepiece model.
@@ -48,7 +48,8 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
         notes: List to which a sentence is appended if ``<s>`` takes the row of ``<extra_id_0>``.
 
     Raises:
-        UserError: if the special pieces are not T5's, or there is no row for ``<s>``.
+        UserError: if padding, ``</s>`` and ``<unk>`` are not the first three pieces, or there is no
+            row for ``<s>``.
     """
     import sentencepiece
 
