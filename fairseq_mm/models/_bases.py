@@ -13,7 +13,7 @@ EncoderOut = dict[str, list[Tensor]]
 
 
 class BatchFirstEncoder(FairseqEncoder):
-    """Base of encoders whose output is a dict of lists of tensors [B, ...], B: batch."""
+    """Base of encoders that return a dict of lists of tensors [B, ...] for a batch of size B."""
 
     def __init__(self, dictionary: Any = None) -> None:
         super().__init__(dictionary)
@@ -31,9 +31,9 @@ class FeatureDecoder(FairseqIncrementalDecoder):
     """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
 
     ``extract_features(prev_output_tokens, encoder_out, incremental_state)`` returns a pair. The
-    first result are the features, inputs of ``output_proj`` of dimension H: [B, T, H] for T tokens,
-    or [B, 1, H] for the last token if there is an incremental state. The second result is a dict
-    such as attention weights, or None.
+    first result is the input of ``output_proj``, of dimension H: [B, T, H] for T tokens, or
+    [B, 1, H] for the last token if there is an incremental state. The second result is a dict with
+    further results, such as attention weights, or None.
 
     Attributes:
         state_key: Key under which fairseq stores the state of incremental decoding, a dict of
@@ -61,8 +61,8 @@ class FeatureDecoder(FairseqIncrementalDecoder):
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            Logits or inputs of the output layer, and the second result of ``extract_features``: a
-                dict such as attention weights, or None.
+            Logits or inputs of the output layer, and a dict with further results, such as attention
+                weights, or None.
         """
         features, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return features if features_only else self.output_layer(features), extra

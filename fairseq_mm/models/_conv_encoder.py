@@ -95,6 +95,8 @@ class ConvEncoder(BatchFirstEncoder):
             width = convolution.kernel_size[0]
             # By hand, because an even width needs one more zero on the right than on the left.
             x = F.pad(x, (0, 0, (width - 1) // 2, width // 2)).transpose(1, 2)
+            # Gehring et al. 2017, section 3.4: a sum of two terms has about twice the variance of
+            # one.
             x = (F.glu(convolution(x).transpose(1, 2), dim=2) + residual) * math.sqrt(0.5)
         keys = linear(x, self.output_proj.weight, self.output_proj.bias)
         # Masked again, because the bias of output_proj fills the padding.

@@ -283,7 +283,7 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:
-        """Precompute, for inference, the matrices of all layers that depend only on the weights."""
+        """Precompute in all layers, for inference, the matrices that depend only on the weights."""
         for module in self.modules():
             # Modules that can fold declare it by having the method; the trunk itself has it, too.
             fold = getattr(module, "fold", None)

@@ -134,7 +134,7 @@ def convert_weights(
         weights: Weights of the ``FConvModelSelfAtt`` by name, or their gradients.
         projects_input: True if attention projects queries, keys and values (``--project-input``).
             If False, fairseq's model has projections that it does not use; they become identities.
-        frozen_projects_input: ``projects_input`` of a fusion model's frozen part.
+        frozen_projects_input: Like ``projects_input``, but for the frozen part of a fusion model.
     """
     # PyTorch 2 saves weight-normalised tensors under other names if the model uses the new
     # parametrization.
@@ -177,7 +177,10 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """Replace the suffixes of PyTorch 2's weight normalisation by ``weight_g`` and ``weight_v``."""
+    """Return a tensor's name, with ``weight_g`` or ``weight_v`` instead of a suffix of PyTorch 2.
+
+    The suffixes are those of weight normalisation by parametrization.
+    """
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 

@@ -80,7 +80,10 @@ class Fusion(nn.Module):
         return self.joining(torch.cat([trained_gate * trained, frozen_gate * frozen], dim=-1))
 
     def gates(self, trained: Tensor, frozen: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the gates of the hidden states ``trained`` and ``frozen``, with their shapes."""
+        """Compute a gate for each number in the hidden states ``trained`` and ``frozen``.
+
+        Returns the gates of ``trained`` and the gates of ``frozen``, with the same shapes.
+        """
         both = torch.cat([trained, frozen], dim=-1)
         return self.trained_gate(both).sigmoid(), self.frozen_gate(both).sigmoid()
 
@@ -92,8 +95,8 @@ class FusionDecoder(StoryDecoder):
         trunk: Trunk (decoder without output layer) of the model in training.
         frozen: Trunk of the frozen model.
         masks_padding: True if the model in training gives padding of the prompt no attention.
-        frozen_masks_padding: True if the frozen model gives padding of the prompt no attention; it
-            must be as in the training of the frozen model.
+        frozen_masks_padding: True if the frozen model gives padding of the prompt no attention. The
+            value must be the one with which the frozen model was trained.
     """
 
     def __init__(

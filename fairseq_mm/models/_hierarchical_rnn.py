@@ -32,7 +32,10 @@ from fairseq_mm.modules.packed_rnn import PackedGRU
 
 @dataclass
 class HierarchicalRnnConfig(FairseqDataclass):
-    """Options of the models. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
+    """Options of the recurrent models that summarise transcripts and videos.
+
+    The default sizes are those of the code of Liu et al. 2020 (MFFG).
+    """
 
     embedding_dim: int = option(128, "Dimension of token embeddings, on both sides.")
     encoder_hidden_dim: int = option(

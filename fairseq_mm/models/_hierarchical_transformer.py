@@ -29,7 +29,10 @@ from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncode
 
 @dataclass
 class HierarchicalTransformerConfig(FairseqDataclass):
-    """Options of the models. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
+    """Options of the transformers that summarise transcripts and videos.
+
+    The default sizes are those of the code of Liu et al. 2020 (MFFG).
+    """
 
     embed_dim: int = option(512, "Dimension of token embeddings and layers.")
     encoder_layers: int = option(4, "Number of encoder layers.")

@@ -58,7 +58,7 @@ class NonLocalBlock(nn.Module):
     def forward(self, grid: Tensor, valid_mask: Tensor) -> Tensor:
         """Compute the output [B, R, C] for grids [B, R, C] of R positions with C channels.
 
-        ``valid_mask`` is [B] bool, False for grids that are padding. The output is float32.
+        ``valid_mask`` is [B] bool, False for grids of missing images. The output is float32.
         """
         num_positions = grid.size(1)
         # Divided before the second product, which keeps the numbers smaller.

@@ -74,8 +74,9 @@ class ContentProjection(nn.Module):
         self.dropout = nn.Dropout(cfg.feature_dropout)
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
-        """Average features [B, N, D] over N, and scale and project the mean to [B, output_dim].
+        """Average features [B, N, D] of N regions, scale the mean, and project it.
 
+        Returns [B, output_dim].
         ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
         """
         content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
@@ -91,7 +92,7 @@ class ContentEncoder(ConditionEncoder):
         self.content = content
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return ``condition``, a list of one tensor [B, 1, X], X: dimension of the projection.
+        """Return a dict with ``condition``: a list of one tensor, the projected vectors [B, 1, X].
 
         See :meth:`ContentProjection.forward` for the arguments.
         """
@@ -111,8 +112,8 @@ class LogBilinearDecoder(FeatureDecoder):
             transposed W^fv.
         output_bias: [V] bias of the logits.
         context: Matrices C^(i), the matrix of the earliest word first.
-        folded: [(n-1) * V, row_dim] summand of each word at each position of the context, see
-            :meth:`make_generation_fast_`; None if the summands are not precomputed.
+        folded: [(n-1) * V, row_dim] what each word adds to the prediction at each position of the
+            context, see :meth:`make_generation_fast_`; None if it is not precomputed.
     """
 
     folded: Optional[Tensor]
@@ -153,10 +154,10 @@ class LogBilinearDecoder(FeatureDecoder):
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute the summand of each word at each position of the context, before generation.
+        """Precompute what each word adds to the prediction at each position of the context.
 
-        The prediction from a context is then a sum of table rows. With ``retain_dropout`` (dropout
-        stays on in generation), nothing is precomputed.
+        fairseq calls this before generation. The prediction from a context is then a sum of table
+        rows. With ``retain_dropout`` (dropout stays on in generation), nothing is precomputed.
         """
         # Dropout would change the vectors of a context from step to step, so that no table could
         # hold them.

@@ -29,7 +29,7 @@ def check_sizes(
     may_be_zero: Collection[str] = (),
     heads: Optional[Mapping[str, str]] = None,
 ) -> None:
-    """Check sizes, counts and dropout probabilities.
+    """Check the options of a model that are sizes, counts or dropout probabilities.
 
     Args:
         config: Dataclass of the model, whose fields are checked.

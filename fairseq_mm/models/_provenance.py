@@ -60,13 +60,13 @@ def decode_json(state: Tensor) -> Any:
 class Provenance(nn.Module):
     """Module that saves a record of the training data in the state dict, and checks it on loading.
 
-    A state dict whose record names another dictionary, subword model or extractor raises a
-    UserError.
+    Loading a state dict whose record names another dictionary, subword model or feature extractor
+    raises a UserError.
 
     Args:
         words: Words of the target dictionary, see :func:`list_words`.
-        extractor: Attributes of the feature store that identify the extractor; empty if they are
-            unknown, or the model reads no features.
+        extractor: Attributes of the feature store that identify the feature extractor; empty if
+            they are unknown, or the model reads no features.
         feature_dim: Dimension of the features; 0 if the model reads no features.
         source_words: Words of the source dictionary; None if the model reads no source text.
         rows_per_image: Number of regions per image, 1 or the number of positions of a grid; None if

@@ -310,10 +310,10 @@ class T5Decoder(FeatureDecoder):
         return linear(features * features.size(-1) ** -0.5, self.embedding.weight)
 
     def _source(self, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Compute keys and values for the source attention of each layer, and its padding bias.
+        """Compute the keys, values and padding bias of the attention to the encoder's output.
 
-        Returns a dict with lists of one tensor per layer, ``keys`` and ``values``, and ``bias``,
-        ``-inf`` at padding; None if there is no padding.
+        Returns a dict: ``keys`` and ``values`` are lists of one tensor per layer; ``bias`` is
+        ``-inf`` at padding, or None if there is no padding.
         """
         x = encoder_out["encoder_out"][0].transpose(0, 1)
         projected = [layer.source_attention.keys_and_values(x) for layer in self.layers]

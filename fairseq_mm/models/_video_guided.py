@@ -167,7 +167,7 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """Return the options of a model, with a number instead of 0 as ``fusion_heads``.
+    """Return a model's options, in which the default number replaces 0 ``fusion_heads``.
 
     Args:
         config: Dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
@@ -189,7 +189,7 @@ def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.Mo
 
     Args:
         cfg: Config with the fields of :class:`VideoGuidedConfig`.
-        text_dim: Dimension of the states of words, the outputs of the layers.
+        text_dim: Dimension of the layers' outputs.
         video_dim: Dimension of the frames.
 
     Returns:

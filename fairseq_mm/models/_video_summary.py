@@ -111,7 +111,7 @@ class TwoSourceDecoder(FeatureDecoder):
     """
 
     def project(self, sources: list[Tensor]) -> Any:
-        """Project the encoded text and video once, to what attention needs at every step.
+        """Compute from encoded text and video what attention needs, such as keys and values.
 
         ``sources`` is the list of encoded text [B, S, C] and encoded video [B, M, C']. Returns
         nested lists and tuples of tensors whose first dimension is B.
@@ -129,6 +129,8 @@ class TwoSourceDecoder(FeatureDecoder):
             # in training, where unique() would make a GPU wait
             return self.project(sources)
         items, rows = encoder_out["item"][0].unique(return_inverse=True)
+        # One row per example; any will do, because the beams of an example have equal outputs of
+        # the encoder.
         numbers = torch.arange(len(rows), device=rows.device)
         chosen = torch.zeros_like(items).scatter_(0, rows, numbers)
         # Projecting is the expensive part: once for each example, then copied to its beams.

@@ -26,7 +26,7 @@ Differs from the paper:
   are five encoder layers of 128, 128, 512, 512 and 512 channels with kernels of 3, and five decoder
   layers of 512, 512, 512, 768 and 768 channels with kernels of 4.
 - The layers of the other models are the released code's: three in the encoder, seven in the
-  decoder. Section 9.2 has "8 layers" and parameter counts that do not follow from its widths.
+  decoder. Section 9.2 says "8 layers", and its parameter counts do not follow from its widths.
 - Positions have embeddings, and the output layer is not tied to the word embeddings, as in the
   released code.
 

@@ -22,7 +22,7 @@ A whole story is therefore one run of the LSTM; s_i changes at each separator be
 Variants of Li et al. 2020:
 
 ``glac_non_local``          applies a non-local block (equations 1 to 4) to the 7 x 7 grid of an
-                            image's features first.
+                            image's features, before the features are averaged.
 ``glac_decoder_attention``  replaces s_i by eight vectors of 1024, the slices of image i. Each word
                             attends to the slices (equations 5 to 8). The query is the LSTM's last
                             output, or zero at the beginning of a sentence.
@@ -38,11 +38,12 @@ get equal gradients and stay equal. ``--slice-init independent`` initialises as 
 Differs from the papers:
 - Sentences 2 to 5 start with the separator, the first sentence with fairseq's start token.
 - A missing image enters neither the statistics of batch normalisation nor the LSTM over the images,
-  and its s_i depends only on the other images. In the released code it is a black image.
+  and its s_i depends only on the other images. The released code replaces it by a black image.
 - Li et al.'s non-local block has no batch normalisation; ``--non-local-norm`` adds it, as in the
   released code. With and without it, the block is initialised as the identity.
-- Features come from a store, made with the image network's running statistics and without random
-  crops. In the released code the image network's batch normalisation stays in training mode.
+- Features are extracted once, with the running statistics of the image network's batch
+  normalisation and without random crops. In the released code the image network's batch
+  normalisation stays in training mode.
 """
 
 import math
@@ -346,7 +347,7 @@ class GlacModel(StoryModel):
         return model
 
     def upgrade_state_dict_named(self, state_dict: dict[str, Any], name: str) -> None:
-        """Prepare a checkpoint of a model without slices for this model, if it has slices.
+        """Convert a checkpoint of a model without slices, if this model has slices.
 
         The slices are parts of an image's vector. The checkpoint's matrix that computes this vector
         is copied for each slice, with noise of the size ``slice_noise``. Checkpoints of models with

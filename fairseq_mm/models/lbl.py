@@ -5,7 +5,7 @@ Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal
 Models. 2014, section 2.3. https://arxiv.org/abs/1411.2539
 
 With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
-context, the n-1 words before, and b_i the bias of word i:
+context (the n-1 words before a word), and b_i the bias of word i:
 
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i)                  (eq. 7)
     P(w_n=i) = softmax_i(r . r_i + b_i)                       (eq. 8)
@@ -14,7 +14,7 @@ The model reads no image; it is the baseline of the multimodal models.
 
 Differs from the paper / left open:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper names no n.
-- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
+- Words before the beginning of a sentence are the start token, in fairseq also the end token.
 - Dropout and initial values are not those of the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with plain SGD.
 """

@@ -281,7 +281,8 @@ class MRnnDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Tensor]:
         """Compute the results of :meth:`language_terms` for one word per row, ``tokens`` [B, 1].
 
-        ``word_table`` is the precomputed table, ``state`` [B, H] the recurrent state before.
+        ``word_table`` is the precomputed table, ``state`` [B, H] the recurrent state before the
+        words.
         """
         to_recurrent, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1

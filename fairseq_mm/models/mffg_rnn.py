@@ -5,13 +5,13 @@ Liu, Sun, Yu, Zhang, Xu. Multistage Fusion with Forget Gate for Multimodal Summa
 Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
 This is the model of the row "MFFG (RNN)" of Yu et al. 2021, Table 1.
 
-A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). Its states a and the frames v
-(2048) are fused through a forget gate g, first v into a:
+A bidirectional GRU reads the transcript (2 layers, 2 x 256 = 512). The GRU's states a first receive
+information from the frames v (2048) through a forget gate g:
 
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
 
-and then the new a into v in the same way.
+Then the frames v receive information from the new a in the same way.
 
 The decoder is the same as in ``hierarchical_attention_rnn``: a conditional GRU of 256 with additive
 attention to a and to v, and then to the two results. The decoder's initial state is computed from

@@ -5,13 +5,13 @@ Liu, Sun, Yu, Zhang, Xu. Multistage Fusion with Forget Gate for Multimodal Summa
 Open-Domain Videos. EMNLP 2020. https://aclanthology.org/2020.emnlp-main.144
 This is the model of the row "MFFG (TF)" of Yu et al. 2021, Table 1.
 
-A transformer reads the transcript (4 layers of 512). Its states a and the frames v (2048, with
-learned positions) are fused through a forget gate g, first v into a:
+A transformer reads the transcript (4 layers of 512). The transformer's states a first receive
+information from the frames v (2048, with learned positions) through a forget gate g:
 
     S = softmax(W_a a v^T / 8)      v~ = S v      g = sigmoid(W_f [a; v~])
     a <- ReLU(a + W [a; (W_m v~ + b_m) * g] + b)
 
-and then the new a into v in the same way.
+Then the frames v receive information from the new a in the same way.
 
 In the first layer of the decoder, the state h attends to a and to v and then, additively, to the
 two results z_m:
@@ -29,7 +29,8 @@ Differs from the papers / left open:
   and uses the decoder's last norm for the text.
 - The two results z_m are combined without a norm. The released code applies one more norm to both,
   and applies the norm of the first layer's feed-forward part a second time, to this part's output.
-- One matrix projects frames to keys or values; the released code projects them to 512 first.
+- One matrix projects frames to keys, and one to values; the released code first projects the frames
+  to 512 channels.
 - Transcript and summary share the word embeddings, but not the positions. The output layer has its
   own matrix. Initial values are N(0, 0.1) for embeddings and positions, Xavier's for attention, and
   PyTorch's for all other weights.

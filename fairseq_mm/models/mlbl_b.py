@@ -6,13 +6,14 @@ biased". It is the additive variant of Kiros et al. 2014, section 2.4
 (https://arxiv.org/abs/1411.2539), and a baseline of Mao et al. 2015 (m-RNN).
 
 With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
-context, the n-1 words before, b_i the bias of word i, and u the content vector:
+context (the n-1 words before a word), b_i the bias of word i, C^(m) a matrix, and u the content
+vector:
 
     r        = sum_(i=1)^(n-1) C^(i) r_(w_i) + C^(m) u
     P(w_n=i) = softmax_i(r . r_i + b_i)
 
 u is the feature vector that the task provides: features or an embedding of an image, or an
-embedding of the sentence itself. Several regions are averaged.
+embedding of the sentence itself. The features of several regions are averaged.
 
 Differs from the paper / left open:
 - The released code has a hidden layer between the image and C^(m); the paper and this model have
@@ -20,7 +21,7 @@ Differs from the paper / left open:
 - u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values are not
   those of the paper; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
 - n-1 is 5, and word vectors have 300 dimensions, as in the other log-bilinear models.
-- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
+- Words before the beginning of a sentence are the start token, in fairseq also the end token.
 """
 
 from dataclasses import dataclass

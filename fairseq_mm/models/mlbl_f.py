@@ -7,7 +7,7 @@ Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014.
 
 The word vectors T^u of dimension K depend on the content vector u of dimension G. They have F
 factors: W^fv is F x vocabulary, W^fd F x G, and W^fk F x K. C^(i) is a matrix for each position of
-the context, the n-1 words before, and b_i is the bias of word i:
+the context (the n-1 words before a word), and b_i is the bias of word i:
 
     T^u      = (W^fv)' diag(W^fd u) W^fk                      (eq. 9)
     E        = (W^fk)' W^fv
@@ -16,7 +16,7 @@ the context, the n-1 words before, and b_i is the bias of word i:
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
 u is the feature vector that the task provides: features or an embedding of an image, or an
-embedding of the sentence itself. Several regions are averaged.
+embedding of the sentence itself. The features of several regions are averaged.
 
 Differs from the paper / left open:
 - G is the dimension of the features, which may differ from K.
@@ -24,7 +24,7 @@ Differs from the paper / left open:
   make the factors small.
 - n-1 is 5. Dropout and initial values are not those of the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
-- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
+- Words before the beginning of a sentence are the start token, in fairseq also the end token.
 
 Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
 image and W^fd, also adds the output of this layer to r, and has K = 100 and F = 50. It initialises

@@ -115,8 +115,8 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
         Returns:
             A dict of lists of one tensor: ``states`` [B, S, 2H] of the words; ``is_padding`` [B, S]
                 bool; ``first_state`` and ``first_cell`` [B, H], the decoder's initial state;
-                ``tokens`` [B, S], the sources; and ``places`` [B, S], the position at which the
-                token of each position occurs first.
+                ``tokens`` [B, S], the sources; and ``places`` [B, S], for each token the first
+                position of an equal token in the source.
         """
         is_padding = src_tokens.eq(self.dictionary.pad())
         embedded = self.dropout(self.embedding(src_tokens))
@@ -173,10 +173,11 @@ class PointerGeneratorDecoder(FeatureDecoder):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute features [B, T, H], or [B, 1, H] when decoding incrementally.
 
-        Features are ``V [s; h*] + b`` in equation 4 of See et al. 2017. The second result is a dict
-        with ``attn``, a list of one tensor, weights [B, T, S] of S source words; ``write_score``
-        [B, T], whose sigmoid is p_gen, the probability of generating (equation 8); and, if the
-        attention has coverage, ``coverage_loss`` [B, T] (equation 12).
+        Features are ``V [s; h*] + b`` in equation 4 of See et al. 2017, of dimension H
+        (``hidden_dim``). The second result is a dict with ``attn``, a list of one tensor, the
+        attention weights [B, T, S] of S source words; ``write_score`` [B, T], whose sigmoid is
+        p_gen, the probability of generating (equation 8); and, if the attention has coverage,
+        ``coverage_loss`` [B, T] (equation 12).
         """
         source, is_padding = encoder_out["states"][0], encoder_out["is_padding"][0]
         state, cell = encoder_out["first_state"][0], encoder_out["first_cell"][0]

@@ -15,9 +15,9 @@ tags, the tag of the word and of the k next words; the other symbols are those o
     f        = (W^fk r) * (W^fd u_n)                          element by element
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
-u is the feature vector that the task provides: in training an embedding of the sentence itself, as
-in the paper, or an embedding of its image. Tags are ``src_tokens``: one per word, and the tag STOP
-(``</s>`` in the dictionary of tags) for the end of the sentence and all later positions.
+u is the feature vector that the task provides. In training it is an embedding of the sentence
+itself, as in the paper, or of the sentence's image. Tags are ``src_tokens``: one per word, and the
+tag STOP (``</s>`` in the dictionary of tags) for the end of the sentence and all later positions.
 
 Differs from the paper / left open:
 - k is 3: the model reads the tags of the word itself and of the next three words. n-1 is 5.
@@ -26,7 +26,7 @@ Differs from the paper / left open:
 - u is scaled to a mean square of one, see ``--feature-scaling``.
 - Dropout and initial values are not those of the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
-- Words before the beginning of a sentence are fairseq's start token, which is also its end token.
+- Words before the beginning of a sentence are the start token, in fairseq also the end token.
 
 No code was published.
 """

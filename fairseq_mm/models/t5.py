@@ -8,7 +8,7 @@ JMLR 2020, section 2.1. It is the text-only baseline of Yu et al. 2021, and the 
 - Attention scores are not scaled. A learned bias for each head and each bucket (range of distances
   between tokens) is added to the scores, the same bias in all layers. There are 32 buckets, for
   distances up to 128; the buckets of the decoder are only for distances to earlier tokens. There
-  are no other positions. No linear layer has a bias.
+  are no other position embeddings. No linear layer has a bias.
 - Encoder, decoder and output layer share one embedding of dimension D, and the inputs of the output
   layer are scaled by D^-0.5.
 - The decoder's start token is the padding token (``start_index``), so the decoder masks no padding.

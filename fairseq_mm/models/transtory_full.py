@@ -14,9 +14,9 @@ m_1 ... m_5 as its memory: every word attends to all five images (Figure 5).
 Differs from the paper:
 - All sentences have the same memory, and words attend to no other sentence, so nothing in the
   paper's text tells the decoder which of the five sentences it writes. Here a sinusoidal encoding
-  of the sentence's index is added to its words. Its frequencies are in reverse order, so that every
-  pair of sentence and position has an encoding of its own. Checkpoints that were trained before
-  the order was reversed keep the old order.
+  of the sentence's index is added to the embeddings of the sentence's words. The frequencies of
+  this encoding are in reverse order, so that no two pairs of sentence and position have equal
+  encodings. Checkpoints that were trained before the order was reversed keep the old order.
 - The start token of sentences 2 to 5 is the separator.
 - Missing images are masked in the attention of encoder and decoder.
 
@@ -50,7 +50,7 @@ class TranstoryFullConfig(FairseqDataclass):
     """Options of Transtory-full.
 
     The default sizes are those of Li et al. 2020, section 4.3. Sizes that the paper does not give
-    are those of its code.
+    are those of the paper's code.
     """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")

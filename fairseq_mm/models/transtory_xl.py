@@ -27,12 +27,12 @@ Differs from the paper:
   as it has tokens.
 
 With ``--compat released``:
-- Padding is a token with an embedding of its own. Nothing masks it, so it is read and remembered as
-  words are.
+- Padding is a token with an embedding of its own. It is not masked, so words attend to it, and it
+  enters the memory.
 - Segments have 49 tokens, the memory 50 slots, and all words see the same number of states
   (``same_length`` of Transformer-XL).
-- Decoding feeds the whole beginning of a sentence at each word, and remembers it each time, so that
-  some ten words push the image out of the memory. This never happens in training.
+- At each decoding step, the whole beginning of the sentence is read again and added to the memory.
+  After some ten words, nothing of the image is left in the memory. This never happens in training.
 """
 
 from dataclasses import dataclass
@@ -179,8 +179,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
         """Build the memory of the first sentence of each story.
 
-        ``image`` [B, F] are the vectors of the stories' first images. ``device`` is the device of
-        the memory's ages and mask.
+        ``image`` [B, F] are the vectors of the stories' first images. ``device`` is the device for
+        the ``ages`` and ``valid_mask`` of the memory.
         """
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
@@ -209,7 +209,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         return renewed
 
     def _visibility(self, positions: Tensor, distances: Tensor, valid_mask: Tensor) -> Tensor:
-        """Return a mask [B, L, K], True for the keys of K that each of L queries may attend to.
+        """Return a mask [B, L, K], True where one of L queries may attend to one of K keys.
 
         ``distances`` [B or 1, L, K] say how many tokens each key precedes each query, and
         ``valid_mask`` [B, K] is False at padding. ``positions`` is not used.

@@ -31,8 +31,8 @@ Differs from the paper:
   output. Two matrices in succession are one matrix here. The output projection of several heads has
   its own matrix if the forget gate separates it from equation 11.
 - Figure 3 shows forget gate scores of "the VG-BART with dot-product attention", so this model has a
-  forget gate here. The paper does not give its layers with fusion; here they are 5 and 6, as in the
-  best system of Table 4.
+  forget gate here. The paper does not say which layers of this model have fusion; here they are 5
+  and 6, as in the best system of Table 4.
 
 Differs from the released code; ``--compat released`` computes the first four as released:
 - The softmax of dot products is over the frames. The released softmax is over the text's positions,

@@ -20,7 +20,8 @@ Differs from the paper:
   scale, and its result is multiplied by the scale of each position.
 - The paper writes of six layers, but T5-base has twelve in encoder and decoder, so that the last
   two encoder layers are 11 and 12.
-- As in VG-BART, there are four heads, and two matrices in succession are one.
+- As in VG-BART, multi-head attention has four heads, and two projections in succession are one
+  matrix.
 
 Differs from the released code:
 - In the released code, a single fusion follows the encoder's last norm, and the decoder reads the
@@ -149,7 +150,7 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return the options; defaults that depend on other options are replaced by their values."""
+    """Return the options, in which values replace the defaults that depend on other options."""
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)

@@ -88,7 +88,7 @@ class VseConfig(FairseqDataclass):
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder that maps the words of a sentence to one vector of any length."""
+    """Encoder that maps the words of a sentence to one vector, whose norm is not scaled to 1."""
 
     def __init__(self, dictionary: Any, cfg: VseConfig) -> None:
         super().__init__()
