@@ -127,14 +127,14 @@ class RankSummary:
     candidates: float
 
 
-def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -> RankSummary:
-    """Compute R@K in percent for each K of ``recall_at``, and the median and mean rank.
+def summarize_ranks(ranks: TrueRanks) -> RankSummary:
+    """Compute R@K in percent for each K of ``RECALL_AT``, and the median and mean rank.
 
     The rank of a query is the rank of its first true candidate.
     """
     first = ranks.first
     return RankSummary(
-        recall_at={k: float(100 * (first <= k).mean()) for k in recall_at},
+        recall_at={k: float(100 * (first <= k).mean()) for k in RECALL_AT},
         median_rank=median_rank(first),
         mean_rank=float(first.mean()),
         queries=len(first),
@@ -142,9 +142,7 @@ def summarize_ranks(ranks: TrueRanks, *, recall_at: Sequence[int] = RECALL_AT) -
     )
 
 
-def chance_summary(
-    num_true: np.ndarray, num_candidates: np.ndarray, *, recall_at: Sequence[int] = RECALL_AT
-) -> RankSummary:
+def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSummary:
     """Compute the expected results for candidates in random order, the row "Random" of many papers.
 
     The median rank is the smallest rank that the first true candidate reaches with a probability of
@@ -153,7 +151,6 @@ def chance_summary(
     Args:
         num_true: ``[queries]`` number of true candidates of each query.
         num_candidates: ``[queries]`` number of all candidates of each query.
-        recall_at: Values of K for which R@K is computed.
     """
     # queries with equal numbers have equal expectations: a split has few different pairs
     kinds, counts = np.unique(np.stack([num_true, num_candidates]), axis=1, return_counts=True)
@@ -168,7 +165,7 @@ def chance_summary(
     reached = shares @ probabilities
     true, candidates = kinds
     return RankSummary(
-        recall_at={k: float(100 * reached[min(k, len(reached)) - 1]) for k in recall_at},
+        recall_at={k: float(100 * reached[min(k, len(reached)) - 1]) for k in RECALL_AT},
         # a sum of exactly 1/2 may be rounded down
         median_rank=int(np.argmax(reached >= 0.5 - 1e-9)) + 1,
         mean_rank=float(shares @ ((candidates + 1) / (true + 1))),

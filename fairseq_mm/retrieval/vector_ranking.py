@@ -74,13 +74,7 @@ class RetrievalSummary:
         return sum(value for summary in both for value in summary.recall_at.values())
 
 
-def rank_vectors(
-    images: Any,
-    sentences: Any,
-    image_of_sentence: Sequence[int],
-    *,
-    image_names: Optional[Sequence[str]] = None,
-) -> VectorRanks:
+def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) -> VectorRanks:
     """Rank images for each sentence and sentences for each image.
 
     An image can have any number of sentences.
@@ -92,14 +86,12 @@ def rank_vectors(
         images: ``[I, K]`` array or tensor of any floating-point type.
         sentences: ``[N, K]`` array or tensor of any floating-point type.
         image_of_sentence: ``[N]`` row in ``images`` of the image that each sentence describes.
-        image_names: Name of each image, for messages; None to name images by number.
     """
-    images = float32_rows(images, "image", names=image_names)
-    sentences = float32_rows(sentences, "sentence")
+    images, sentences = float32_rows(images, "image"), float32_rows(sentences, "sentence")
     K = images.shape[1]
     check_same_dimension(K, "image", sentences.shape[1], "sentence")
     true_image = np.asarray(image_of_sentence)  # [N]
-    _check_images_of_sentences(true_image, len(images), len(sentences), image_names)
+    _check_images_of_sentences(true_image, len(images), len(sentences), None)
     exact = ExactProducts(images, sentences)
     truth = exact(true_image, np.arange(len(sentences)))  # [N]
     best = np.full(len(images), -np.inf)  # [I] score of the best true sentence
@@ -162,8 +154,9 @@ def rank_folds(
 ) -> list[VectorRanks]:
     """Rank within each of several equal parts of the images, as in the 5 x 1k protocol of COCO.
 
-    ``folds`` is the number of parts, which consist of consecutive images and their sentences; for
-    the other arguments see :func:`rank_vectors`. Raise UserError if the number of images is not a
+    ``folds`` is the number of parts, which consist of consecutive images and their sentences, and
+    ``image_names`` are the names of all images for messages, which otherwise have their numbers.
+    For the other arguments see :func:`rank_vectors`. Raise UserError if the number of images is not a
     multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
     """
     images = float32_rows(images, "image", names=image_names)

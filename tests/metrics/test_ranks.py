@@ -129,13 +129,15 @@ def test_a_block_of_another_shape_is_refused():
         ranks_of(np.zeros((2, 2)), [0, 1], [0, 1, 2])
 
 
-def test_chance_equals_the_mean_over_every_order():
+def test_chance_equals_the_mean_over_every_order(monkeypatch):
     """Two queries: 2 true ones of 5 candidates, 1 of 3; all orders are counted."""
+    monkeypatch.setattr("fairseq_mm.metrics.ranks.RECALL_AT", (1, 2, 4, 9))
     first = [
         [min(places) for places in itertools.combinations(range(1, candidates + 1), true)]
         for true, candidates in ((2, 5), (1, 3))
     ]
-    chance = chance_summary(np.array([2, 1]), np.array([5, 3]), recall_at=(1, 2, 4, 9))
+    chance = chance_summary(np.array([2, 1]), np.array([5, 3]))
+    assert list(chance.recall_at) == [1, 2, 4, 9]
     for k, recall in chance.recall_at.items():
         expected = np.mean([np.mean(np.array(ranks) <= k) for ranks in first])
         assert recall == pytest.approx(100 * expected)

@@ -160,7 +160,7 @@ def test_folds_are_ranked_apart_and_averaged():
 def test_an_image_without_sentences_is_named():
     vectors = np.eye(3)
     with pytest.raises(UserError, match=r"^image 1 \(b.jpg\) has no sentence \(1 of 3 images"):
-        rank_vectors(vectors, vectors[:2], [0, 2], image_names=["a.jpg", "b.jpg", "c.jpg"])
+        rank_folds(vectors, vectors[:2], [0, 2], folds=1, image_names=["a.jpg", "b.jpg", "c.jpg"])
 
 
 def test_other_mistakes_are_one_line():
@@ -179,4 +179,4 @@ def test_other_mistakes_are_one_line():
         with pytest.raises(UserError, match=f"^sentence vector 1 {message}"):
             rank_vectors(eye, broken, [0, 1, 2])
     with pytest.raises(UserError, match=r"^image vector 1 \(b\) has NaN"):
-        rank_vectors(np.diag([1, np.inf, 1]), eye, [0, 1, 2], image_names="abc")
+        rank_folds(np.diag([1, np.inf, 1]), eye, [0, 1, 2], folds=1, image_names="abc")
