@@ -156,8 +156,8 @@ def rank_folds(
 
     ``folds`` is the number of parts, which consist of consecutive images and their sentences, and
     ``image_names`` are the names of all images for messages, which otherwise have their numbers.
-    For the other arguments see :func:`rank_vectors`. Raise UserError if the number of images is not a
-    multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
+    For the other arguments see :func:`rank_vectors`. Raise UserError if the number of images is not
+    a multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences, true_image = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
