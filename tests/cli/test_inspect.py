@@ -142,7 +142,8 @@ def test_a_story_is_given_in_three_ways(inspect, trained, tmp_path):
     stories.write_text("{}\n" + json.dumps(entry) + "\n")
     assert inspect("story", stories, "--line", 1)[1] == expected
     assert inspect("story", prompt, "--story", story)[1] == expected
-    entry.update(tokens=story.split(), prompt_tokens=prompt.split())
+    # the tokens take precedence over the text of the prompt
+    entry.update(tokens=story.split(), prompt_tokens=prompt.split(), prompt="the door")
     stories.write_text(json.dumps(entry) + "\n")
     assert inspect("story", stories)[1] == expected
     cut = inspect("story", None, "--words", 4)[1]

@@ -173,6 +173,22 @@ def test_images_are_extracted_and_what_was_generated_of_them_is_read(inspect, fo
     assert again["images"] == list(names[3:])
 
 
+def test_chosen_lines_of_told_stories_are_inspected(inspect, folder, tmp_path):
+    keys = (folder / "data/valid.visual_ids").read_text().splitlines()
+    texts = (folder / "data/text/valid.txt").read_text().splitlines()
+    told = [
+        json.dumps({"id": x, "images": keys[x].split("\t"), "hypothesis": texts[x]}) for x in (4, 0)
+    ]
+    stories = tmp_path / "hypotheses.jsonl"
+    stories.write_text(f"{told[0]}\n  \n{told[1]}\n")
+    store = ("--features", folder / "data/features.h5")
+    status, entries, _ = inspect(stories, *store, "--lines", "1,0,1")
+    assert status == 0
+    assert [(entry["item"], entry["id"]) for entry in entries] == [(1, "0"), (0, "4")]
+    (expected,) = inspect(folder / "data", "--line", 0)[1]
+    assert entries[0]["words"] == expected["words"]
+
+
 def test_the_page_shows_images_words_and_arrows(inspect, folder, tmp_path):
     for i in range(5):
         (tmp_path / "images").mkdir(exist_ok=True)
