@@ -51,16 +51,16 @@ class Columns(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """Result with its confidence interval, and its expectation over all samples of distractors.
+    """Mean of a score or rank over stories and draws, with its confidence interval.
 
     A draw is one random sample of distractors (conditions of other stories) for every story.
 
     Attributes:
-        value: Mean over draws and stories.
+        value: The mean.
         interval: 95 % bootstrap interval of ``value``.
         chance: Expectation of ``value`` if all scores were random.
-        all_draws: Mean over all possible draws, in closed form; None unless each story was scored
-            under all conditions.
+        all_draws: Mean over stories and all possible draws, in closed form; None unless each story
+            was scored under all conditions.
         all_draws_interval: 95 % bootstrap interval of ``all_draws``, for which stories are
             resampled; None if it was not computed.
     """

@@ -150,7 +150,8 @@ def meteor(
         hypotheses: One text per item.
         references: References of each item.
         task: Task for which the parameters were tuned; coco-caption uses ``rank``.
-        normalize: Use the jar's ``-norm``: its own tokenization and lower-casing.
+        normalize: True to call the jar with ``-norm``, so that it tokenizes and lower-cases the
+            texts itself.
         timeout: Seconds without an answer after which Java counts as hung.
     """
     if task not in TASKS:

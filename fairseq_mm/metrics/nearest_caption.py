@@ -102,7 +102,7 @@ class NearestCaption:
         return SCALE / MAX_ORDER * cosines * np.exp(-(delta**2) / (2 * SIGMA**2))
 
     def nearest(self, tokens: Sequence[str]) -> Nearest:
-        """Return the caption with the highest CIDEr-D to a text; the first one of equal ones."""
+        """Return the caption with the highest CIDEr-D to a text; the first if several have it."""
         similarities = self.similarities(tokens)
         place = int(similarities.argmax())
         return Nearest(place, float(similarities[place]))

@@ -49,10 +49,10 @@ def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
 def transtory_perplexity(sentences: Iterable[LogProbability]) -> float:
     """Compute the perplexity as in the released code of Li et al. 2020 (Transtory-XL).
 
-    It is too low: the start token of each sentence is counted, although it is not predicted. The
-    mean is taken within sentences and then over sentences: ``exp(mean_s(loss_s / (tokens_s + 1)))``
-    with the sum ``loss_s`` of the cross entropy of sentence s. Raise ValueError if there is no
-    sentence.
+    This perplexity is too low: the start token of each sentence is counted, although it is not
+    predicted. The mean is taken within sentences and then over sentences: ``exp(mean_s(loss_s /
+    (tokens_s + 1)))``, where ``loss_s`` is the sum of the cross entropy over the tokens of sentence
+    s. Raise ValueError if there is no sentence.
     """
     losses = [-sentence.log2_sum / (sentence.num_tokens + 1) for sentence in sentences]
     if not losses:

@@ -381,9 +381,10 @@ METRIC_OF_FIGURE = {
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
-    """Compute the rows of the named :data:`METRICS`, in their order.
+    """Compute the rows of the scores of each metric, in the order of ``metrics``.
 
-    Metrics that run Java are computed in parallel with the other metrics.
+    ``metrics`` are keys of :data:`METRICS`. Metrics that run Java are computed in parallel with the
+    other metrics.
     """
     # Java runs in a process of its own, which a thread only waits for
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:

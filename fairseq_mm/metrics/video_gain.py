@@ -37,8 +37,8 @@ def video_gain(
 ) -> VideoGain:
     """Compute the video's share of a system's gain over a baseline.
 
-    A share below 0 means that the video does harm; above 1 that the system's text model is worse
-    than the baseline. Raise ValueError if the numbers of metrics differ or are 0.
+    A share below 0 means that the video does harm. A share above 1 means that the system's text
+    model is worse than the baseline. Raise ValueError if the numbers of metrics differ or are 0.
 
     Args:
         system: Scores of the multimodal system, one per metric; higher is better.

@@ -9,7 +9,10 @@ from fairseq_mm.modules.attention import attend, merge_heads, split_heads
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention (Vaswani et al. 2017, section 3.2), with dropout of the weights."""
+    """Multi-head self-attention with dropout of the attention weights.
+
+    Vaswani et al. 2017, section 3.2.
+    """
 
     def __init__(self, dim: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()

@@ -32,8 +32,9 @@ class EpochDecayConfig(FairseqDataclass):
 
 @register_lr_scheduler("epoch_decay", dataclass=EpochDecayConfig)
 class EpochDecay(FairseqLRScheduler):
-    """Learning rate ``lr * decay_factor ** ((epoch - 1) // decay_epochs)``; epochs count from 1.
+    """Scheduler that lowers the learning rate every ``decay_epochs`` epochs.
 
+    In epoch e, counted from 1, the rate is ``lr * decay_factor ** ((e - 1) // decay_epochs)``.
     The scheduler has no state to save: fairseq calls :meth:`step_begin_epoch` before the first
     update of an epoch, also in a resumed run.
 

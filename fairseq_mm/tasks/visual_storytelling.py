@@ -6,7 +6,7 @@ line of text is a whole story, with ``<sent>`` between its five sentences. Image
 ``missing_images.txt`` become padding at their place in the batch. Training and perplexity count
 stories; generation and its metrics count image sequences.
 
-Every search of fairseq generates stories of exactly five sentences, see
+All search methods of fairseq generate stories of exactly five sentences, see
 :mod:`fairseq_mm.generation.constraints`. With ``--sampling``, a story depends on ``--seed``, its
 line in the split and its number among the ``--nbest`` stories of the line, and not on the batch.
 """
@@ -255,7 +255,8 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
                     distributed.broadcast(buffer, 0, distributed.get_data_parallel_group())
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens of ``--prefix-words``.
+        """Return the tokens of ``--prefix-words`` for each row of a batch, [B, words]; None without
+        the option.
 
         Raises:
             UserError: if the words have more than five sentences, or a sentence before the last is
