@@ -67,7 +67,7 @@ class SourceTable:
         self._digests += digest
 
     def count(self) -> int:
-        """Return the number of items that have a record of their file."""
+        """Return the number of items that have a record of the file from which they were made."""
         return len(self._sizes) - self._sizes.count(_NO_SIZE)
 
     def write(self, file: h5py.File) -> None:

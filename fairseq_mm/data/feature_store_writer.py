@@ -53,8 +53,8 @@ MAX_ATTRIBUTE_BYTES = 60_000
 class FeatureStoreWriter:
     """Writer of one feature store, a context manager.
 
-    If the context is left without ``finish``, the partial folder stays, and the next writer for the
-    same path continues it.
+    Items are collected in the partial folder, ``<path>.partial``. If the context is left without
+    ``finish``, the partial folder stays, and the next writer for the same path continues it.
 
     Args:
         path: Path of the HDF5 file to write.
@@ -171,7 +171,8 @@ class FeatureStoreWriter:
                 )
 
     def _resume(self) -> None:
-        """Read the journal, and cut incomplete items off the ends of the journal and the rows."""
+        """Read the file ``journal``, and cut incomplete items off the ends of ``journal`` and
+        ``rows``."""
         # all rows are read again: the file system may write a line to disk before its rows
         journal_bytes = rows_bytes = 0
         row_bytes = self.dim * self.dtype.itemsize
@@ -204,13 +205,13 @@ class FeatureStoreWriter:
         self._sources.append(source)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file from which an item of the partial folder was made; None if
-        there is no record."""
+        """Return the record of the file from which an item in the folder ``<path>.partial`` was
+        made; None if there is no record."""
         return self._sources[self._positions[key]]
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
-        """Check that all ids in the partial folder are among ``keys``. Raise UserError if an id is
-        not: the folder was begun for other items."""
+        """Check that all ids in the folder ``<path>.partial`` are among ``keys``. Raise UserError
+        if an id is not: the folder was begun for other items."""
         others = self.done - set(keys)
         if others:
             raise UserError(
@@ -219,8 +220,8 @@ class FeatureStoreWriter:
             )
 
     def check_same(self, key: str, rows: np.ndarray) -> None:
-        """Check that the item ``key`` of the partial folder has the rows ``rows``. Raise UserError
-        if they differ: the folder was begun with other features under the same ids."""
+        """Check that the item ``key`` in the folder ``<path>.partial`` has the rows ``rows``. Raise
+        UserError if they differ: the folder was begun with other features under the same ids."""
         stored = self._convert_rows(key, rows)
         i = self._positions[key]
         if (self._counts[i], self._checksums[i]) != (len(stored), zlib.crc32(stored.tobytes())):
@@ -288,8 +289,8 @@ class FeatureStoreWriter:
         )
 
     def finish(self) -> None:
-        """Write the store from the partial folder, move the store into place, and remove the
-        folder. Raise UserError if the disk is full."""
+        """Write the store from the folder ``<path>.partial``, move the store into place, and remove
+        the folder. Raise UserError if the disk is full."""
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
         try:
@@ -336,15 +337,16 @@ class FeatureStoreWriter:
         add_checksum(path)
 
     def discard(self) -> None:
-        """Remove the partial folder with all appended items. After a failed ``append``, which
-        closes the writer, the folder stays for the next writer."""
+        """Remove the folder ``<path>.partial`` with all appended items. After a failed ``append``,
+        which closes the writer, the folder stays for the next writer."""
         if self._is_open:
             self._is_open = False
             _remove_partial(self.partial_path)
         self.close()
 
     def close(self) -> None:
-        """Release the lock of the partial folder; remove the folder if it has no item."""
+        """Release the lock of the folder ``<path>.partial``; remove the folder if it has no
+        item."""
         if self._is_open and not self.done:
             with contextlib.suppress(OSError):
                 _remove_partial(self.partial_path)
@@ -359,10 +361,10 @@ class FeatureStoreWriter:
 
 
 def remove_leftover(path: Union[str, os.PathLike]) -> None:
-    """Remove the partial folder of a writer that was killed after it had finished its store.
+    """Remove the folder ``<path>.partial`` of a writer that was killed after it had finished the
+    store ``path``.
 
-    A run that finds its store finished calls this function, since it starts no writer. ``path`` is
-    the path of the store.
+    A run that finds its store finished calls this function, since it starts no writer.
     """
     folder = os.fspath(path) + ".partial"
     with contextlib.suppress(UserError, OSError):

@@ -21,7 +21,7 @@ def oov_token(number: int) -> str:
 def index_oov_words(
     words: Sequence[str], known: Collection[str], limit: int
 ) -> tuple[list[str], list[str]]:
-    """Replace the unknown words of a transcript by indexed OOV tokens.
+    """Replace the unknown words of a transcript by indexed OOV tokens, ``<unk-0>``, ``<unk-1>``...
 
     The unknown words are numbered in the order of their first occurrence.
 
@@ -44,7 +44,8 @@ def index_oov_words(
 
 
 def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence[str]) -> list[str]:
-    """Replace the unknown words of a summary by the indexed OOV tokens of its transcript.
+    """Replace the unknown words of a summary by the tokens ``<unk-0>``, ``<unk-1>``, ... that stand
+    for these words in its transcript.
 
     Args:
         words: Words of the summary.
@@ -61,10 +62,10 @@ def index_with(words: Sequence[str], known: Collection[str], oov_words: Sequence
 
 
 def restore_oov_words(text: str, oov_words: Sequence[str]) -> str:
-    """Replace the indexed OOV tokens of a text by ``oov_words``, the unknown words of its
-    transcript.
+    """Replace the tokens ``<unk-0>``, ``<unk-1>``, ... of a text by the words that they stand for.
 
-    A token whose number is too high for ``oov_words`` becomes ``<unk>``.
+    ``oov_words`` are the unknown words of the text's transcript. A token whose number is too high
+    for ``oov_words`` becomes ``<unk>``.
     """
     words = text.split()
     for i, token in enumerate(words):

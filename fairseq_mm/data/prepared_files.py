@@ -95,7 +95,7 @@ class FolderRecord(NamedTuple):
         return None
 
     def difference(self, name: str, *, whole: bool = False) -> Optional[str]:
-        """Compare a recorded file with its digest.
+        """Compare a file with its digest in ``prepare.json``.
 
         Args:
             name: Path of the file inside the folder.

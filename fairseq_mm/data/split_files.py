@@ -110,7 +110,7 @@ def read_published_captions(folder: Union[str, os.PathLike], split: str) -> Opti
 
 
 def read_oov_words(path: Union[str, os.PathLike]) -> list[list[str]]:
-    """Read, for each line of a split, the words that its indexed OOV tokens stand for. Raise
+    """Read, for each line of a split, the words that ``<unk-0>``, ``<unk-1>``, ... stand for. Raise
     UserError if the file is missing, or a line is no JSON list of words."""
     refuse_device(path)
     check_prepared_file(path)

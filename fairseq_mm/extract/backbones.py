@@ -108,8 +108,8 @@ class Backbone(NamedTuple):
         network: Network that maps images ``[B, 3, height, width]`` to features ``[B, rows, D]``,
             or clips ``[B, 3, frames, height, width]`` to features ``[B, D]``.
         model: Name of the model.
-        weights: SHA-256 of the weights file, ``torchvision:NAME``, ``open_clip:NAME`` or
-            ``none:SEED``.
+        weights: Text that identifies the weights: SHA-256 of the file, ``torchvision:NAME``,
+            ``open_clip:TAG``, or ``none:SEED`` for random weights.
         layer: Name of the layer.
         grid: True if the network returns one row per position.
         preprocessing: Preprocessing that the weights were trained with.

@@ -36,8 +36,9 @@ class HashedFile:
                 self.content = self._stream.read(self._size_and_time[0] + 1)
 
     def get_source(self) -> Source:
-        """Return the record of the file; to be called after the file was decoded. Raise UserError
-        if the file cannot be read further, or was changed since it was opened."""
+        """Return size, time of the last change and SHA-256 of the file; to be called after the file
+        was decoded. Raise UserError if the file cannot be read further, or was changed since it was
+        opened."""
         has_changed = False
         with _as_user_errors():
             if isinstance(self.content, bytes):

@@ -121,7 +121,7 @@ class Journal:
         self._file.flush()  # a kill must not lose the row of a video that the store has
 
     def finish(self) -> None:
-        """Write the table next to the store."""
+        """Write the table of the finished videos next to the feature store."""
         write_rows(self.output, self.rows)
 
     def __enter__(self) -> "Journal":

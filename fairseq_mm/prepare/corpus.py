@@ -174,7 +174,8 @@ class Corpus:
         self.splits = _in_order(self.splits)
 
     def deviations(self) -> list[str]:
-        """Return a message for each split whose number of examples is not the published one."""
+        """Return a message for each split whose number of examples differs from the published
+        number."""
         # stories without images are no examples here, but the published number counts them
         counts = {
             split: len(examples) + len(self.further_references.get(split, []))
@@ -188,8 +189,8 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add ``ids`` to the exceptions under the description ``what``; an empty list is not
-        added."""
+        """Add the ids of irregular examples to the exceptions under the description ``what``; an
+        empty list is not added."""
         if ids:
             self.exceptions[what] = ids
 

@@ -145,7 +145,8 @@ class VideoWriter(FolderWriter):
         return DICTIONARY
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write the subword tokenizer's files, and replace unknown words by indexed OOV tokens.
+        """Write the subword tokenizer's files, and replace unknown words by indexed OOV tokens,
+        ``<unk-0>``, ``<unk-1>`` and so on, if the options ask for such tokens.
 
         ``counts`` (split -> name of a count -> number) gets the numbers of replaced words.
         """
@@ -189,8 +190,8 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Replace the words of a split that are not in ``known`` by indexed OOV tokens, list the
-        words in ``<split>.unknowns.jsonl``, and return the numbers of replaced words."""
+        """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>``, ...,
+        list the words in ``<split>.unknowns.jsonl``, and return the numbers of replaced words."""
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line

@@ -50,12 +50,12 @@ class Vocabulary:
     ``dictionary``, or if fairseq cannot read ``dictionary``.
 
     Args:
-        text: Noun of the text, such as ``captions``, for messages.
+        text: Noun for the text, such as ``captions``, for messages.
         default: Default of ``threshold``.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
         max_words: Maximum number of words, of which the most frequent are kept; None for all.
         dictionary: Path of an existing ``dict.txt``; None to make a dictionary.
-        prefix: Prefix of the options' names, in messages and ``prepare.json``.
+        prefix: Prefix of the options' names in messages and ``prepare.json``, such as ``source-``.
     """
 
     text: str
@@ -92,7 +92,8 @@ class Vocabulary:
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments of fairseq-preprocess for one side, ``src`` or ``tgt``.
+        """Return the arguments by which fairseq-preprocess gets the dictionary of one side, ``src``
+        or ``tgt``.
 
         ``dictionary`` is the path of an existing dictionary; with None, fairseq-preprocess makes
         one.
@@ -171,8 +172,8 @@ class FolderWriter:
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
         """Return the lines of an example for the files of its split, and add to ``counts``.
 
-        The result maps a side, or an entry of ``endings``, to the lines for this file. It is None
-        if the example is left out. ``counts`` are the counts of the split.
+        The result maps the suffix of a file, from ``sides`` or ``endings``, to the lines for this
+        file. It is None if the example is left out. ``counts`` are the counts of the split.
         """
         raise NotImplementedError
 
@@ -201,7 +202,7 @@ class FolderWriter:
         return options
 
     def remarks(self, corpus: Corpus) -> dict[str, object]:
-        """Return further entries of ``prepare.json``."""
+        """Return the entries that a subclass adds to ``prepare.json``."""
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
@@ -465,8 +466,8 @@ class FolderWriter:
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
 
-        ``counts`` are the counts of ``split``, among them the words and unknown words of ``side``.
-        This method accepts every dictionary; subclasses may override it.
+        ``counts`` are the counts of ``split``; ``side`` is the suffix of the text whose unknown
+        words are counted. This method accepts every dictionary; subclasses may override it.
         """
 
 

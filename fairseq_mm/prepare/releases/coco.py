@@ -112,7 +112,7 @@ def _select_listed(
 
 
 def read_annotations(path: Path) -> dict[int, Example]:
-    """Read an official annotation file to a dict from image numbers to images.
+    """Read an annotation file of the release; return image number -> image with its captions.
 
     Images without captions are included.
     """
