@@ -67,7 +67,7 @@ def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
             _count_layers(weights, "decoder"),
             weights["encoder.layernorm_embedding.weight"].size(0),
             weights["encoder.layers.0.fc1.weight"].size(0),
-            # fairseq's tables count from padding_idx + 1
+            # fairseq numbers positions from padding_idx + 1, so the first two rows serve no token
             weights["encoder.embed_positions.weight"].size(0) - 2,
             weights["decoder.embed_positions.weight"].size(0) - 2,
         )

@@ -37,14 +37,16 @@ class HierarchicalRnnConfig(FairseqDataclass):
     The default sizes are those of the code of Liu et al. 2020 (MFFG).
     """
 
-    embedding_dim: int = option(128, "Dimension of token embeddings, on both sides.")
+    embedding_dim: int = option(128, "Dimension of token embeddings of transcript and summary.")
     encoder_hidden_dim: int = option(
         256, "Hidden size of the GRU over the transcript, in each direction."
     )
     encoder_layers: int = option(2, "Number of layers of the GRU over the transcript.")
     hidden_dim: int = option(256, "Hidden size of the decoder's GRUs and attentions.")
     dropout: float = option(
-        0.3, "Dropout probability of the transcript's embeddings and states, and of the last layer."
+        0.3,
+        "Dropout probability of the transcript's embeddings and states, and of the output layer's "
+        "input.",
     )
 
 

@@ -129,7 +129,7 @@ class LogBilinearDecoder(FeatureDecoder):
         self.context_length = cfg.context_length
         self.dropout = nn.Dropout(cfg.dropout)
         self.embedding_dropout = nn.Dropout(cfg.embedding_dropout)
-        # non-persistent: follows .to() but is not saved
+        # not saved, because it is computed from the weights
         self.register_buffer("folded", None, persistent=False)
 
     def read(self, rows: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def decode_json(state: Tensor) -> Any:
     # the memory of the text is bounded by the tensor, which the checkpoint stores byte for byte
     try:
         content = json.loads(state.cpu().numpy().astype(np.uint8).tobytes().decode())
-        json.dumps(content, ensure_ascii=False).encode()  # half a character is no text
+        json.dumps(content, ensure_ascii=False).encode()  # fails for lone surrogates
     except (ValueError, RecursionError):
         raise UserError("what a checkpoint carries of its data must be JSON, but is not.") from None
     return content

@@ -50,11 +50,15 @@ class VideoGuidedConfig(FairseqDataclass):
         "(dot_product), or 4 to 6 with projected features as values (dot_product_projected).",
     )
     fusion_encoder_layers: str = option(
-        "5,6", "Encoder layers with fusion, counted from 1; '' or none for none."
+        "5,6", "Encoder layers with fusion, counted from 1, such as 5,6; '' or none for no layer."
     )
-    fusion_decoder_layers: str = option("", "Decoder layers with fusion, counted from 1.")
+    fusion_decoder_layers: str = option(
+        "", "Decoder layers with fusion, counted from 1, such as 5,6; '' or none for no layer."
+    )
     forget_gate: OnOff = option(
-        "on", "Multiply the output of the attention to frames by a forget gate (equations 12, 13)."
+        "on",
+        "Multiply the output of the attention to frames by a forget gate (Yu et al. 2021, "
+        "equations 12 and 13).",
     )
     fusion_dim: int = option(256, "Dimension d_c of queries, keys and values of multi_head fusion.")
     fusion_heads: int = option(
@@ -64,8 +68,8 @@ class VideoGuidedConfig(FairseqDataclass):
     )
     fusion_output_projection: OnOff = option(
         "on",
-        "Project the heads' output by W_o before the forget gate (appendix A); off for "
-        "checkpoints from before this option.",
+        "Project the heads' output by W_o before the forget gate (Yu et al. 2021, appendix A); off "
+        "for checkpoints from before this option.",
     )
     fusion_identity_init: bool = option(
         False,

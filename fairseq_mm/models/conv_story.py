@@ -103,8 +103,12 @@ class ConvStoryConfig(FairseqDataclass):
         "False", "Whether layers attend to the story: True, False or a list of one per layer."
     )
     multihead_self_attention_nheads: int = option(1, "Number of heads of self-attention.")
-    gated_attention: str = option("False", "Project queries, keys and values by gated networks.")
-    downsample: str = option("False", "Let head n attend to every nth position only.")
+    gated_attention: str = option(
+        "False", "Compute queries, keys and values of self-attention by networks with gates."
+    )
+    downsample: str = option(
+        "False", "Let head n of the self-attention attend only to every nth position."
+    )
     encoder_attention: str = option("False", "Option of fairseq's fconv_self_att; must be False.")
     encoder_attention_nheads: int = option(1, "Option of fairseq's fconv_self_att; must be 1.")
     project_input: str = option("True", "Option of fairseq's fconv_self_att; must be True.")
@@ -113,7 +117,7 @@ class ConvStoryConfig(FairseqDataclass):
         "", "Checkpoint of the pretrained model; it is read only in training."
     )
     frozen_dropout: bool = option(
-        False, "Keep the frozen model's dropout on in training, as the released code does."
+        False, "Keep the frozen model's dropout on in training, as fairseq's fconv_self_att does."
     )
     compat: Compat = option(
         "none",

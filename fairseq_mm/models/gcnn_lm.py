@@ -56,8 +56,12 @@ class GcnnLmConfig(FairseqDataclass):
         "False", "Whether layers attend to the text so far: True, False or a list of one per layer."
     )
     multihead_self_attention_nheads: int = option(4, "Number of heads of self-attention.")
-    gated_attention: str = option("True", "Project queries, keys and values by gated networks.")
-    downsample: str = option("True", "Let head n attend to every nth position only.")
+    gated_attention: str = option(
+        "True", "Compute queries, keys and values of self-attention by networks with gates."
+    )
+    downsample: str = option(
+        "True", "Let head n of the self-attention attend only to every nth position."
+    )
     max_positions: Optional[int] = option(
         None, "Number of rows of the position embedding (default: --tokens-per-sample + 2)."
     )

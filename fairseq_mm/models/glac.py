@@ -90,12 +90,16 @@ class GlacConfig(FairseqDataclass):
         1024, "Hidden size of the LSTM over the images, in each direction."
     )
     encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
-    glocal_dim: int = option(2048, "Dimension of glocal vectors.")
+    glocal_dim: int = option(
+        2048, "Dimension of glocal vectors, which combine an image with the other images."
+    )
     embedding_dim: int = option(256, "Dimension of token embeddings.")
     hidden_dim: int = option(1024, "Hidden size of the LSTM over the tokens.")
     decoder_layers: int = option(2, "Number of layers of the LSTM over the tokens.")
     slices: int = option(
-        1, "Number of slices of an image's vector to which tokens attend (Li et al. section 3.3)."
+        1,
+        "Number of parts (slices) of an image's vector to which tokens attend (Li et al. 2020, "
+        "section 3.3).",
     )
     slice_init: SliceInit = option(
         "copies",

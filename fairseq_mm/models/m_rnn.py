@@ -93,10 +93,10 @@ class MRnnConfig(FairseqDataclass):
     hidden_dim: int = option(256, "Dimension of embedding layer II and of the recurrent layer.")
     multimodal_dim: int = option(512, "Dimension of the multimodal layer.")
     one_layer_embedding: bool = option(
-        False, "Use a single embedding layer, of --hidden-dim (Table 8)."
+        False, "Use one embedding layer of dimension --hidden-dim (Mao et al. 2015, Table 8)."
     )
     word_input: WordInput = option(
-        "second", "Embedding layer that is input to the multimodal layer."
+        "second", "Embedding layer whose output enters the multimodal layer, or none."
     )
     image_input: ImageInput = option(
         "multimodal", "Layers that read the image; both_shared is both with shared weights."
@@ -197,7 +197,7 @@ class MRnnDecoder(FeatureDecoder):
         self.embedding_dropout = nn.Dropout(cfg.embedding_dropout)
         self.recurrent_dropout = nn.Dropout(cfg.recurrent_dropout)
         self.hidden_dim = hidden_dim
-        # non-persistent: follows .to() but is not saved
+        # not saved, because it is computed from the weights
         self.register_buffer("word_table", None, persistent=False)
         self.reset_parameters()
 

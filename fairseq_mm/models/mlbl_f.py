@@ -56,7 +56,7 @@ class MlblFConfig(ContentConfig):
     dimensions and F = 100 factors.
     """
 
-    num_factors: int = option(100, "Number F of factors.")
+    num_factors: int = option(100, "Number F of factors of the word vectors.")
 
 
 @register_model("mlbl_f", dataclass=MlblFConfig)

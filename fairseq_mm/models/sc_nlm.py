@@ -61,7 +61,7 @@ class ScNlmConfig(ContentConfig):
     vectors (K) of 300 dimensions, and F = 100 factors.
     """
 
-    num_factors: int = option(100, "Number F of factors.")
+    num_factors: int = option(100, "Number F of factors of the word vectors.")
     attribute_dim: int = option(300, "Dimension G of the attribute vector.")
     structure_length: int = option(
         3, "Number k of following part-of-speech tags that, with its own tag, predict a token."
@@ -100,7 +100,7 @@ class ScNlmEncoder(ConditionEncoder):
         self.structure_bias = nn.Parameter(torch.zeros(G))
         self.factor_proj = nn.Linear(G, cfg.num_factors, bias=False)
         nn.init.xavier_uniform_(self.factor_proj.weight)
-        # non-persistent: follows .to() but is not saved
+        # not saved, because it is computed from the weights
         self.register_buffer("folded", None, persistent=False)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:

@@ -62,8 +62,10 @@ class T5Config(FairseqDataclass):
     untied_output: bool = option(
         False, "Use an output layer with its own matrix and unscaled inputs, as T5 1.1 and FLAN-T5."
     )
-    relative_buckets: int = option(32, "Number of buckets of distances between tokens.")
-    max_distance: int = option(128, "Distance from which on all distances share one bucket.")
+    relative_buckets: int = option(
+        32, "Number of buckets (ranges of distances between tokens) with a learned bias."
+    )
+    max_distance: int = option(128, "Distance from which on all distances are in one bucket.")
     norm_epsilon: float = option(1e-6, "Number added to mean squares before the root.")
     max_source_positions: int = option(1024, "Maximum length of a source, in tokens.")
     max_target_positions: int = option(1024, "Maximum length of a target, in tokens.")
@@ -176,6 +178,7 @@ def _sizes(model_dim: int, attention_heads: int, ffn_dim: int, layers: int) -> d
     }
 
 
+# the published sizes, of 60, 220 and 770 million parameters
 SMALL = _sizes(512, 8, 2048, 6)
 BASE = _sizes(768, 12, 3072, 12)
 LARGE = _sizes(1024, 16, 4096, 24)
@@ -190,9 +193,9 @@ TINY = {
 register_presets(
     "t5",
     {
-        "t5_small": SMALL,  # 60 million parameters
-        "t5_base": BASE,  # 220 million
-        "t5_large": LARGE,  # 770 million
+        "t5_small": SMALL,
+        "t5_base": BASE,
+        "t5_large": LARGE,
         "t5_tiny": TINY,
     },
 )

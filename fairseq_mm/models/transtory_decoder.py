@@ -40,7 +40,9 @@ class TranstoryDecoderConfig(FairseqDataclass):
         1024, "Hidden size of the LSTM over the images, in each direction."
     )
     encoder_layers: int = option(2, "Number of layers of the LSTM over the images.")
-    glocal_dim: int = option(2048, "Dimension of glocal vectors.")
+    glocal_dim: int = option(
+        2048, "Dimension of glocal vectors, which combine an image with the other images."
+    )
     embedding_dim: int = option(256, "Dimension of token embeddings and of encoded images.")
     decoder_layers: int = option(1, "Number of decoder layers.")
     decoder_attention_heads: int = option(4, "Number of attention heads of the decoder.")

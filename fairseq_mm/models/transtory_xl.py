@@ -82,7 +82,9 @@ class TranstoryXLConfig(FairseqDataclass):
         f"Length in tokens to which a sentence is padded, its start token included (0: "
         f"{PAPER_SEGMENT}, or {RELEASED_SEGMENT} with --compat released).",
     )
-    clamp_length: int = option(1000, "Distance between tokens to which larger ones are reduced.")
+    clamp_length: int = option(
+        1000, "Largest distance between tokens; larger distances are treated as this distance."
+    )
     detach_memory: bool = option(False, "Let no gradients flow from a sentence to earlier ones.")
     compat: Compat = option(
         "none", "Attend to padding, and decode as the code of Li et al. 2020 does (released)."

@@ -96,14 +96,16 @@ class VgBartConfig(VideoGuidedConfig):
     attention_dropout: float = option(0.0, "Dropout probability of attention weights.")
     activation_dropout: float = option(0.0, "Dropout probability in feed-forward layers.")
     encoder_layerdrop: float = option(
-        0.0, "Probability that an encoder layer is left out, with its fusion."
+        0.0, "Probability that an encoder layer and its fusion are left out in training."
     )
     decoder_layerdrop: float = option(
-        0.0, "Probability that a decoder layer is left out, with its fusion."
+        0.0, "Probability that a decoder layer and its fusion are left out in training."
     )
     max_source_positions: int = option(1024, "Maximum length of a source, in tokens.")
     max_target_positions: int = option(1024, "Maximum length of a target, in tokens.")
-    checkpoint_activations: bool = option(False, "Recompute BART's layers in the backward pass.")
+    checkpoint_activations: bool = option(
+        False, "Save memory: recompute BART's layers in the backward pass."
+    )
 
 
 def _backbone_options(cfg: Any) -> dict[str, Any]:

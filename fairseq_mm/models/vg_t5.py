@@ -75,7 +75,8 @@ class VgT5Config(VideoGuidedConfig, T5Config):
 
     fusion_encoder_layers: Optional[str] = option(
         None,
-        "Encoder layers with fusion, counted from 1; '' or none for none (default: the last two).",
+        "Encoder layers with fusion, counted from 1, such as 11,12; '' or none for no layer "
+        "(default: the last two layers).",
     )  # type: ignore[assignment]
 
 

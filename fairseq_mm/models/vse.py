@@ -80,7 +80,9 @@ class VseConfig(FairseqDataclass):
         "plain or .gz.",
     )
     fixed_words: bool = option(False, "Do not train the word vectors.")
-    image_norm: ImageNorm = option("always", "When image embeddings are scaled to unit length.")
+    image_norm: ImageNorm = option(
+        "always", "When image embeddings are scaled to unit length; evaluation: not in training."
+    )
     feature_scaling: FeatureScaling = feature_scaling_option()
     feature_dropout: float = option(0.0, "Dropout probability of the feature vector.")
     word_dropout: float = option(0.0, "Dropout probability of word vectors.")
