@@ -9,7 +9,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli.score_inputs import JoinedTexts, References
-from fairseq_mm.data.story_text import SEPARATOR, join_sentences, split_sentences
+from fairseq_mm.data.story_text import (
+    SEPARATOR,
+    check_encodable,
+    join_sentences,
+    split_sentences,
+)
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.hypotheses import Hypotheses
 
@@ -39,11 +44,10 @@ def constant_texts(
         raise UserError(f"--constant {text}: must be a text, but is a file or folder.")
     elif not text.strip():
         raise UserError(f"--constant: must have words, but is {text!r}.")
-    elif any(0xD800 <= ord(character) <= 0xDFFF for character in text):
-        # bytes of the command line that are no UTF-8 become such halves of characters
-        raise UserError(f"--constant: must be UTF-8 text, but is {text!a}.")
-    elif data is not None:
-        _check_sentences(text, data, split)
+    else:
+        check_encodable(text, "--constant")
+        if data is not None:
+            _check_sentences(text, data, split)
     if references is not None:
         items = list(references.texts)
     else:
