@@ -14,7 +14,7 @@ For a pretrained model, the text must become the tokens that the model knows: gi
 the folder that fairseq-mm convert has written, or with fairseq's BART (dict.txt, encoder.json,
 vocab.bpe in one folder). The folder's features come from
 
-  fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE \\
+  fairseq-mm extract data.jsonl --model resnext101_3d --weights FILE \
       --output DIR/features.h5
 
 This names unreadable videos in DIR/features.h5.unreadable.tsv. Prepare again with

@@ -135,6 +135,8 @@ def test_help_fits_a_terminal_and_is_written_in_sentences(monkeypatch, names):
     for path, parser in parsers_of(*names):
         lines = parser.format_help().splitlines()
         assert [line for line in lines if len(line) > 80] == []
+        # one backslash continues a command of a shell; two would end it
+        assert [line for line in lines if line.endswith("\\\\")] == []
         if len(path) == 1:
             assert any(re.match(rf"  .*fairseq-mm {path[0]}\b", line) for line in lines)
         if path:

@@ -13,7 +13,7 @@ Features are files VIDEO.npy of shape [rows, 2048], one row per 16 frames withou
 ResNeXt-101 (Hara et al. 2018, trained on Kinetics; Sanabria et al. 2018, section 3). Several sets
 can form one split:
 
-  fairseq-mm prepare how2 TEXT --features video_action_features \\
+  fairseq-mm prepare how2 TEXT --features video_action_features \
       --output data-bin/how2
   ... --train sum_train sum_asr_train --valid sum_cv --test sum_devtest
 

@@ -14,7 +14,7 @@ word. --text original_text --tokenizer words uses the text as it was written.
 
 The id of an image is its Flickr number, such as 4996714644. Features come from
 
-  fairseq-mm extract IMAGES --ids stem --model resnet152 \\
+  fairseq-mm extract IMAGES --ids stem --model resnet152 \
       --output DIR/features.h5
 
 If a store has other keys (4996714644.jpg), give it as --features: its keys are used.
