@@ -37,7 +37,7 @@ def check_id(key: str, where: str, *, what: str = "an image") -> str:
     """Return ``key`` if files such as ``<split>.visual_ids`` can hold it as an id. Raise UserError
     if it is empty, or has a tab, a zero byte, a line break, or space around it.
 
-    ``where`` (``path:line``) and ``what`` (noun of the item) are for messages.
+    ``where`` (``path:line``) and ``what`` (noun for the item, such as "an image") are for messages.
     """
     # h5py cannot store a zero byte in a string; splitlines also knows \x0b, \x85 and U+2028
     if key != key.strip() or key.splitlines() != [key] or "\t" in key or "\0" in key:
@@ -51,7 +51,7 @@ def check_id(key: str, where: str, *, what: str = "an image") -> str:
 def read_id(entry: dict[str, Any], where: str, *, what: str) -> Optional[str]:
     """Return the checked ``id`` of ``entry``, a JSON object; None if it has no id.
 
-    ``where`` (``path:line``) and ``what`` (noun of the item, such as "a video") are for messages.
+    ``where`` (``path:line``) and ``what`` (noun for the item, such as "a video") are for messages.
     Raise UserError if the id is no text, or :func:`check_id` refuses it.
     """
     key = entry.get("id")
@@ -110,8 +110,8 @@ def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
 
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
-    """Check that all files have equally many lines; ``named_counts`` maps their names to their
-    numbers of lines. Raise UserError that names both files and counts if two counts differ."""
+    """Check that all files have equally many lines; ``named_counts`` maps the name of each file to
+    its number of lines. Raise UserError that names both files and counts if two counts differ."""
     (first, expected), *others = named_counts.items()
     for name, count in others:
         if count != expected:

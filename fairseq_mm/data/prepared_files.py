@@ -80,7 +80,7 @@ class FolderRecord(NamedTuple):
         return os.path.join(self.folder, REPORT)
 
     def store_place_difference(self) -> Optional[str]:
-        """Compare with ``prepare.json`` whether the folder has a ``features.h5``.
+        """Check that the presence or absence of ``features.h5`` agrees with ``prepare.json``.
 
         Returns:
             Text that continues a message after the path of ``features.h5``, such as "is missing,
@@ -293,8 +293,8 @@ def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
 def record_store(path: AnyPath, items: int, checksum: str) -> None:
     """Record a new feature store if it is the ``features.h5`` of a data folder with digests.
 
-    ``items`` is the number of its items, ``checksum`` the checksum of its ids and rows. Nothing is
-    recorded if the checksum is empty, or while another process writes to the folder.
+    ``items`` is the number of the store's items, ``checksum`` the checksum of its ids and rows.
+    Nothing is recorded if the checksum is empty, or while another process writes to the folder.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if name != STORE or not checksum or not os.path.exists(os.path.join(folder, REPORT)):

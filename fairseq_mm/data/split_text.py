@@ -57,8 +57,8 @@ def side_path(data: Folder, split: str, side: str) -> Path:
 
 
 def story_text_path(data: Folder, split: str) -> Path:
-    """Return the path of the visual stories of a split, one per line, in the data folder
-    ``data``."""
+    """Return the path of the file with the visual stories of a split, one per line, in the data
+    folder ``data``."""
     return Path(data) / "text" / f"{split}.txt"
 
 

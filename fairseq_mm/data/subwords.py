@@ -308,7 +308,7 @@ def _bytes_to_text(match: "re.Match[str]") -> str:
 
 
 def join_pieces(tokens: Sequence[str], subwords: Subwords) -> tuple[list[str], np.ndarray]:
-    """Join N tokens of a tokenizer ``subwords`` to words.
+    """Join N tokens of the tokenizer ``subwords`` to words.
 
     Returns:
         words: The W words; ``</s>`` and other tokens without text are words by themselves.

@@ -33,8 +33,8 @@ def default_tokenizer(subwords: str) -> str:
 
 
 def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
-    """Return the tokenizer that ``prepare.json`` of a data folder names; None if it names no
-    tokenizer."""
+    """Return the name of the tokenizer that ``prepare.json`` of a data folder records; None if it
+    records no tokenizer."""
     # a folder of fairseq-preprocess has no such file
     try:
         name = read_json(os.path.join(folder, "prepare.json"))["options"]["tokenizer"]

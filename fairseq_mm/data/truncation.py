@@ -23,7 +23,7 @@ class TensorLines(list):
 
 
 class CutLines:
-    """Dataset of lines that cuts long lines; a cut line has its start and end tokens as well.
+    """Dataset of lines that cuts long lines; a cut line keeps its start and end tokens.
 
     Args:
         lines: fairseq's dataset of lines, each ending with ``</s>``.

@@ -274,8 +274,8 @@ def _read_records(
 
 
 def _check_word(word: bytes, path: str, number: int) -> None:
-    """Refuse a word that is not UTF-8 text: the file has another layout than word2vec's. ``number``
-    is the position of the word, from 1."""
+    """Raise UserError if a word is not UTF-8 text, since the file then has another layout than
+    word2vec's. ``number`` is the position of the word, from 1."""
     try:
         word.decode()
     except UnicodeDecodeError as error:

@@ -232,9 +232,9 @@ def default_preprocessing(model: str, weights: str) -> Preprocessing:
 def default_clip_preprocessing(model: str, weights: Optional[str]) -> ClipPreprocessing:
     """Return the preprocessing that weights of a network for clips need.
 
-    ``weights`` is the name of torchvision's weights, or a file. A file of ``resnext101_3d`` gets
-    the preprocessing of Hara et al., any other file that of the first weights that torchvision
-    lists for the model.
+    ``weights`` is the name of torchvision's weights, or a file. ``resnext101_3d`` gets the
+    preprocessing of Hara et al. A file of another model gets the preprocessing of the first weights
+    that torchvision lists for this model.
     """
     if model == RESNEXT:
         return ClipPreprocessing(resize_size=112, size=112, **normalization("activitynet"))

@@ -127,14 +127,14 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Return the preprocessing ``default`` with the options replaced that are not None.
+    """Return the preprocessing ``default``, changed in those options whose argument is not None.
 
     :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
     ``sizes`` are the keyword arguments ``resize``, ``resize_size``, ``size`` and ``crop``.
 
-    If only ``size`` is given, the size before the crop changes in the same proportion. If only
-    ``frames`` is given, ``stride`` becomes equal to ``frames``. Any ``interpolation`` except
-    ``bilinear`` turns antialiasing on.
+    If only ``size`` is given, ``resize_size`` changes in the same proportion. If only ``frames`` is
+    given, ``stride`` becomes equal to ``frames``. Any ``interpolation`` except ``bilinear`` turns
+    antialiasing on.
     """
     # 0 is a choice, too: every frame once
     changes: dict[str, Any] = {"fps": default.fps if fps is None else fps}

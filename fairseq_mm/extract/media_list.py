@@ -83,8 +83,8 @@ class MediaFile(NamedTuple):
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the size of the content in bytes, and the time of the last change of the file or
-        archive in nanoseconds.
+        """Return the size of the image or video in bytes, and the time of the last change of the
+        file or archive in nanoseconds.
 
         Raise OSError if the file does not exist, UserError if it is a folder, a device or a pipe.
         """
@@ -94,7 +94,7 @@ class MediaFile(NamedTuple):
         return self.size if self.member else status.st_size, status.st_mtime_ns
 
     def open(self) -> BinaryIO:
-        """Open the content for reading. Raise OSError if the file cannot be read."""
+        """Open the image or video for reading. Raise OSError if the file cannot be read."""
         if not self.member:
             return _open_file(self.path)
         # made by hand: tarfile would search a name in all headers before it, for every member anew

@@ -201,7 +201,7 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """Return the preprocessing ``default`` with the options replaced that are not None.
+    """Return the preprocessing ``default``, changed in those options whose argument is not None.
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
     If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one

@@ -7,8 +7,8 @@ changes (type B). The tensors have the names of the published checkpoints
 (``resnext-101-kinetics.pth`` for clips of 16 frames, ``resnext-101-64f-kinetics.pth`` for 64), so
 that these checkpoints load strictly.
 
-Differs from the published network: the last map is averaged over all positions, whatever their
-number. The published network has an average pool of fixed size, which covers all positions of
+Differs from the published network: the last feature map is averaged over all positions, whatever
+their number. The published network has an average pool of fixed size, which covers all positions of
 clips of 112 x 112 pixels and 16 (or 64) frames. For such clips, both networks are equal.
 """
 

@@ -77,8 +77,8 @@ def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
 
 
 class Journal:
-    """Table of the finished videos, kept in the partial folder of the store until the store is
-    finished.
+    """Table of the finished videos, kept in the folder ``<path>.partial`` until the feature store
+    ``<path>`` is finished.
 
     Args:
         writer: Writer of the store.

@@ -40,7 +40,7 @@ class FieldTable(NamedTuple):
     """Fields of a task's examples, and the nouns for them in messages.
 
     Attributes:
-        kind: Kind of data in ``prepare.json``, such as ``captions``.
+        kind: Kind of data, such as ``captions``, which is recorded in ``prepare.json``.
         noun: Noun for an example, such as ``image`` or ``story``.
         nouns: Plural of ``noun``.
         groups: Plural noun for the groups of examples that sampling a split keeps together, such as

@@ -87,10 +87,10 @@ def tag_lines(
     Raise UserError if the tagger or its model is not installed.
 
     Args:
-        lines: Tokens of each line, separated by spaces, as are the tags that are yielded.
+        lines: Lines of tokens separated by spaces. The tags of a line are separated by spaces too.
         tagger: ``nltk``, ``spacy`` or ``rules``.
         model: Name of spaCy's model (default: ``en_core_web_sm``).
-        known: Lines from which the tagger ``rules`` learns verbs; the others ignore them.
+        known: Lines from which the tagger ``rules`` learns verbs; other taggers ignore ``known``.
     """
     tag: Callable[[list[str]], list[str]]
     if tagger == "nltk":

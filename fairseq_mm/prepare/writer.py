@@ -125,7 +125,7 @@ class FolderWriter:
     Attributes:
         table: Field table of the task.
         sides: Side -> the names in ``prepare.json`` of two counts: words, and unknown words.
-        endings: Suffixes ``visual_ids`` and the like of further files ``<split>.<suffix>`` that get
+        endings: Suffixes, such as ``visual_ids``, of further files ``<split>.<suffix>`` that get
             lines for each example.
         extra_files: Paths, relative to the data folder, of all other files that the writer may
             make.
@@ -192,7 +192,8 @@ class FolderWriter:
         """
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Write files that need the binarised text to ``folder``, after fairseq-preprocess."""
+        """Write files that are made from the binarised text to ``folder``; called after
+        fairseq-preprocess."""
 
     def options(self) -> dict[str, object]:
         """Return the options that determine the written files, for ``prepare.json``."""
@@ -396,7 +397,8 @@ class FolderWriter:
         return token_lists
 
     def symbol_remedy(self, symbol: str) -> str:
-        """Return advice for the error message about a text with fairseq's control symbol."""
+        """Return advice for the error message about a text with fairseq's control symbol
+        ``symbol``."""
         return ""
 
     def dictionary_name(self, side: str) -> str:

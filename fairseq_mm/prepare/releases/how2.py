@@ -175,7 +175,7 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
 
 
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
-    """Read a file with a line for each video; return id -> text and its ``path:line``."""
+    """Read a file with a line for each video; return id -> text, and ``path:line`` of the text."""
     texts: dict[str, tuple[str, str]] = {}
     for number, line in read_lines(path):
         if not line.strip():

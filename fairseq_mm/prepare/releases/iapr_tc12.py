@@ -1,8 +1,8 @@
 """IAPR TC-12 (Grubinger et al. 2006): free-text descriptions of 20,000 images.
 
 A description is a file such as ``annotations_complete_eng/00/25.eng``, similar to XML (with
-unescaped ``&``), in ISO-8859-1; its sentences end with semicolons. The division into 17,665
-training and 1,962 test images is Guillaumin et al.'s, as two lists.
+unescaped ``&``), in ISO-8859-1; its sentences end with semicolons. Two lists of Guillaumin et al.
+divide the images into 17,665 training and 1,962 test images.
 
 The m-RNN paper (Mao et al. 2015, section 7.1) counts 1.7 sentence annotations per image. By
 default, each sentence is therefore a caption.
@@ -60,7 +60,7 @@ def read_description(path: Path) -> tuple[str, str]:
 
 def _image_name(name: str) -> str:
     """Return the file name, such as ``25.jpg``, for ``images/00/25.jpg``, ``00/25`` or ``25.jpg``.
-    It identifies the image, since no two folders have the same number."""
+    The name identifies the image, since images in different folders have different numbers."""
     stem = name.replace("\\", "/").rpartition("/")[2]
     return re.sub(r"(?i)\.(?:jpg|eng)$", "", stem) + ".jpg"
 

@@ -1,9 +1,9 @@
 """SBU captioned photos (Ordonez et al. 2011): 1,000,000 images of Flickr with one caption each.
 
 RELEASE has SBU_captioned_photo_dataset_urls.txt and SBU_captioned_photo_dataset_captions.txt, whose
-lines correspond; the id of an image is the file name in its address. The release has no division:
---valid-size and --test-size sample one. Many images are gone: give --features and --missing drop to
-leave out images without extracted features.
+lines correspond; the id of an image is the file name in its URL. The release has no division into
+splits: --valid-size and --test-size sample one. Many images are gone from Flickr: give --features
+and --missing drop to leave out images without extracted features.
 """
 
 import argparse

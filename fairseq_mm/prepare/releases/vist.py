@@ -159,7 +159,8 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
 
 
 def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
-    """Return the field ``name``, which must be text, or an integer if ``kind`` is ``int``."""
+    """Return the field ``name`` of an annotation, which must be text, or an integer if ``kind`` is
+    ``int``."""
     value = annotation.get(name)
     # True is an int in Python, but no position
     is_number = isinstance(value, int) and not isinstance(value, bool)
