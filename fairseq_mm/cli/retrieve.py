@@ -10,13 +10,14 @@ generating them (prompts, the KNN baseline). Each kind has its own --help.
   fairseq-mm retrieve prompts data-bin/wp --prompt 'A dragon guards a book .'
 
 For a prompt, the command finds the training prompt with the highest cosine of
-TF-IDF vectors (words lower-cased, tags such as [ WP ] left out) and returns its
-story, truncated to its first words (Fan et al. 2018, section 5.1). With --k it
-returns the story of the kth nearest training line (Figure 7). Prompts of train
-itself do not find lines with the same prompt. The output is JSONL in the order
-of the split: id (the line counted from 0, as in fairseq-generate), hypothesis
-(the story), score (the cosine), prompt, training_prompt, training_line. If the
-output has another suffix than .jsonl, it has only the stories, one per line.
+TF-IDF vectors (words lower-cased, tags such as [ WP ] left out) and returns the
+story of that training prompt, truncated to --words words (Fan et al. 2018,
+section 5.1). With --k it returns the story of the kth nearest training prompt
+(Figure 7). With --split train, training lines with the same prompt are left out
+of the search. The output is JSONL in the order of the split, with the fields id
+(the line counted from 0, as in fairseq-generate), hypothesis (the story), score
+(the cosine), prompt, training_prompt and training_line. If the output has another
+suffix than .jsonl, it has only the stories, one per line.
 """
 
 import argparse
@@ -39,7 +40,10 @@ _NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
-    """Insert ``nearest`` unless the arguments begin with prompts, nearest, plot or ``--help``."""
+    """Return the arguments with a first argument ``prompts``, ``nearest`` or ``plot``.
+
+    If there is none, ``nearest`` is inserted. ``--help`` and an empty list are returned unchanged.
+    """
     # argparse cannot have a default subcommand.
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
         return list(argv)
@@ -179,7 +183,7 @@ def _name_outputs(args: argparse.Namespace) -> list[Optional[str]]:
 
 
 def _tokenize(prompt: str) -> str:
-    """Tokenize a prompt as WritingPrompts is tokenized: punctuation marks are words."""
+    """Tokenize a prompt like the text of WritingPrompts, where punctuation marks are words."""
     from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 
     check_encodable(prompt, "--prompt")
@@ -203,7 +207,11 @@ def _read(path: Path) -> list[str]:
 def _check_neighbours(
     args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
-    """Report prompts with fewer neighbours than ``--k``; if every prompt has, raise a UserError."""
+    """Report the prompts with fewer nearest training prompts than the greatest ``--k``.
+
+    Raises:
+        UserError: if every prompt has too few.
+    """
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]
     if not few:

@@ -22,7 +22,9 @@ MARGINAL_IMAGES = 100
 
 
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return JSON records of the images nearest to a sentence, or sentences nearest to an image.
+    """Search the split ``args.split`` by likelihood, and return JSON records, the best first.
+
+    If the query is a sentence, the records are images; if it is an image, they are sentences.
 
     Raises:
         UserError: if the checkpoint is no model of captions, or the query cannot be read.

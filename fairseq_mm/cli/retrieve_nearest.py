@@ -12,18 +12,19 @@ vectors by cosine or in a data folder by likelihood.
   fairseq-mm retrieve nearest --image q.jpg --data data-bin/flickr8k \\
       --checkpoint checkpoints/m_rnn
 
-Prints one line per item: score, tab, id. Sentences are followed by their
-published caption (of a store only with --data); with --resort, the distance by
-which items are sorted follows the score. Fields of --jsonl: id, score, rank,
-distance_to_mean, text. --html also writes a page of the query and the items
-with the images found in --images (Figure 1 of Mao et al. 2015, Figure 4 of
-Kiros et al. 2014).
+Prints one line per item: score, tab, id. The line of a sentence also has the
+sentence's published caption (with --store only if --data is given). With
+--resort, the distance by which items are sorted follows the score. Fields of
+--jsonl: id, score, rank, distance_to_mean, text. --html also writes a page of
+the query and the items with the images found in --images (Figure 1 of Mao et al.
+2015, Figure 4 of Kiros et al. 2014).
 
 Vectors: --minus and --plus subtract words from the query and add words to it
-(Kiros et al. 2014, equation 15; "not well observed" except with vse_bow).
---resort N sorts the N nearest by their distance to their mean. The query item
-itself (--id) is excluded from the results; a query image (--image) that is in
-the store is not. All vectors of the store are compared, exactly.
+(Kiros et al. 2014, equation 15; according to section 3.2 of that paper, this works
+well only with models such as vse_bow). --resort N sorts the N nearest items by the
+distance of each item to the mean of the N. The query item of --id is excluded from
+the results; a query image (--image) that is in the store is not excluded. The
+search is exact: it compares the query with all vectors of the store.
 
 Likelihood, with captioning models (Mao et al. 2015, section 5, Figure 1):
 images of the split are sorted by log P(sentence | image), sentences of the
@@ -158,7 +159,7 @@ def run_nearest(args: argparse.Namespace) -> None:
 
 
 def warn_of_index(args: argparse.Namespace) -> None:
-    """Warn that ``--index`` has no effect; earlier versions had this option."""
+    """Warn if ``--index`` is given, which had an effect only in earlier versions."""
     if args.index is not None:
         print(
             f"--index {args.index}: is ignored, because no index is needed any more; the folder "
@@ -222,9 +223,13 @@ def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Emb
 
 
 class _Sentences:
-    """Published captions of a data folder, by the sentence id SPLIT:LINE.
+    """Captions of a data folder, looked up by the sentence id SPLIT:LINE.
 
-    If the data folder has no published captions, words outside the dictionary become ``<unk>``.
+    They are the published captions. If the data folder lacks these, they are decoded from the
+    binarised text, in which unknown words are ``<unk>``.
+
+    Args:
+        data: Path of the data folder; None for no captions.
     """
 
     def __init__(self, data: Optional[str]) -> None:
@@ -237,7 +242,7 @@ class _Sentences:
         self._captions: dict[str, Any] = {}
 
     def get(self, key: str) -> Optional[str]:
-        """Return the caption of a sentence id; None for ids of other items."""
+        """Return the caption with the sentence id ``key``; None if ``key`` is no sentence id."""
         split, _, line = key.rpartition(":")
         if self.data is None or not split or not line.isdecimal():
             return None
@@ -253,7 +258,7 @@ class _Sentences:
         return text if isinstance(text, str) else self.dictionary.string(text)
 
     def _read(self, path: str, split: str) -> Any:
-        """Return the published captions of a split or, without them, its binarised text."""
+        """Return the published captions of a split; if they are missing, its binarised text."""
         from fairseq_mm.data.binarised_text import load_binarised_text
         from fairseq_mm.data.split_files import read_published_captions
 

@@ -20,9 +20,11 @@ _SIDE = 320  # pixels of an image in the file
 class RetrievedPage:
     """Page that shows a query and the images or sentences that were retrieved for it.
 
+    The constructor checks the options ``--html`` and ``--images``, so that it reports errors in
+    them before the search.
+
     Args:
-        args: Parsed options of ``fairseq-mm retrieve nearest``, with ``--html``. Errors in
-            ``--html`` and ``--images`` are raised by the constructor, before the search.
+        args: Parsed command line of ``fairseq-mm retrieve nearest``.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -40,7 +42,7 @@ class RetrievedPage:
             query_text: Query sentence; None if the query is an image.
 
         Raises:
-            UserError: if an image cannot be read, or ``--images`` lacks all images of the items.
+            UserError: if an image cannot be read, or ``--images`` has no image of the page.
         """
         items = []
         for entry in entries:
@@ -84,7 +86,10 @@ class RetrievedPage:
         return Item(" ".join([name, *words]), text, (), {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
-        """Return the data URIs of an item's images; the item is an image or an image sequence."""
+        """Return id -> data URI of the images of an item.
+
+        ``key`` is the id of an image, or the ids of an image sequence, separated by tabs.
+        """
         if self._thumbnails is None:
             return {}
         names = key.split("\t")

@@ -5,9 +5,9 @@ vectors, as HTML.
       --output plane.html --near "a red car" --near "a blue car" --word red \\
       --word blue --word car --images photos/
 
-Kiros et al. 2014, figure 5. The page has the images of --id, and the --top images
-nearest to each --near. With --images it shows them, otherwise they are dots.
---jsonl writes the coordinates as well.
+The plot is like Figure 5 of Kiros et al. 2014. It has the images of --id, and the
+--top images nearest to each --near. With --images the page shows the images,
+otherwise each image is a dot. --jsonl also writes the coordinates to a file.
 """
 
 import argparse

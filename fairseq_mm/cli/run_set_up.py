@@ -16,7 +16,7 @@ is_program = False
 
 
 def silence_deprecations() -> None:
-    """Hide deprecation warnings, which are about fairseq and fairscale."""
+    """Hide all deprecation warnings: those of fairseq and fairscale do not concern the user."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
@@ -28,7 +28,10 @@ def silence_imports() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep freed memory for later tensors, if the process is ``fairseq-mm``."""
+    """Let the memory allocator keep freed memory for later tensors, which is faster.
+
+    This is done only if the process is ``fairseq-mm`` itself, not a program that calls ``main``.
+    """
     if is_program:
         from fairseq_mm.compat import allocator
 
@@ -61,7 +64,7 @@ def register_quietly() -> None:
 
 
 def import_user_dir(folder: str) -> None:
-    """Import the package of ``--user-dir``, which registers models and tasks of the user.
+    """Import the user's package ``--user-dir``, which registers its models and tasks with fairseq.
 
     Raises:
         UserError: if the folder does not exist, or the package cannot be imported.
@@ -101,7 +104,8 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
     Args:
         command: Name of the subcommand.
-        path: Path of the checkpoint, or of several, separated by the system's path separator.
+        path: Path of the checkpoint, or for an ensemble the paths of several checkpoints, separated
+            by the system's path separator.
         **options: Options of :func:`fairseq_mm.from_pretrained`.
 
     Raises:
@@ -117,7 +121,7 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Lock the output folder, so that a second run cannot write into it at the same time.
+    """Context in which the output folder is locked against other runs of ``fairseq-mm``.
 
     Raises:
         UserError: if another process has locked the folder, or it cannot be created.

@@ -23,32 +23,34 @@ like the output of fairseq-mm caption. References are
 DATA/SPLIT.references.jsonl, another such file, a COCO annotation file (.json),
 or a plain text file with one reference a line, whose items are numbered from 0.
 In a folder of fairseq-preprocess, the binarised targets are the references.
-Missing, repeated and unknown ids are reported on stderr, the rest is scored, and
-every figure says out of how many. A file that holds several runs is refused.
+Missing, repeated and unknown ids are reported on stderr, the other items are
+scored, and each score says how many items were scored, and how many there are. If
+a file contains the output of several runs, it is not scored.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens in lower case without
 punctuation). `m_rnn` is the protocol of Mao et al. 2015: text is split and
 lower-cased as in their code, with punctuation, BLEU follows section 9.3, and
-perplexity, end token included, is computed from --reference-scores, the output
-of this command over all captions, not one per item:
+perplexity, end token included, is computed from --reference-scores, which is the
+output of the following command over all captions, not one per item:
 
     fairseq-generate DATA --task multimodal_captioning --score-reference \\
         --all-lines ...
 
 `how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are
-what spaces separate; ROUGE-1, -2 and -L are means of F1 with beta 1 (coco's
-rouge_l has 1.2); BLEU, METEOR and CIDEr-D are coco's; Content F1 is computed
-from METEOR's alignment without its normalisation. With
-DATA/SPLIT.transcripts.jsonl, novel1 to novel4 are the shares of n-grams that the
-transcript lacks, for summaries and references. DATA/SPLIT.unknowns.jsonl has the
-words that replace indexed OOV tokens (<unk-0>).
+what spaces separate; ROUGE-1, -2 and -L are means of F1 with beta 1 (in the preset
+coco, rouge_l has beta 1.2); BLEU, METEOR and CIDEr-D are computed as in the preset
+coco; Content F1 is computed from the alignment of METEOR without normalisation of
+the text. If there is DATA/SPLIT.transcripts.jsonl, novel1 to novel4 are the shares
+of n-grams that the transcript lacks, for summaries and references.
+DATA/SPLIT.unknowns.jsonl has the words that replace indexed OOV tokens (<unk-0>).
 
 --text-only and --baseline compute the share of a gain that comes from the video:
 the mean over ROUGE-1, -2 and -L of (system - text-only) / (system - baseline).
-The last example has the figures of Yu et al. 2021, whose share is 83.6 %.
-Figures are means over the items that all files of --per-item have. If the system
-and its text-only backbone have scores by item, the share has a 95 % interval; a
-baseline given by its figures counts as exact.
+The last example has the scores of Yu et al. 2021, whose share is 83.6 %. If
+systems are given as files of --per-item, scores are averaged over the items that
+all these files have. If the system and its text-only backbone have scores by item,
+the share has a 95 % confidence interval; for a baseline that is given by three
+numbers, the interval does not count the baseline's own uncertainty.
 
 `wp` (Fan et al. 2018) measures stories without references: how varied they are,
 and copied_words, the mean length of the longest contiguous run of words that a
@@ -58,11 +60,11 @@ story shares with a story of DATA/text/train.wp_target (section 7.1, where
 `vist` scores stories of five images with <sent> between their sentences.
 meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter,
 the whole story as one segment without normalisation, the best of its references,
-mean over image sequences). meteor_vist_rank uses the default task, with figures
-about half as large: never compare the two. The other rows are coco-caption's,
-over whole stories, and the repetition of sentences (repeated_*: against earlier
-sentences of the same story). The output says how many of the split's sequences
-were scored, and how many of its images have features.
+mean over image sequences). meteor_vist_rank uses METEOR's default task, whose
+scores are about half as large: never compare the two. The other rows are the
+metrics of coco-caption over whole stories, and the repetition of sentences
+(repeated_*: against earlier sentences of the same story). The output says how many
+image sequences of the split were scored, and how many images have features.
 """
 
 import argparse
@@ -101,7 +103,7 @@ class Preset(NamedTuple):
     Attributes:
         tokenizer: Name of the tokenizer, one of :data:`TOKENIZERS`.
         metrics: Names of the metrics.
-        has_references: False for texts that are scored without references.
+        has_references: False if the protocol scores texts without references.
     """
 
     tokenizer: str
@@ -131,11 +133,7 @@ OUTPUTS = ("json", "per_item", "submission")
 
 
 def load_tokenizer(name: str) -> Callable[[str], list[str]]:
-    """Return the function of a tokenizer, which splits a text into words.
-
-    Args:
-        name: One of :data:`TOKENIZERS`.
-    """
+    """Return the function that splits a text into words; ``name`` is one of :data:`TOKENIZERS`."""
     if name == "ptb":
         from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 
@@ -290,7 +288,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _select_metrics(args: argparse.Namespace) -> list[str]:
-    """Return the metrics of ``--metrics`` or else of the preset; refuse options that do not fit."""
+    """Return the metrics of ``--metrics`` or, without this option, of the preset.
+
+    Raises:
+        UserError: if a metric is unknown, or metrics and other options do not fit together.
+    """
     preset = PRESETS[args.preset]
     metrics = list(preset.metrics)
     if args.metrics is not None:
@@ -344,7 +346,7 @@ def _split_names(metrics: str) -> list[str]:
 
 
 def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Return the rows that ``--metrics`` names: for bleu4, no rows bleu1 to bleu3."""
+    """Return the scores that ``--metrics`` names: if it names bleu4, not also bleu1 to bleu3."""
     if metrics is None:
         return rows
     figures = {figure for name in _split_names(metrics) for figure in FIGURES.get(name, (name,))}
@@ -352,7 +354,7 @@ def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Check options and output files, and set ``bootstrap`` and ``card`` to defaults if None."""
+    """Check options and output files, and set defaults of ``--bootstrap`` and ``--card``."""
     album = args.references_of == "album"
     if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
         raise UserError(
@@ -405,7 +407,9 @@ def _training_path(args: argparse.Namespace) -> Optional[str]:
 def _score(
     args: argparse.Namespace, metrics: list[str], result: dict[str, Any]
 ) -> tuple[list[Row], list[str]]:
-    """Score the texts: add their results to ``result``, and return the rows and the item ids."""
+    """Return the scores of the first system and the ids of the scored items; add fields about the
+    texts to ``result``, the JSON result of the command.
+    """
     references, systems = _read_systems(args)
     all_ids = list((references or systems[0]).texts)
     # systems are compared over the items that both have, so that each figure is over equal items
@@ -487,7 +491,7 @@ def _read_shared(
     ids: list[str],
     split_words: Callable[[str], list[str]],
 ) -> dict[str, Any]:
-    """Read the fields of ``TokenizedItems`` that do not depend on a system's texts."""
+    """Read those arguments of ``TokenizedItems`` that are the same for both compared systems."""
     shared: dict[str, Any] = {}
     training = _training_path(args)
     if "novelty" in metrics and training is not None:
@@ -504,7 +508,10 @@ def _read_shared(
 def _read_systems(
     args: argparse.Namespace,
 ) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
-    """Read the references (None if the preset has none) and the texts of one or two systems."""
+    """Read the references (None if the preset has none), and the texts of each system.
+
+    There are two systems with ``--compare``.
+    """
     paths = [path for path in (args.hypotheses, args.compare) if path]
     references = None
     if PRESETS[args.preset].has_references:
@@ -530,7 +537,7 @@ def _is_submission_alone(args: argparse.Namespace) -> bool:
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """Return a system's texts as the content of a results file for COCO's server."""
+    """Return a system's captions in the format of COCO's evaluation server."""
     repeated = system.hypotheses.repeated
     if repeated:
         raise UserError(
@@ -542,7 +549,10 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Return two rows: perplexity over tokens and over sentences; if it is missing, a note why."""
+    """Return two scores: perplexity over all tokens, and its mean over sentences.
+
+    Without ``--reference-scores`` they have no value, but a note about the reason.
+    """
     if args.reference_scores is None:
         return perplexity_rows(None)
     texts = read_log_probabilities(args.reference_scores)

@@ -1,8 +1,9 @@
-"""Check that fairseq-generate's output was generated from the data folder and split with which it
-is scored.
+"""Check that fairseq-generate's output was generated from the data folder and split with whose
+references it is scored.
 
-Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines, or
-``S-`` lines if there are no targets, can: fairseq-generate prints the text of the folder in them.
+Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines (or the
+``S-`` lines, if there are no targets) can show it: fairseq-generate prints the text of the folder
+in these lines.
 """
 
 import html
@@ -34,7 +35,8 @@ def check_generated_for(
         split: Name of the split.
 
     Returns:
-        Reason why the texts could not be compared; None if they were, or if ``output`` is None.
+        Reason why the lines could not be compared; None if they have been compared, or if
+        ``output`` is None.
 
     Raises:
         UserError: If a ``T-`` or ``S-`` line differs from the text of the folder.
@@ -81,16 +83,20 @@ def check_generated_for(
 def check_scores_for(
     path: str, num_tokens: Mapping[int, int], data: str, split: str
 ) -> Optional[int]:
-    """Check that scores of references belong to the lines of a split.
+    """Check that the output of ``fairseq-generate --score-reference`` is about a split.
 
     Args:
-        path: Path of the output of ``fairseq-generate --score-reference``.
-        num_tokens: Line of the split -> number of scores, one for each token.
+        path: Path of the output.
+        num_tokens: Line of the split -> number of tokens whose scores the output has.
         data: Path of the data folder.
         split: Name of the split.
 
     Returns:
         Number of lines of the split; None if the folder has no binarised text.
+
+    Raises:
+        UserError: if the output was computed from another data folder or split, or is not from
+            ``--score-reference``.
     """
     from fairseq_mm.data.binarised_split import find_split_text
 
@@ -123,7 +129,7 @@ def check_scores_for(
 def check_generated_for_lines(
     path: str, output: Optional[GeneratedOutput], references_path: str, lines: Sequence[str]
 ) -> None:
-    """Check that no ``T-`` line equals a reference of another line.
+    """Compare the ``T-`` lines of fairseq-generate's output with a text file of references.
 
     A ``T-`` line that equals no reference is accepted, because the references may be tokenized
     differently.
@@ -132,7 +138,10 @@ def check_generated_for_lines(
         path: Path of the output, for messages.
         output: Parsed output; None if the file is no output of fairseq-generate.
         references_path: Path of a text file with one reference per line.
-        lines: Lines of this file.
+        lines: Lines of the text file.
+
+    Raises:
+        UserError: if ``T-i`` equals lines of the text file, but not its line i.
     """
     if output is None:
         return
@@ -169,7 +178,14 @@ def _prefix(output: GeneratedOutput) -> str:
 
 
 def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]:
-    """Return the functions from tokens to text that fit the ``H-`` and ``D-`` lines."""
+    """Find out how fairseq-generate has converted tokens to the text of its ``T-`` lines.
+
+    The ``D-`` lines are the converted ``H-`` lines, and ``T-`` lines are converted in the same way.
+
+    Returns:
+        Functions from (tokens, line of the split) to text that convert the ``H-`` lines to the
+        ``D-`` lines; empty if no known function does.
+    """
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
     numbers = [
@@ -191,7 +207,7 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 
 def _is_beginning(text: str, line: str) -> bool:
-    """Return True if ``text`` equals ``line`` or the beginning of ``line``."""
+    """Return True if ``line`` begins with ``text``; only letters and digits are compared."""
     letters = extract_letters(text)
     if letters or not extract_letters(line):
         return extract_letters(line).startswith(letters)
@@ -200,7 +216,7 @@ def _is_beginning(text: str, line: str) -> bool:
 
 
 def extract_letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case; subwords and tokenizers keep them."""
+    """Return the letters and digits of a text in lower case, which no tokenizer changes."""
     # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
     return "".join(filter(str.isalnum, normal))

@@ -29,14 +29,14 @@ MOST_FREQUENT = "\0"
 def constant_texts(
     text: str, data: Optional[str], split: str, references: Optional[References]
 ) -> JoinedTexts:
-    """Return texts of a system that gives the same text for every item.
+    """Return the texts of an imaginary system that generates the same text for every item.
 
     Args:
         text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
         data: Path of the data folder; None if there is none.
         split: Name of the split.
-        references: References, whose ids are the items; None for stories of prompts, whose items
-            are the lines of the split.
+        references: References of the items; None for stories of prompts, which have no references:
+            the items are then the lines of the split.
     """
     if text == MOST_FREQUENT:
         text = _most_frequent_text(_open_text("--constant without TEXT", data, TRAINING_SPLIT))
@@ -57,7 +57,7 @@ def constant_texts(
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:
-    """If the split has visual stories, check that the text has as many sentences as they have."""
+    """Check, for a split of visual stories, that a text has as many sentences as the stories."""
     from fairseq_mm.data.binarised_split import find_split_text
 
     stories = find_split_text(data, split)
@@ -84,7 +84,11 @@ def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
 
 
 def _most_frequent_text(text: "SplitText") -> str:
-    """Return the most frequent line; of visual stories, each place's most frequent sentence."""
+    """Return the most frequent line of a text.
+
+    For visual stories, return the story of the most frequent first sentence, the most frequent
+    second sentence, and so on.
+    """
     if len(text) == 0:
         raise UserError(f"{text.path}: must have training texts, but is empty.")
     has_sentences = SEPARATOR in text.dictionary.indices

@@ -59,15 +59,16 @@ def add_gain_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """ROUGE scores of one system; an attribute is None if its source does not contain it.
+    """ROUGE scores of one system.
 
     Args:
-        name: Key of :data:`OPTIONS`.
-        source: Path of the file with the scores, or the figures as on the command line.
+        name: Role of the system: ``system``, ``text-only`` or ``baseline``.
+        source: Path of the file with the scores, or the three scores as on the command line.
         figures: Scores between 0 and 1, one for each of :data:`METRICS`.
-        signatures: Signatures of the scores, without versions of packages.
-        by_item: Item id -> scores.
-        num_items: Number of items over which the scores are means.
+        signatures: Strings that say how each score was computed, without versions of packages; None
+            if unknown.
+        by_item: Item id -> scores of the item; None if unknown.
+        num_items: Number of items over which the scores are averaged; None if unknown.
     """
 
     name: str
@@ -79,11 +80,14 @@ class SystemScores:
 
 
 def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool:
-    """Return True if the command line asks for the gain over ``--baseline``; check its options.
+    """Check the options ``--system``, ``--text-only`` and ``--baseline``.
 
     Args:
         args: Parsed command line.
         metrics: Metrics by which HYPOTHESES are scored; they must include ``rouge``.
+
+    Returns:
+        True if the gain over ``--baseline`` must be computed, because such an option is given.
 
     Raises:
         UserError: if an option is missing, or cannot be combined with the others.
@@ -104,7 +108,7 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
 
 
 def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
-    """Raise a UserError if one of ``options`` is given together with ``other``."""
+    """Raise a UserError if one of ``options`` is given, because ``other`` is given."""
     for option in options:
         if getattr(args, option) is not None:
             name = "HYPOTHESES" if option == "hypotheses" else flag(option)
@@ -112,7 +116,7 @@ def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -
 
 
 def run_gain(args: argparse.Namespace) -> None:
-    """Compute, print and write the gain of the scores ``--system`` over ``--baseline``."""
+    """Compute the gain of ``--system`` over ``--baseline``, print it and write it to ``--json``."""
     for option in ("seed", "bootstrap"):
         value = getattr(args, option)
         if value is not None and value < 0:
@@ -125,12 +129,12 @@ def run_gain(args: argparse.Namespace) -> None:
 
 
 def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> SystemScores:
-    """Return the scores of HYPOTHESES, as if they were read from a file of ``--per-item``.
+    """Return the ROUGE scores of HYPOTHESES, which this command has just computed.
 
     Args:
         path: Path of HYPOTHESES.
         ids: Ids of the items.
-        rows: Rows of the metrics, with scores by item.
+        rows: Computed scores, with scores by item.
     """
     columns = {row.name: row.per_item for row in rows}
     by_item = dict(zip(ids, zip(*(columns[name] for name in METRICS))))
@@ -140,13 +144,13 @@ def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> Sy
 def compute_gain(
     system: SystemScores, args: argparse.Namespace, *, samples: Optional[int]
 ) -> dict[str, Any]:
-    """Return the gain of a system over ``--baseline`` and the share of the video, as JSON values.
+    """Return the gain of a system over ``--baseline`` and the share of the video, as JSON object.
 
     Args:
         system: Scores of the system.
         args: Parsed command line.
-        samples: Number of bootstrap samples for the interval: None for the default, 0 for no
-            interval.
+        samples: Number of bootstrap samples for the confidence interval of the share (default:
+            1000, if the systems have scores by item); 0 for no interval.
     """
     others = [_read_system("text-only", args.text_only), _read_system("baseline", args.baseline)]
     systems = _restrict_to_common_items([system, *others])
@@ -177,7 +181,14 @@ def compute_gain(
 
 
 def _read_system(name: str, value: str) -> SystemScores:
-    """Read scores from a file, or from three numbers: percent or, if none is above 1, fractions."""
+    """Read scores from a file, or from three numbers separated by commas.
+
+    The numbers are percent or, if no number is above 1, fractions.
+
+    Args:
+        name: Name of the option, a key of :data:`OPTIONS`.
+        value: Value of the option.
+    """
     try:
         typed = [float(part) for part in value.split(",")]
     except ValueError:
@@ -252,7 +263,13 @@ def _mean(by_item: Mapping[str, Figures]) -> Figures:
 
 
 def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
-    """Recompute the means over the items that every system with scores by item has."""
+    """Recompute the scores as means over common items, those that all systems have.
+
+    Systems without scores by item are returned unchanged.
+
+    Raises:
+        UserError: if there are no common items, or the scores were computed in different ways.
+    """
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:
         if system.signatures != signed[0].signatures:

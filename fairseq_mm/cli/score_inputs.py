@@ -23,17 +23,18 @@ from fairseq_mm.metrics.hypotheses import Hypotheses, read_hypotheses
 
 @dataclass
 class References:
-    """References by item id, in the order of their file.
+    """References of the items of a split, in the order of the file of references.
 
     Args:
         path: Path of the file.
         texts: Item id -> references.
-        visual_ids: Id of each line of the split; None without a data folder.
+        visual_ids: Item id of each line of the split; None without a data folder.
         data: Path of the data folder; None if there is none.
         split: Name of the split; None without a data folder.
-        lines: Lines of the file if it has one reference per line; None for JSON.
+        lines: Lines of the file if it has one reference per line; None if it has JSON.
         aliases: Other name of an item, such as a file name in a COCO annotation file -> item id.
-        oov_words: Item id -> words that its indexed OOV tokens (``<unk-0>``) stand for.
+        oov_words: Item id -> words for which the indexed OOV tokens (``<unk-0>``) of the item's
+            texts stand.
     """
 
     path: str
@@ -46,7 +47,7 @@ class References:
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
     def find_id(self, key: str) -> Optional[str]:
-        """Return the item id for an id, a path or an alias; None if the key is unknown."""
+        """Return the id of the item that a system names by an id, a path or an alias; else None."""
         # fairseq-mm caption writes paths; a data folder's ids are often names of files
         name = PurePosixPath(key).name
         for known in (key, name):
@@ -57,16 +58,17 @@ class References:
 
 @dataclass
 class JoinedTexts:
-    """Texts of a system by item id, in the order of the references, with records of mismatches.
+    """Texts of a system, assigned to the items of the references, and ids without partner.
 
     Args:
         path: Path of the file of texts.
         hypotheses: Content of the file.
-        texts: Item id -> text.
+        texts: Item id -> text, in the order of the references.
         missing: Ids of items that have references, but no text.
-        without_references: Id -> text, for ids that have no references.
-        not_compared: Reason why the file was not compared with the data folder; None if it
-            was, if there is no data folder, or if fairseq-generate has not written the file.
+        without_references: Id -> text, for ids in the file that have no references.
+        not_compared: Reason why the ``T-`` or ``S-`` lines of fairseq-generate's output could not
+            be compared with the data folder; None if they have been compared or if there is nothing
+            to compare.
     """
 
     path: str
@@ -77,7 +79,7 @@ class JoinedTexts:
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
-        """Return description of a problem -> ids that have the problem."""
+        """Return description of a problem -> ids of the items or texts that have the problem."""
         read = self.hypotheses
         problems = {
             "references without a text": self.missing,
@@ -92,7 +94,7 @@ class JoinedTexts:
         return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Return the fields about this file in the JSON result."""
+        """Return the entry of the JSON result about this file of texts."""
         return {
             "path": self.path,
             "layout": self.hypotheses.layout,
@@ -137,7 +139,11 @@ def _is_plain(path: str) -> bool:
 
 
 def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
-    """Read one reference per line; without ``visual_ids``, items are numbered from 0."""
+    """Read a file with one reference per line.
+
+    ``visual_ids`` has the item id of each line; if it is None, each line is an item, and ids are
+    numbers from 0.
+    """
     # not splitlines, which also breaks at U+2028 and others, where fairseq does not
     lines = Path(path).read_text(encoding="utf-8").split("\n")
     if lines[-1] == "":
@@ -156,16 +162,17 @@ def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
 
 
 def read_split_ids(data: str, split: str) -> list[str]:
-    """Read the id of each line of a split."""
+    """Read the item id of each line of a split of a data folder."""
     return read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
 
 
 def reference_name(split: str, references_of: str) -> str:
-    """Return the name of the file in a data folder with the references of a split.
+    """Return the name of the data folder's file with the references of a split.
 
     Args:
         split: Name of the split.
-        references_of: ``item`` for references of each item, ``album`` for references of its album.
+        references_of: ``item`` for the file with the references of each image sequence (or image,
+            or video); ``album`` for the file with the references of each sequence's whole album.
     """
     return f"{split}.{'' if references_of == 'item' else references_of + '_'}references.jsonl"
 
@@ -178,8 +185,7 @@ def read_score_references(
     Args:
         data: Path of the data folder; None if there is none.
         split: Name of the split.
-        references: Path of a file that replaces the references of the data folder; None for the
-            references of the folder.
+        references: Path of a file of references (default: the file in the data folder).
         references_of: ``item`` or ``album``, see :func:`reference_name`.
     """
     # --references replaces the folder's file; the folder still says which items its lines are
@@ -212,7 +218,7 @@ def read_score_references(
 
 
 def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a data folder's file; None without a data folder or file."""
+    """Return the path of a file in a data folder; None if ``data`` is None or lacks the file."""
     path = None if data is None else Path(data, *names)
     return str(path) if path is not None and path.is_file() else None
 
@@ -226,7 +232,7 @@ def _read_lines(path: str, kind: str) -> list[str]:
 
 
 def read_training_texts(path: str) -> list[str]:
-    """Return the lines of a training text that are not empty."""
+    """Return the lines of a file of training text, without empty lines."""
     lines = [line for line in _read_lines(path, "training text") if line.strip()]
     if not lines:
         raise UserError(f"{path}: must have training texts, but is empty.")
@@ -234,7 +240,7 @@ def read_training_texts(path: str) -> list[str]:
 
 
 def join_texts(path: str, references: References) -> JoinedTexts:
-    """Read the texts of a system, and find the item of ``references`` for each text."""
+    """Read the texts of a system, and assign each text to an item of ``references``."""
     item_ids: Sequence[str] = list(references.texts)
     read = read_hypotheses(
         path, item_ids=item_ids, visual_ids=references.visual_ids, split=references.split
@@ -284,8 +290,14 @@ class _LineNumbers(Sequence[str]):
 def read_without_references(path: str, data: Optional[str], split: str) -> JoinedTexts:
     """Read the texts of a system that is scored without references.
 
-    The ids are those in the file, or else line numbers. If ``data`` is not None, output of
-    fairseq-generate is compared with the text of this data folder.
+    The ids of the texts are read from the file. If the file has no ids, they are line numbers,
+    counted from 0.
+
+    Args:
+        path: Path of the file of texts.
+        data: Path of the data folder, with whose text fairseq-generate's output is compared; None
+            if there is no data folder.
+        split: Name of the split.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -308,7 +320,9 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
 
 
 def read_alone(path: str) -> JoinedTexts:
-    """Read texts, without references, from JSONL, COCO results, or ``id<TAB>text`` lines."""
+    """Read the texts of a system that is not scored, from JSONL, COCO results, or lines of
+    ``id<TAB>text``.
+    """
     # the ids of a plain text file stand before its tabs; without references, no others are known
     read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
     return JoinedTexts(path, read, read.texts)
@@ -320,11 +334,12 @@ def copied_runs(
     """Find the longest run of words that each story copies from the training text.
 
     Args:
-        systems: For each system, the words of its stories.
+        systems: For each system, the words of each of its stories.
         training: Path of the training text.
 
     Returns:
-        For each system, the run of each story; and the number of words of the training text.
+        runs: For each system, the longest copied run of each of its stories.
+        num_words: Number of words of the training text.
     """
     from tqdm import tqdm
 
@@ -366,9 +381,9 @@ def read_sources(
     """Read the transcripts of the videos ``ids`` in a data folder, and tokenize them.
 
     Returns:
-        For each video, the tokens of its transcript, or None if it has no transcript or the text is
-        "transcript not available". None instead of this list if the folder has no file of
-        transcripts.
+        List with the tokens of each video's transcript. An element is None if the video has no
+        transcript, or if the transcript is the text "transcript not available". If the data folder
+        has no file of transcripts, None is returned in place of the list.
     """
     path = existing_file(data, f"{split}.transcripts.jsonl")
     if path is None:
@@ -382,7 +397,15 @@ def read_sources(
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return video id -> words that its indexed OOV tokens stand for; empty if there is no file."""
+    """Return video id -> words for which the indexed OOV tokens (``<unk-0>``) of its texts stand.
+
+    The result is empty if the data folder has no file of such words.
+
+    Args:
+        data: Path of the data folder; None if there is none.
+        split: Name of the split.
+        visual_ids: Video id of each line of the split.
+    """
     path = existing_file(data, f"{split}.unknowns.jsonl")
     if path is None:
         return {}
@@ -396,7 +419,8 @@ def oov_words_by_video(
 
 
 def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
-    """Replace the indexed OOV tokens (``<unk-0>``) of a text by the words they stand for; None for
-    ``oov_words`` leaves the text as it is.
+    """Replace the indexed OOV tokens (``<unk-0>``) of a text by the words for which they stand.
+
+    If ``oov_words``, the list of these words, is None, the text is returned unchanged.
     """
     return text if oov_words is None or "<unk-" not in text else restore_oov_words(text, oov_words)

@@ -15,7 +15,13 @@ NAMED = 5  # ids in a message
 def item_entries(
     ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """Return one JSON record per item: its id, its text and, from each of ``rows``, its score."""
+    """Return one JSON record per item: its id, its text and its scores.
+
+    Args:
+        ids: Ids of the items.
+        texts: Hypothesis of each item.
+        rows: Scores; those without scores of single items are left out.
+    """
     return [
         {
             "id": key,
@@ -27,7 +33,7 @@ def item_entries(
 
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """Return records as JSON lines, sorted by id: as numbers if every id is a number."""
+    """Return records as JSON lines, sorted by id; ids are sorted as numbers if all are numbers."""
     # as text, item 10 would stand before item 9
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
@@ -37,11 +43,14 @@ def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
 def compare(
     rows: Sequence[Row], others: Sequence[Row], *, samples: int, seed: int
 ) -> list[dict[str, object]]:
-    """Return the metrics of two systems, with interval and p-value of the difference.
+    """Return one JSON record per metric: the scores of two systems, and their difference.
+
+    If possible, the difference has a 95 % confidence interval and a p-value, computed by a paired
+    bootstrap.
 
     Args:
-        rows: Rows of the first system.
-        others: Rows of the second system, over the same items.
+        rows: Scores of the first system.
+        others: Scores of the second system by the same metrics, over the same items.
         samples: Number of bootstrap samples.
         seed: Seed of the bootstrap.
     """
@@ -65,11 +74,11 @@ def compare(
 
 
 def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
-    """Return the JSON record of a row.
+    """Return the JSON record of one score.
 
     Args:
-        row: Row to convert.
-        samples: Number of bootstrap samples for the 95% interval; 0 for no interval.
+        row: The score.
+        samples: Number of bootstrap samples for the 95 % confidence interval; 0 for no interval.
         seed: Seed of the bootstrap.
     """
     entry: dict[str, object] = {
@@ -98,7 +107,7 @@ def _format_interval(entry: dict[str, Any]) -> str:
 
 
 def _print_columns(lines: list[list[str]]) -> None:
-    """Print a table, whose first line is the header, without columns that have only a header."""
+    """Print a table without its empty columns; the first of ``lines`` is the header."""
     columns = [i for i in range(len(lines[0])) if any(line[i] for line in lines[1:])]
     widths = [max(len(line[i]) for line in lines) for i in columns]
     for line in lines:
@@ -106,13 +115,19 @@ def _print_columns(lines: list[list[str]]) -> None:
 
 
 def print_problems(path: str, problems: dict[str, list[str]]) -> None:
-    """Print ``problems``, a result of :meth:`JoinedTexts.problems`, to stderr."""
+    """Print problems of a file of texts to stderr.
+
+    Args:
+        path: Path of the file.
+        problems: Description of a problem -> ids with the problem, as
+            :meth:`JoinedTexts.problems` returns them.
+    """
     for what, ids in problems.items():
         print(f"{path}: {len(ids)} {what}: {list_first(ids, NAMED)}", file=sys.stderr)
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """Print the tables of a JSON result to stdout, and problems of the scored texts to stderr."""
+    """Print the JSON result of the command as tables, and problems of the texts on stderr."""
     for system in result.get("texts", ()):
         if system["layout"] == "constant":
             # the most frequent text was not on the command line

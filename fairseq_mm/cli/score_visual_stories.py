@@ -33,7 +33,7 @@ def without_separators(text: str) -> str:
 
 
 def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[list[list[str]]]]:
-    """Return the tokens of each story's sentences; None if no text has the separator ``<sent>``."""
+    """Return story -> sentence -> tokens as nested lists; None if no text contains ``<sent>``."""
     if not any(SEPARATOR in text.split() for text in texts):
         return None
     return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]
@@ -42,8 +42,9 @@ def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[li
 def read_written_sentences(
     data: Optional[str], split: str, tokenize: Tokenizer
 ) -> Optional[list[list[list[str]]]]:
-    """Return the sentences of the stories that people wrote for a split; None if the data folder
-    has no such stories.
+    """Read the stories that people wrote for a split, as lists of sentences (lists of tokens).
+
+    The result is None if there is no data folder, or if it has no such stories.
     """
     if data is None or not story_text_path(data, split).is_file():
         return None
@@ -60,6 +61,9 @@ def describe_split(
         ids: Ids of the scored sequences.
         data: Path of the data folder; None if there is none.
         generated: Path of the generated stories, whose first lines may name the feature stores.
+
+    Returns:
+        JSON object with the counts, and a line of text (``summary``) with the same counts.
     """
     expected = len(references.texts)
     part = OFFICIAL_TEST_PARTS.get(expected)
@@ -98,7 +102,11 @@ def describe_split(
 
 
 def _stores(data: Optional[str], generated: str) -> list[str]:
-    """Return paths of the stores that ``generated`` names, or else of the folder's store."""
+    """Return the paths of the feature stores with which stories were generated.
+
+    The file ``generated`` may name them; if not, the store of the data folder is returned. If a
+    store does not exist, the list is empty.
+    """
     from fairseq_mm.metrics.result_card import decoding_settings
 
     try:
@@ -113,7 +121,7 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
 
 
 def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
-    """Return the stories as the content of a ``-testFile`` of EvalVIST.
+    """Return stories in the format that EvalVIST, the challenge's program, reads as ``-testFile``.
 
     Args:
         data: Path of the data folder.

@@ -10,7 +10,7 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
 def run_subcommand(*words: str) -> None:
-    """Run ``fairseq-mm`` with the given words and the arguments of the command line, then exit."""
+    """Run ``fairseq-mm WORDS ARGUMENTS`` and exit; the arguments are those of this process."""
     sys.exit(main([*words, *sys.argv[1:]]))
 
 
@@ -22,9 +22,10 @@ def run_script(
     """Parse the command line, run a program and return its exit status.
 
     Args:
-        description: Docstring of the program, for its help.
+        description: Docstring of the program, for its help text.
         add_arguments: Functions that add arguments to the parser.
-        run: Function from parsed arguments to the exit status.
+        run: Function that does the work: it receives the parsed arguments and returns the exit
+            status.
     """
     parser = Parser(description=description)
     for add in add_arguments:

@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> Optional[int]:
 
 
 def _set_output(args: argparse.Namespace) -> None:
-    """Set ``args.output`` to the last argument if ``--output`` is not given."""
+    """If ``--output`` is not given, set ``args.output`` to the last argument, as in ``cp``."""
     if args.action == "merge":
         if args.output is None:
             args.output = args.paths.pop()
@@ -313,7 +313,10 @@ def _parse_attribute(text: str) -> tuple[str, object]:
 
 
 def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
-    """Fill the JSON of ``--preprocessing`` with the defaults of ``fairseq-mm extract``."""
+    """Complete the JSON object of ``--preprocessing``.
+
+    Missing fields get the defaults of ``fairseq-mm extract``. None is returned unchanged.
+    """
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     if text is None:
@@ -329,7 +332,10 @@ def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
 
 
 def _progress_bar(label: str) -> Callable[[Iterable[str]], Iterable[str]]:
-    """Return a function that wraps an iterable of ids in a progress bar on stderr."""
+    """Return a function that shows a progress bar on stderr while its argument is iterated.
+
+    ``label`` is the text beside the bar.
+    """
     from tqdm import tqdm
 
     return functools.partial(tqdm, desc=label, unit=" items", file=sys.stderr, mininterval=0.5)

@@ -18,15 +18,15 @@ transcript, the model reads "transcript not available".
 Video features are extracted with the network that the checkpoint was trained
 on; its weights file is searched next to the checkpoint and verified by its
 SHA-256 digest. Transcripts and videos are truncated as in training, which is
-reported on stderr. Unreadable videos and transcripts are reported there too and
-skipped, and the exit status is then 2.
+reported on stderr. Unreadable videos and transcripts are also reported on stderr
+and skipped, and the exit status is then 2.
 
 fairseq-generate prints the same summaries. Indexed OOV tokens are replaced by
 the words of the transcript for which they stand. With --sampling, a
 summary depends only on --seed and the position of its video among the inputs.
---tokenizer splits the text before the model's subwords do (default: as the
-training data were split, if the checkpoint records it). How2's text is already
-in lower case and split; for other text, --tokenizer words does the same.
+--tokenizer splits the text into words before it is split into subwords (default:
+the tokenizer of the training data, if the checkpoint records it). How2's text is
+already in lower case and split; --tokenizer words does this for other text.
 """
 
 import argparse
@@ -144,7 +144,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
-    """List the inputs of the command line; ``value`` has the keys ``video`` and ``transcript``."""
+    """List the inputs of the command line.
+
+    The ``value`` of each input is a dictionary with ``video`` and ``transcript``, or one of them.
+    """
     inputs: list[Input] = []
     for path in args.inputs:
         if path.lower().endswith(".jsonl"):
@@ -181,7 +184,13 @@ def _read_jsonl(path: str, processor: Any, ids: Optional[str]) -> Iterator[Input
 
 
 def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, list[Input]]:
-    """Open the feature store; if ``inputs`` is empty, return all items of the store as inputs."""
+    """Open the feature store; return it with ``inputs`` or, if these are empty, with all its items.
+
+    Args:
+        features: Paths of stores, separated by the system's path separator.
+        reader: Reader of the model's video features.
+        inputs: Inputs of the command line, whose names are ids of the store.
+    """
     from fairseq_mm.data.feature_store import open_features
 
     reader.check_reads_video("--features:")
@@ -194,7 +203,13 @@ def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, l
 
 
 class _Reading(NamedTuple):
-    """Example of an input, with ``is_cut`` True if its video was truncated, and page images."""
+    """Result of reading one input.
+
+    Attributes:
+        example: Example for the model.
+        is_cut: True if the video was truncated.
+        images: Frames of the video for the page; empty without a page.
+    """
 
     example: Any
     is_cut: bool
@@ -225,7 +240,10 @@ def _read_video(args: argparse.Namespace, processor: Any, item: Input, store: An
 def _write_summaries(
     args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input], store: Any
 ) -> int:
-    """Generate and write summaries; return the exit status. Without a store, read video files."""
+    """Generate and write summaries; return the exit status.
+
+    If ``store``, the feature store, is None, features are extracted from the video files.
+    """
     texts = TextRun("summarize", args, [model], [config], inputs)
     (facts,) = texts.provenance()
     if facts:
@@ -282,7 +300,16 @@ def _write_summaries(
 def _find_truncations(
     name: str, transcript: Any, is_cut: bool, processor: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield a remark and the input's name if its transcript is missing, or a part was truncated."""
+    """Yield (remark, name of the input) for each thing that the model did not read completely.
+
+    These are a missing transcript, a truncated transcript and a truncated video.
+
+    Args:
+        name: Name of the input.
+        transcript: Encoded transcript.
+        is_cut: True if the video was truncated.
+        processor: Processor of the task, which has the maximum lengths.
+    """
     if not transcript.is_available:
         yield f'no transcript ("{NOT_AVAILABLE}" is read)', name
     if transcript.num_cut:

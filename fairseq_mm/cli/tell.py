@@ -22,9 +22,10 @@ such as "[WP] The last dragon ...".
 stories, ranked by their score (computed at the --temperature of the samples).
 With --best-by ranking, stories are ranked by their log-likelihood under their
 own prompt minus the highest log-likelihood under 9 other prompts of the run or
-of --other-prompts; prompt_margin is this difference in nats per token. With {k}
-in the name of --output, the stories of each rank are written to their own file,
-as retrieve prompts --k does for the baseline (Fan et al. 2018, Figure 7).
+of --other-prompts; the field prompt_margin has this difference in nats per token.
+If the name of --output contains {k}, the stories of each rank k are written to a
+file of their own, like the output of fairseq-mm retrieve prompts --k, the baseline
+of Fan et al. 2018 (Figure 7).
 
 Presets for images: beam (the default), a beam of 5; greedy; sampling; paper,
 greedy search with a repetition penalty of 5 and sentences that end after
@@ -267,7 +268,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
-    """Check the option ``--output`` with ``{k}``: stories have ranks, and no file is an input."""
+    """Check ``--output`` if its name contains ``{k}``, the placeholder for the rank of a story.
+
+    Raises:
+        UserError: if stories have no ranks, or an output file is also an input.
+    """
     if has_images or args.prompts_only:
         raise UserError(
             f"--output {args.output}: {RANK} stands for the rank of a prompt's story; stories of "
@@ -285,7 +290,7 @@ _NO_IMAGES = (
 
 
 def _named_path(text: str) -> tuple[str, str]:
-    """Split ``NAME=PATH`` into name and path; the name is empty if there is only a path."""
+    """Split ``NAME=PATH`` into name and path; the name is empty if ``text`` is only a path."""
     # a path may have "=" in it
     name, sign, path = text.partition("=")
     if not (sign and name) or os.sep in name or os.path.exists(text):
@@ -294,7 +299,12 @@ def _named_path(text: str) -> tuple[str, str]:
 
 
 def _open_systems(args: argparse.Namespace) -> "dict[str, list[Checkpoint]]":
-    """Open the checkpoints of ``--compare`` or ``--checkpoint``, by the name of their system."""
+    """Open the checkpoints of ``--compare`` or ``--checkpoint``.
+
+    Returns:
+        Name of a system -> its checkpoints, several for an ensemble. The name is given in
+        ``--compare`` or else the architecture.
+    """
     from fairseq_mm.inference.checkpoint import Checkpoint
 
     # with --split the folder has image sequences, not a model's dictionaries
@@ -332,7 +342,10 @@ def _visual_stories(
 
 
 def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[ImageSequence], Any]:
-    """Return an image sequence for each story, and the feature store (None for image files)."""
+    """Return the image sequence of each story to generate, and the feature store.
+
+    With ``--n``, each sequence is repeated. The store is None if the images are files.
+    """
     if args.split:
         return sequences_of_split(
             args.data, args.split, features=args.features, chosen=args.line, limit=args.limit

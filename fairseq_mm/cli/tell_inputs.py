@@ -17,16 +17,17 @@ NO_IMAGE = "-"
 
 
 class ImageSequence(NamedTuple):
-    """Five images in the order of the story.
+    """Five images in the order of a story that the model will generate.
 
     Attributes:
-        index: Index of the story; if the story is sampled, the random numbers depend on it.
+        index: Index of the story. If the story is sampled, the random numbers depend on the index.
         id: Id of the story in its JSON record: a line of ``visual_ids``, the id in the file of
             inputs, or the paths of the images.
         where: Name of the sequence in messages.
         keys: Id in the feature store, or path, of each image; None for a missing image.
-        images: File of each image, None for a missing image; an empty list if there is a store.
-        references: Stories that people wrote, each as the words of its sentences.
+        images: File of each image, or None for a missing image. The list is empty if the features
+            are read from a store.
+        references: Stories that people wrote for the sequence, as story -> sentence -> words.
     """
 
     index: int
@@ -67,8 +68,12 @@ def sequences_of_ids(
         ids: Five ids of images; ``-`` for a missing image.
         features: Paths of feature stores, separated by the system's path separator.
 
+    Returns:
+        sequences: List of the one image sequence.
+        store: All stores as one.
+
     Raises:
-        UserError: if there are not five ids, or one is not in the stores.
+        UserError: if there are not five ids, or an id is not in the stores.
     """
     from fairseq_mm.data.feature_store import open_features
 
@@ -89,14 +94,21 @@ def sequences_of_split(
     chosen: Sequence[int] = (),
     limit: Optional[int] = None,
 ) -> "tuple[list[ImageSequence], FeatureStores]":
-    """List image sequences of a split with their human stories, and open the feature stores.
+    """List image sequences of a split, and open the feature stores.
+
+    Each sequence has as references the stories that people wrote for it.
 
     Args:
         folder: Path of the data folder.
         split: Name of the split.
         features: Paths of feature stores (default: the stores of the folder).
-        chosen: Lines of the split, counted from 0 (default: the first line of each sequence).
+        chosen: Lines of the split whose image sequences are listed, counted from 0 (default: the
+            first line of each image sequence).
         limit: Maximum number of sequences (default: no maximum).
+
+    Returns:
+        sequences: The image sequences.
+        store: All stores as one.
 
     Raises:
         UserError: if the data folder is incomplete, or lacks a chosen line.
@@ -140,7 +152,11 @@ def sequences_of_split(
 
 
 def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
-    """Check that there are five images, not all missing; return them with None for ``-``."""
+    """Return the images with None in place of ``-``, which stands for a missing image.
+
+    Raises:
+        UserError: if there are not five images, or all are missing.
+    """
     place = f"{where}: " if where else ""
     if len(images) != NUM_IMAGES:
         verb = "is 1" if len(images) == 1 else f"are {len(images)}"

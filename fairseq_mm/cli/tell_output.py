@@ -29,7 +29,7 @@ SIDE = 400  # pixels of an image on the page
 
 
 def heading(index: int, title: str) -> str:
-    """Return the heading line of a story, with its index and a title, which may be empty."""
+    """Return the heading line of a story: its index and, unless it is empty, its title."""
     title = " ".join(title.split())
     return f"=== {index}{': ' if title else ''}{title} ===\n"
 
@@ -96,7 +96,15 @@ def write_visual_stories(
 def _read_sequences(
     sequences: Sequence[ImageSequence], systems: Mapping[str, Any], store: Any
 ) -> Iterator[Any]:
-    """Yield for each sequence a list of examples, one per system, or a UserError about an image."""
+    """Yield for each image sequence a list of its example for each system.
+
+    If an image cannot be read, a UserError is yielded in place of the list.
+
+    Args:
+        sequences: Image sequences.
+        systems: Name of a system -> its generator.
+        store: Feature store; None to read the image files.
+    """
     processors = [model.processor for model in systems.values()]
     extractors = [json.dumps(x.extractor_identity, sort_keys=True) for x in processors]
     # an image of several sequences is read once, and once for all systems with one extractor
@@ -128,7 +136,15 @@ def _read_sequences(
 def _format_stories(
     args: argparse.Namespace, sequence: ImageSequence, stories: Mapping[str, Any]
 ) -> list[str]:
-    """Return each story as text or, with ``--compare``, one table of all stories and references."""
+    """Return the stories of an image sequence as texts.
+
+    With ``--compare``, the list has one text: a table of the references and of all stories.
+
+    Args:
+        args: Parsed command line.
+        sequence: Image sequence.
+        stories: Name of a system -> its hypotheses, best first.
+    """
     if not args.compare:
         (hypotheses,) = stories.values()
         return ["\n".join(hypothesis.sentences) for hypothesis in hypotheses]
@@ -145,7 +161,16 @@ def _records(
     stories: Mapping[str, Any],
     facts: Mapping[str, dict[str, Any]],
 ) -> Iterator[str]:
-    """Yield the JSON records of a sequence, one per system and, with ``--compare``, reference."""
+    """Yield the JSON records of an image sequence: one per system.
+
+    With ``--compare``, there is also one record per reference.
+
+    Args:
+        args: Parsed command line.
+        sequence: Image sequence.
+        stories: Name of a system -> its hypotheses, best first.
+        facts: Name of a system -> fields about its checkpoint and options.
+    """
     about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
     if args.compare:
         for reference in sequence.references:
@@ -179,12 +204,17 @@ def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tu
 
 
 def detokenize(sentences: Sequence[Sequence[str]]) -> list[str]:
-    """Join the words of each sentence to text."""
+    """Return each sentence, a list of words, as text."""
     return [detokenize_story(list(words)).strip() for words in sentences]
 
 
 def _table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
-    """Format a table with a row per system and a column per sentence (Li et al. 2020, Figure 6)."""
+    """Format a table with a row per story and a column per sentence (Li et al. 2020, Figure 6).
+
+    Args:
+        rows: Name of the system, and sentences, of each story.
+        width: Width of the table in characters.
+    """
     first = max(len(name) for name, _ in rows)
     count = max(len(sentences) for _, sentences in rows)
     column = max(_NARROWEST, (width - first) // count - 2)
@@ -203,13 +233,14 @@ def _table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
 
 
 class Page:
-    """HTML page of images and their stories.
+    """HTML page of image sequences and their stories.
 
     Args:
-        folders: Folders in which the images of a feature store are searched; may be empty.
+        folders: Folders in which the images of a feature store are searched; empty to show no
+            images.
 
     Attributes:
-        num_absent: Number of images so far that no folder has.
+        num_absent: Number of images, among those added so far, that are in no folder.
     """
 
     def __init__(self, folders: list[str]) -> None:
@@ -222,7 +253,11 @@ class Page:
         self.num_absent = 0
 
     def add(self, sequence: ImageSequence, stories: dict[str, Any]) -> None:
-        """Add an image sequence with its stories: name of a system -> hypotheses.
+        """Add an image sequence with its stories.
+
+        Args:
+            sequence: Image sequence.
+            stories: Name of a system -> its hypotheses.
 
         Raises:
             UserError: if an image cannot be read.
@@ -268,8 +303,8 @@ class Page:
             card: (name, value) rows that describe the run.
 
         Raises:
-            UserError: if the file cannot be written, or there are folders, but
-                none has an image of the stories.
+            UserError: if the file cannot be written, or there are folders, but no folder has an
+                image of the stories.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page
         from fairseq_mm.report.visual_story_sections import stories_section

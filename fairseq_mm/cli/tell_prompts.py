@@ -31,7 +31,7 @@ NAMED = 5
 
 
 def check_repeats(args: argparse.Namespace, config: Any) -> None:
-    """Check that generation samples if ``--n`` is above 1; beam search would repeat one story.
+    """Check that ``--n`` is above 1 only with sampling, because beam search would repeat one story.
 
     Raises:
         UserError: if ``--n`` is above 1 and ``config`` does not sample.
@@ -44,12 +44,12 @@ def check_repeats(args: argparse.Namespace, config: Any) -> None:
 
 
 def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]) -> Any:
-    """Return the generation config; for ``--best-of N``, it generates N stories per input.
+    """Return the generation config; with ``--best-of N``, it generates N stories per input.
 
     Args:
         args: Parsed command line.
         model: Generator.
-        options: Options of generation that are on the command line.
+        options: Options of generation that are on the command line, by name.
 
     Raises:
         UserError: if an option does not fit, or ``--best-of`` is given without sampling.
@@ -81,7 +81,7 @@ def make_config(args: argparse.Namespace, model: Any, options: Mapping[str, Any]
 def read_prompts(
     texts: Sequence[str], files: Sequence[str], *, option: str = "--prompts"
 ) -> list[Input]:
-    """Read the prompts of the command line and of files.
+    """Read the prompts of the command line and of files, and return them as inputs.
 
     Args:
         texts: Prompts of the command line.
@@ -123,10 +123,11 @@ def prompt_stories(
 
     Args:
         args: Parsed command line.
-        systems: Name of the only system -> its opened checkpoints.
-        options: Options of generation that are on the command line.
+        systems: Name of a system -> its opened checkpoints; only one system, because stories of
+            prompts are not compared.
+        options: Options of generation that are on the command line, by name.
         prompts: Prompts of the user; empty if a language model generates the prompts, or if the
-            model reads no prompt.
+            model is a language model, which reads no prompt.
     """
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.pretrained import from_checkpoints
@@ -223,7 +224,14 @@ def _write_stories(
 
 
 def _report_prompt(texts: TextRun, where: str, prompt: Any, unknown: dict[str, str]) -> None:
-    """Warn if a prompt was truncated, and store a remark about unknown words in ``unknown``."""
+    """Warn if a prompt was truncated, and collect a remark if it has unknown words.
+
+    Args:
+        texts: Run that prints the warning.
+        where: Name of the prompt in messages.
+        prompt: Encoded prompt.
+        unknown: Name of a prompt -> remark about its unknown words, to which an entry is added.
+    """
     if prompt.num_truncated:
         texts.warn(
             f"{where}: truncated to {len(prompt.words)} words, {prompt.num_truncated} are left out"
@@ -243,7 +251,16 @@ def _open_ranking(
     inputs: Sequence[Input],
     options: Mapping[str, Any],
 ) -> Any:
-    """Return the object that ranks stories for ``--best-by ranking``; None without the option."""
+    """Return the object that ranks stories for ``--best-by ranking``; None without this option.
+
+    Args:
+        args: Parsed command line.
+        model: Generator of the stories.
+        config: Generation config.
+        inputs: Prompts of the run, with which stories are ranked unless there is
+            ``--other-prompts``.
+        options: Options of the processor, such as ``truncate``.
+    """
     if args.best_by != "ranking":
         return None
     from fairseq_mm.inference.prompt_ranking import PromptRanking
@@ -271,7 +288,16 @@ def _records(
     ranks: list[dict[str, Any]],
     facts: Mapping[str, Any],
 ) -> list[str]:
-    """Return one JSON record for a prompt or, if ``--output`` has ``{k}``, one per story."""
+    """Return the JSON record of a prompt or, if ``--output`` contains ``{k}``, one per story.
+
+    Args:
+        args: Parsed command line.
+        index: Index of the input, which is the id of the record.
+        prompt: Encoded prompt; None for language models.
+        hypotheses: Stories, best first.
+        ranks: Fields about ``--best-of`` of each story; empty without this option.
+        facts: Fields about the checkpoint and the options.
+    """
     others = {**_story_fields(hypotheses[0]), **({} if prompt is None else _prompt_fields(prompt))}
     if RANK not in (args.output or ""):
         return [json_line(index, hypotheses, {**others, **facts}, each=ranks)]
@@ -303,7 +329,7 @@ def _get_prompt_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_prompts(args: argparse.Namespace) -> int:
-    """Write generated prompts without stories (``--prompts-only``), and return the exit status."""
+    """Generate and write prompts, but no stories (``--prompts-only``); return the exit status."""
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.pretrained import load_prompt_generator
 

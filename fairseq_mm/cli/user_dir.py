@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments; ``fairseq-mm`` calls this function of every subcommand."""
+    """Add no arguments to the parser; every subcommand must have this function."""
 
 
 def run(args: argparse.Namespace) -> None:
