@@ -72,14 +72,12 @@ def extract_to_store(
         overwrite: Replace a finished store.
         strict: Raise UserError at the first file that cannot be read, instead of leaving it out.
         show_progress: Show a progress bar.
-        shard: If ``files`` are only a part of a list, the attributes that name this part, which
-            are saved in the store: ``shard``, such as ``2/3``, and ``shard_of``, a digest of the
-            ids of the whole list. None for a whole list.
+        shard: Attributes for the store if ``files`` are only a part of a list: ``shard``, such as
+            ``2/3``, and ``shard_of``, a digest of the ids of the whole list.
 
     Raises:
-        UserError: If the folder of the output is missing, the store exists and differs from the
-            store that would be written, a file has changed since an interrupted run, or no file can
-            be read.
+        UserError: If the folder of ``output`` is missing, the finished store differs from the store
+            to be written, a file has changed since an interrupted run, or no file can be read.
     """
     noun = reader.kind.fields
     folder = os.path.dirname(output)
