@@ -34,7 +34,10 @@ class Source(NamedTuple):
     padding_mask: Optional[Tensor]
 
     def valid_mask(self) -> Optional[Tensor]:
-        """Return a mask [B, 1, 1, S], False at padding; None if padding is attended to."""
+        """Return a mask [B, 1, 1, S] of S source tokens, False at padding.
+
+        It is None if padding is attended to.
+        """
         return None if self.padding_mask is None else ~self.padding_mask[:, None, None]
 
 
@@ -60,7 +63,7 @@ class TrunkState:
     Attributes:
         source: Projected keys and values of the source for each layer; None for layers that do not
             attend to the source.
-        valid_mask: [B, 1, 1, S] bool mask of the source, False at padding; None if padding is
+        valid_mask: [B, 1, 1, S] bool mask of S source tokens, False at padding; None if padding is
             attended to.
         caches: Keys and values of earlier steps for each layer; None for layers without
             self-attention.

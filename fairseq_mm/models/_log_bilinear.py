@@ -92,8 +92,9 @@ class ContentEncoder(ConditionEncoder):
         self.content = content
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return a dict with ``condition``: a list of one tensor, the projected vectors [B, 1, X].
+        """Return a dict with ``condition``, a list of one tensor: the projections [B, 1, X].
 
+        X is the output dimension of the projection.
         See :meth:`ContentProjection.forward` for the arguments.
         """
         return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}

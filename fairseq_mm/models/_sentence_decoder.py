@@ -231,8 +231,8 @@ class SentenceDecoder(FeatureDecoder):
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
         """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
-        The second result is a dict. Its entry ``image_attention`` has the last layer's attention
-        weights [B, T, 5] over the images; it is None if words attend to a single image.
+        The second result is a dict. The entry ``image_attention`` has the last layer's attention
+        weights [B, T, 5] over the images, or is None if words attend to a single image.
         """
         vectors, image_padding_mask = encoder_output(encoder_out)
         if incremental_state is not None:

@@ -20,8 +20,8 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
     """Reorder the rows (beams) of an encoder output without copying its tensors.
 
     Args:
-        encoder_out: Output for the items (examples) of a batch. Its entry ``rows`` is a list of one
-            tensor, the index of each row's item, or empty if row i is item i.
+        encoder_out: Output for the items (examples) of a batch. The entry ``rows`` is a list of one
+            tensor, the index of each row's item, or an empty list if row i is item i.
         new_order: [R] index of the previous row that becomes each of R new rows.
         num_items: Number of items of the tensors.
 
@@ -40,7 +40,7 @@ class SharedMemory:
     item is copied for each of its rows, and every copy counts as an item.
 
     Args:
-        text: [S, B, C] encoded text of B items.
+        text: [S, B, C] encoded text of B items, S tokens of C channels.
         text_mask: [B, S] bool, True at padding.
         projected: Layer number -> frames as projected for the video fusion after this layer,
             tensors [B, ...], see :meth:`VideoFusion.project`.
@@ -86,7 +86,7 @@ class SharedMemory:
         Args:
             fusion: :class:`VideoFusion` after the layer.
             number: Number of the layer, a key of ``projected``.
-            x: [R, T, C] states of the words.
+            x: [R, T, C] states of T words, C channels.
             trace: :class:`FusionTrace` that records attention weights and gates; None for no
                 record.
         """

@@ -192,7 +192,7 @@ class T5Encoder(FairseqEncoder):
         }
 
     def fuse(self, x: Tensor, number: int, video: Any) -> Tensor:
-        """Return the output x [B, S, D] of layer ``number``, counted from 1, as it is.
+        """Return the output x [B, S, D] of layer ``number``, counted from 1, unchanged.
 
         VG-T5 overrides this method and fuses x with ``video``, the encoded frames. In T5,
         ``video`` is None.
@@ -200,7 +200,7 @@ class T5Encoder(FairseqEncoder):
         return x
 
     def fuse_output(self, x: Tensor, video: Any) -> Tensor:
-        """Return the output x [B, S, D] of the final norm, as it is.
+        """Return the output x [B, S, D] of the final norm unchanged.
 
         VG-T5 overrides this method and can fuse x with ``video``, the encoded frames. In T5,
         ``video`` is None.
@@ -295,7 +295,7 @@ class T5Decoder(FeatureDecoder):
         return self.dropout(self.final_norm(x)), {"attn": None}
 
     def fuse(self, x: Tensor, number: int, source: dict[str, Any], trace: Any = None) -> Tensor:
-        """Return the output x [rows, T, D] of layer ``number``, counted from 1, as it is.
+        """Return the output x [rows, T, D] of layer ``number``, counted from 1, unchanged.
 
         VG-T5 overrides this method: it fuses x with the frames in ``source``, and records attention
         weights in ``trace``, a :class:`FusionTrace`, unless it is None.

@@ -75,10 +75,11 @@ class VgBartEncoder(TransformerEncoder):
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            A dict of lists: ``encoder_out`` [S, B, C], ``encoder_padding_mask`` [B, S] bool;
-                ``video`` [B, M, D], empty if the decoder has no fusions; ``video_padding_mask``
-                [B, M] bool, empty if all frames are attended to; ``rows``, the index of the example
-                of each row (beam), empty until :meth:`reorder_encoder_out` is called.
+            A dict of lists: ``encoder_out`` [S, B, C], states of C channels;
+                ``encoder_padding_mask`` [B, S] bool; ``video`` [B, M, D], empty if the decoder has
+                no fusions; ``video_padding_mask`` [B, M] bool, empty if all frames are attended to;
+                ``rows``, the index of the example of each row (beam), empty until
+                :meth:`reorder_encoder_out` is called.
 
         Raises:
             UserError: if a transcript has more tokens than the model has positions, or features are
@@ -152,7 +153,8 @@ class VgBartDecoder(TransformerDecoder):
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Compute features [R, T, C], or [R, 1, C] when decoding incrementally.
 
-        R is the number of rows, one for each beam of each example.
+        R is the number of rows, one for each beam of each example; C is the dimension of the
+        decoder.
 
         Args:
             prev_output_tokens: [R, T] words so far, the start token first.
@@ -166,7 +168,8 @@ class VgBartDecoder(TransformerDecoder):
                 order of the layers; None for no record.
 
         Returns:
-            Features, and a dict with ``attn``: a list of one tensor, attention weights [R, T, S].
+            Features, and a dict with ``attn``: a list of one tensor, the attention weights
+                [R, T, S] of S tokens of the transcript.
         """
         assert encoder_out is not None
         # The rest of this method copies fairseq's, which has no hook between the layers for the

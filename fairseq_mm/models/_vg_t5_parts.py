@@ -20,9 +20,9 @@ def fuse_at_unit_scale(
 ) -> Tensor:
     """Apply a video fusion to T5's residual stream, scaled to unit size: ``s fusion(text / s)``.
 
-    ``s`` is the root mean square of each position of the residual stream ``text`` [B, N, D]. The
-    result has the shape and dtype of ``text``. See :meth:`VideoFusion.forward` for the other
-    arguments.
+    The residual stream ``text`` is [B, N, D], and ``s`` is its root mean square at each of N
+    positions. The result has the shape and dtype of ``text``. See :meth:`VideoFusion.forward` for
+    the other arguments.
     """
     stream = text.float()
     # T5's residual stream is not normalised and has any scale. If the fusion's layer norm scaled it

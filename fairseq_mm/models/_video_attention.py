@@ -81,7 +81,8 @@ class VideoAttentionTracer:
 
         Args:
             inputs: ``net_input`` of the batch.
-            valid_mask: ``transcript`` or ``summary`` -> [B, N] bool, False at padding of this text.
+            valid_mask: ``transcript`` or ``summary`` -> [B, N] bool for the N tokens of this text,
+                False at padding.
             needs_decoder: True to run the decoder as well; False to run only the encoder.
         """
         gates: list[Tensor] = []
@@ -134,6 +135,9 @@ def _name(side: str, number: str) -> str:
 
 
 def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
-    """Average gates [B, N, W] over W channels and the positions that are not padding: [B]."""
+    """Average gates [B, N, W] over W channels and those of N positions that are not padding.
+
+    Returns [B].
+    """
     by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
     return by_position.sum(dim=1) / valid_mask.sum(dim=1)

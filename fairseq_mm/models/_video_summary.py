@@ -63,9 +63,10 @@ class TwoSourceEncoder(BatchFirstEncoder):
             **unused: Arguments that fairseq passes to other models.
 
         Returns:
-            A dict of lists of one tensor: ``text`` [B, S, C] and ``video`` [B, M, C'], their
-                padding masks ``text_padding`` [B, S] and ``video_padding`` [B, M], and ``item``
-                [B], the index of each row's example.
+            A dict of lists of one tensor: the encoded transcript ``text`` [B, S, C] and the encoded
+                frames ``video`` [B, M, C'] of C and C' channels, their padding masks
+                ``text_padding`` [B, S] and ``video_padding`` [B, M], and ``item`` [B], the index of
+                each row's example.
         """
         text_padding = src_tokens.eq(self.padding_idx)
         features = features.to(self.precision.dtype)
@@ -113,8 +114,9 @@ class TwoSourceDecoder(FeatureDecoder):
     def project(self, sources: list[Tensor]) -> Any:
         """Compute from encoded text and video what attention needs, such as keys and values.
 
-        ``sources`` is the list of encoded text [B, S, C] and encoded video [B, M, C']. Returns
-        nested lists and tuples of tensors whose first dimension is B.
+        ``sources`` is the list of encoded text [B, S, C], S tokens of C channels, and encoded video
+        [B, M, C'], M frames of C' channels. Returns nested lists and tuples of tensors whose first
+        dimension is B.
         """
         raise NotImplementedError
 

@@ -209,8 +209,9 @@ class GlacDecoder(FeatureDecoder):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run the LSTM over words.
 
-        ``inputs`` [B, T, H + E] are the concatenated image vectors and embeddings of the words, and
-        ``state`` is (h, c), [B, layers, H] each. Returns outputs [B, T, H] and the new state.
+        ``inputs`` [B, T, H + E] are the concatenated image vectors, of dimension H, and embeddings
+        of the words, of dimension E. ``state`` is (h, c), [B, layers, H] each. Returns outputs
+        [B, T, H] and the new state.
         """
         B, T, _ = inputs.shape
         if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
@@ -271,8 +272,9 @@ class GlacDecoder(FeatureDecoder):
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
         """Run one step of the LSTM, x [B, H + E] -> [B, H].
 
+        x are the concatenated image vectors, of dimension H, and word embeddings, of dimension E.
         ``hs`` and ``cs`` are lists of each layer's h and c [B, H], which are replaced by the new
-        ones.
+        states.
         """
         for i in range(self.lstm.num_layers):
             if i > 0:

@@ -217,8 +217,9 @@ class MRnnDecoder(FeatureDecoder):
         """Project image vectors [B, D] once for all decoding steps.
 
         Returns:
-            Summand [B, M] of the input of the multimodal layer, and summand [B, H] of the output of
-                embedding layer II; None for a layer that the image does not enter.
+            What the image adds to the input of the multimodal layer [B, M], and to the output of
+                embedding layer II [B, H]; None for a layer that the image does not enter. M and H
+                are the dimensions of these layers.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -229,6 +230,8 @@ class MRnnDecoder(FeatureDecoder):
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Compute what the words contribute to the multimodal layer, and the recurrent states.
+
+        M and H are the dimensions of the multimodal and of the recurrent layer.
 
         Args:
             tokens: [B, T] words.
@@ -252,16 +255,19 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """Compute the recurrent layer's input [..., H] from the embedded word w(t) [..., H]."""
+        """Compute the input of the recurrent layer from the output of embedding layer II.
+
+        Both are [..., H], with H the dimension of the recurrent layer.
+        """
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Precompute a table [V, H + M] with the vectors that depend only on the current word.
 
-        For each of V words it has the input of the recurrent layer [H], and what the word and the
-        bias add to the multimodal layer [M]. If the image enters embedding layer II, or with
-        ``retain_dropout``, there is no table. fairseq calls this before generation and allows no
-        training afterwards.
+        A row belongs to one of V words. It has the input of the recurrent layer, of dimension H,
+        and what the word and the bias add to the multimodal layer, of dimension M. If the image
+        enters embedding layer II, or with ``retain_dropout``, there is no table. fairseq calls this
+        before generation and allows no training afterwards.
         """
         # In these variants w(t) depends on the image as well, and with dropout on chance: no table
         # can hold it.

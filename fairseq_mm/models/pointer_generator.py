@@ -112,6 +112,8 @@ class PointerGeneratorEncoder(BatchFirstEncoder):
     ) -> dict[str, list[Tensor]]:
         """Encode sources [B, S], padded on either side, with at least one word per row.
 
+        H is the hidden size of the decoder and of each direction of the encoder.
+
         Returns:
             A dict of lists of one tensor: ``states`` [B, S, 2H] of the words; ``is_padding`` [B, S]
                 bool; ``first_state`` and ``first_cell`` [B, H], the decoder's initial state;
@@ -279,7 +281,8 @@ class PointerGeneratorModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     ) -> tuple[Tensor, dict[str, Any]]:
         """Compute logits [B, T, V] from sources [B, S] and targets [B, T].
 
-        See :meth:`PointerGeneratorDecoder.forward` for the second result.
+        The second result is a dict of attention weights and scores, see
+        :meth:`PointerGeneratorDecoder.extract_features`.
         """
         return self.decoder(prev_output_tokens, self.encoder(src_tokens, src_lengths))
 

@@ -140,9 +140,9 @@ class ScNlmEncoder(ConditionEncoder):
         return {"condition": [self.factor_proj(attributes)]}
 
     def _sum_windows(self, tags: Tensor) -> Tensor:
-        """Project tags [B, S + 1 + k], and sum over each window of k + 1 tags: [B, S + 1, G].
+        """Project tags [B, S + 1 + k] to vectors, and sum the vectors in each window of k + 1 tags.
 
-        k is ``structure_length``.
+        Returns [B, S + 1, G], with G the dimension of attribute vectors; k is ``structure_length``.
         """
         if self.folded is None:
             return self.structure(self.tag_embedding(tags))

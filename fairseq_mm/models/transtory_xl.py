@@ -181,8 +181,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def first_memory(self, image: Tensor, device: Any) -> SegmentMemory:
         """Build the memory of the first sentence of each story.
 
-        ``image`` [B, F] are the vectors of the stories' first images. ``device`` is the device for
-        the ``ages`` and ``valid_mask`` of the memory.
+        ``image`` [B, F] are the vectors, of dimension F, of the stories' first images. ``device``
+        is the device for the ``ages`` and ``valid_mask`` of the memory.
         """
         # The memory of the first sentence is zero, so equation 12 leaves image and bias: equal
         # slots, stored once.
@@ -194,7 +194,7 @@ class TranstoryXLDecoder(FeatureDecoder):
     def fuse(self, memory: SegmentMemory, image: Tensor) -> SegmentMemory:
         """Fuse a memory with the image of the next sentence (Li et al. 2020, equation 12).
 
-        ``image`` [B, F] are the vectors of the images, one per row.
+        ``image`` [B, F] are the vectors of the images, of dimension F, one per row.
         """
         from_image = self.picture_fusion(image).unsqueeze(1)
         contents = [self.memory_fusion(states) + from_image for states in memory.contents]
@@ -228,7 +228,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         """Run all layers on one sentence per row.
 
         Args:
-            x: [B, L, D] embedded words.
+            x: [B, L, D] embedded words of sentences of up to L words.
             lengths: [B] number of words without padding, on the same device as ``ages`` and
                 ``valid_mask`` of the memory. If this device is the CPU, no step of this method
                 waits for a GPU.
@@ -428,8 +428,8 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """Compute features [B, 1, D] of the last word of ``tokens`` [B, T] (``--compat released``).
 
-        As in the released code, all words of the current sentence are read at each step, and their
-        states are added to the memory each time.
+        As in the code of Li et al. 2020, all words of the current sentence are read at each step,
+        and the states of these words are added to the memory each time.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:

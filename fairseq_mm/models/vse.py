@@ -118,8 +118,9 @@ class SentenceEncoder(nn.Module):
     def with_signs(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Add the special tokens of the option ``sentence_signs`` to right-padded words [B, T].
 
-        A ``</s>`` at the end of the words is removed first. Returns words and special tokens,
-        [B, R] with right padding, and the number [B] of tokens of each row without padding.
+        A ``</s>`` at the end of the words is removed first. Returns words and special tokens as
+        [B, R], right-padded to the longest row of R tokens, and the number [B] of tokens of each
+        row without padding.
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
@@ -231,7 +232,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, tokens: Optional[Tensor] = None, **unused: Any
     ) -> tuple[Tensor, Tensor]:
-        """Embed the images and sentences of a batch; both embeddings are [B, embed_dim].
+        """Compute embeddings of the images and of the sentences of a batch, [B, embed_dim] each.
 
         See :meth:`embed_images` and :meth:`embed_sentences` for the arguments.
 
