@@ -1,10 +1,10 @@
-"""Inner products of float32 vectors that are equal on every machine, for equal ranks and ties.
+"""Computes inner products of float32 vectors so that ranks and ties are equal on every machine.
 
 A float32 matrix product sums in an order that depends on block sizes, on the processor and on the
-position of a vector, so that equal vectors may get scores that differ in the last digits. Ranking
-compares products with a threshold, such as the score of the true candidate. If a float32 product
-differs from the threshold by less than the rounding error, the product is computed again in
-float64, always in the same order of summation, so that equal vectors have equal scores.
+position of a vector, so that equal vectors may get scores that differ in the last digits. To rank
+candidates, scores are compared with a threshold, such as the score of the true candidate. If a
+float32 score differs from the threshold by less than the rounding error, the score is computed
+again in float64, always in the same order of summation. Equal vectors then have equal scores.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ _MANY = 50_000  # pairs: for so many, the search for equal vectors is worth its 
 def float32_rows(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
     """Return vectors ``[n, K]`` as a contiguous float32 array.
 
-    If ``vectors`` is such an array already, it is returned itself. Raise UserError if ``vectors``
-    is empty or not a matrix, or a vector is not finite or has a norm above 1e18.
+    A contiguous float32 array is returned without a copy. Raise UserError if ``vectors`` is empty
+    or not a matrix, or a vector is not finite or has a norm above 1e18.
 
     Args:
         vectors: Array or tensor of any floating-point type, on any device.
@@ -77,13 +77,14 @@ def norm_bounds(rows: np.ndarray) -> np.ndarray:
 
 
 def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
-    """Return upper bounds of the error of float32 inner products, in any order of summation.
+    """Return upper bounds of the rounding error of inner products that are computed in float32.
 
-    Element i of the result ``[n]`` is for products of vector i with any vector of another set.
+    The products are those of n vectors with the vectors of a second set. Element i of the result
+    ``[n]`` holds for all products of vector i, in any order of summation.
 
     Args:
-        norms: ``[n]`` upper bounds of the vectors' norms, see :func:`norm_bounds`.
-        largest: Largest norm in the other set.
+        norms: ``[n]`` upper bounds of the norms of the n vectors, see :func:`norm_bounds`.
+        largest: Largest norm of a vector in the second set.
         dim: Dimension of the vectors.
     """
     # K products and K - 1 sums round by at most 2**-24 each, relative to the product of the norms;
@@ -95,10 +96,13 @@ def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
 def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a lower and an upper float32 bound of each threshold, ``[n]`` each.
 
-    An exact product is below the threshold if its float32 value is below the lower bound, and above
-    the threshold if its float32 value is above the upper bound. Between the bounds, the exact
-    product must be computed. ``thresholds`` are ``[n]`` float64, ``error`` is the result of
-    :func:`rounding_error`.
+    If a float32 product is below the lower bound, the exact product is below the threshold; if it
+    is above the upper bound, the exact product is above the threshold. Between the bounds, the
+    exact product must be computed.
+
+    Args:
+        thresholds: ``[n]`` float64 values with which exact products are to be compared.
+        error: ``[n]`` upper bounds of the float32 products' errors, see :func:`rounding_error`.
     """
     # one float further, since the conversion to float32 may round towards the threshold
     low = np.nextafter((thresholds - error).astype(np.float32), np.float32(-np.inf))
@@ -107,7 +111,12 @@ def bounds_around(thresholds: np.ndarray, error: np.ndarray) -> tuple[np.ndarray
 
 
 class ExactProducts:
-    """Inner products, in float64, of rows of two float32 matrices ``[n, K]`` and ``[m, K]``."""
+    """Function that computes inner products of rows of two matrices in float64.
+
+    Args:
+        first: ``[n, K]`` float32 matrix.
+        second: ``[m, K]`` float32 matrix.
+    """
 
     def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
         self.first = first
@@ -115,7 +124,8 @@ class ExactProducts:
         self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
 
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Return the products of rows ``i[p]`` of the first and ``j[p]`` of the second matrix."""
+        """Return the inner product, for each p, of row ``i[p]`` of the first matrix and row
+        ``j[p]`` of the second matrix, float64."""
         if len(i) < _MANY:
             return self._multiply_pairs(i, j)
         # a collapsed model gives equal vectors by the thousand: compute equal pairs once
@@ -137,7 +147,7 @@ class ExactProducts:
 
 
 def _find_first_equal(rows: np.ndarray) -> np.ndarray:
-    """Return ``[n]``: for each row the first row that has the same bytes."""
+    """Return, for each of n rows, the index of the first row with the same bytes, ``[n]``."""
     # each row as one opaque value: np.unique(axis=0) would compare number by number
     whole = rows.view(np.dtype((np.void, rows.shape[1] * rows.itemsize)))[:, 0]
     _, first, place = np.unique(whole, return_index=True, return_inverse=True)

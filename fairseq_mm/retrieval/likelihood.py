@@ -1,9 +1,9 @@
 """Computes log P(sentence | image) of many sentences and many images (Mao et al. 2015, section 5).
 
 The output layer dominates the cost: M x V multiplications for each word, sentence and image (M:
-units of the multimodal layer, V: words of the vocabulary). The cost of the other layers is small
-for decoders with the methods and attributes of the m-RNN (B: batch, T: words, D: features of an
-image, H: recurrent units):
+units of the multimodal layer, V: words of the vocabulary). :class:`FactoredLikelihood` makes the
+cost of all other layers small. It needs a decoder with the following methods and attributes of the
+m-RNN of Mao et al. 2015 (B: batch size, T: words, D: features of an image, H: recurrent units):
 
     image_terms(image [B, D]) -> (to_multimodal [B, M] or None, to_word [B, H] or None)
     language_terms(tokens [B, T], to_word, initial [B, H]) -> (terms [B, T, M], states [B, T, H])
@@ -12,10 +12,10 @@ image, H: recurrent units):
     logits of the next word: output_proj(1.7159 tanh(2/3 (terms + to_multimodal)))   (eq. 3, 4)
     encoder(features, padding_mask)["image"][0]: the argument [B, D] of image_terms
 
-If ``to_word`` is None, the recurrent part does not depend on the image. It is then computed once
-for each beginning of a sentence, and sentences with the same beginning share it
-(:class:`FactoredLikelihood`). For all other models of fairseq, encoder and decoder are called as in
-training (:class:`DecoderLikelihood`). Both classes hold only blocks of logits in memory.
+Furthermore, ``to_word`` must be None, so that the recurrent layer does not depend on the image. It
+is then computed once for each beginning of a sentence, and sentences with the same beginning share
+it. For all other models of fairseq, :class:`DecoderLikelihood` calls encoder and decoder as in
+training. Both classes hold only blocks of logits in memory.
 """
 
 from collections.abc import Sequence
@@ -38,22 +38,23 @@ ImageReader = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
 class PrefixTree:
-    """Tree of all beginnings of given sentences, so that equal beginnings are computed once.
+    """Tree of all beginnings (prefixes) of sentences, so that equal beginnings are computed once.
 
-    Node 0 is the empty beginning. Nodes are numbered by depth, and within a depth in the order of
-    their parents, so that a parent precedes its children and the children of consecutive nodes are
-    adjacent. Raises ValueError if there is no sentence, or a sentence is empty.
+    A node is a beginning, node 0 the empty one. Nodes are numbered by depth, and within a depth in
+    the order of their parents, so that a parent precedes its children and the children of
+    consecutive nodes are adjacent. Raises ValueError if there is no sentence, or a sentence is
+    empty.
 
     Args:
         sentences: Token indices of each sentence; equal sentences share their leaf.
 
     Attributes:
         parent: [nodes] parent of each node; 0 for node 0.
-        token: [nodes] last token of each beginning; -1 for node 0.
+        token: [nodes] last token of each node's beginning; -1 for node 0.
         level_starts: [depths + 1] first node of each depth; the last element is the number of
             nodes.
         leaf: [sentences] node of each whole sentence.
-        inner: [inner] nodes with children, ascending.
+        inner: [inner] nodes that have children, in ascending order.
         child_starts: [inner + 1] first child of each node in ``inner``; the last element is the
             number of nodes.
         inner_of_parent: [nodes] index in ``inner`` of each node's parent.
@@ -94,22 +95,23 @@ class PrefixTree:
 class FactoredLikelihood:
     """Function that computes log P(sentence | image) if images enter only the multimodal layer.
 
-    Two identities save passes over a block of pairs of a sentence's beginning and an image. With
-    the terms a of the words and b of the image, ``tanh(2/3 (a + b)) = 1 - 2 / (1 + exp(4/3 a)
-    exp(4/3 b))`` is a product and a reciprocal once ``exp(4/3 a)`` and ``exp(4/3 b)`` are known.
-    With the multimodal layer m, and weights W and biases c of the output layer,
-    ``sum_v exp(W_v m + c_v)`` is the product of ``exp(W m)`` with the vector ``exp(c)``. If a value
-    leaves the range of floating point, the block is computed with tanh and logsumexp.
+    Logits are computed for blocks of pairs of a sentence's beginning and an image. Two identities
+    make this faster. (1) The activation of the multimodal layer is tanh(2/3 (a + b)), where a
+    depends on the words and b on the image. It equals ``1 - 2 / (1 + exp(4/3 a) exp(4/3 b))``,
+    whose exponentials are computed once per beginning and once per image. (2) With the multimodal
+    layer m, and weights W and biases c of the output layer, ``sum_v exp(W_v m + c_v)`` is the
+    product of ``exp(W m)`` with the vector ``exp(c)``. If a value leaves the range of floating
+    point, the block is computed with tanh and logsumexp instead.
 
     Args:
         decoder: Decoder with the methods in the docstring of this module, in evaluation mode and
             float32.
-        to_multimodal: [I, M] term of each of I images for the M units of the multimodal layer;
+        to_multimodal: [I, M] summand b of each of I images for the M units of the multimodal layer;
             None if the decoder uses no image.
         num_images: Number I of images.
         start: Index of the token before the first word.
         precision: ``float32`` or ``bfloat16`` for the products of the output layer. All other
-            values, and the logits of the words of the sentences, are float32.
+            values, also the logits of the sentences' own words, are float32.
         block_rows: Number of pairs of a beginning and an image whose logits are in memory at once.
     """
 
@@ -157,7 +159,8 @@ class FactoredLikelihood:
     def __call__(self, sentences: Sequence[Sequence[int]]) -> Tensor:
         """Return log P(sentence | image) of all pairs, [sentences, images] float32.
 
-        ``sentences`` are token indices with the end token, whose probability is included.
+        ``sentences`` are the token indices of each sentence. They end with the end token, whose
+        probability is included.
         """
         tree = PrefixTree(sentences)
         terms = self._language_terms(tree)  # [inner, M]
@@ -179,7 +182,7 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Compute the words' terms [inner, M] for the multimodal layer at each inner node."""
+        """Compute what the words add to the multimodal layer at each inner node, [inner, M]."""
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
         states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)
@@ -200,10 +203,14 @@ class FactoredLikelihood:
     def _next_words(
         self, terms: Tensor, images: slice, words: Tensor, starts: np.ndarray
     ) -> Tensor:
-        """Compute log-probabilities [E, I'] of the E next words ``words`` for I' images.
+        """Compute log-probabilities [E, I'] of E words that follow n beginnings, for I' images.
 
-        ``terms`` are the terms [n, M] of n beginnings. The next words of a beginning are adjacent:
-        ``starts`` [n + 1] has the index of the first one for each beginning, then E.
+        Args:
+            terms: [n, M] what the words of each beginning add to the multimodal layer.
+            images: Slice of the I' images.
+            words: [E] indices of the words; those that follow the same beginning are adjacent.
+            starts: [n + 1] index in ``words`` of each beginning's first word; the last element is
+                E.
         """
         n, num_images = len(terms), images.stop - images.start
         rows = n * num_images
@@ -238,7 +245,7 @@ class FactoredLikelihood:
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:
-    """Return ``exp(4/3 terms)``, or None if products of the result would overflow."""
+    """Return ``exp(4/3 terms)``; None if products of two such values could overflow."""
     if bool((terms.abs() > _LARGEST_TERM).any()):
         return None
     return terms.mul(4 / 3).exp_()
@@ -249,8 +256,9 @@ class DecoderLikelihood:
 
     Args:
         model: Encoder-decoder model in evaluation mode.
-        read_images: Function ``(start, end)`` -> features [end - start, N, D] of these images (N
-            regions of D features) and their padding mask [end - start, N].
+        read_images: Function that is called with ``(start, end)`` and returns, for the images
+            ``start`` to ``end - 1``, features [end - start, N, D] (N regions of D features) and
+            their padding mask [end - start, N].
         num_images: Number of images.
         start: Index of the token before the first word.
         precision: ``float32``, or ``bfloat16`` to run the network under autocast; probabilities are
@@ -328,7 +336,7 @@ def build_likelihood(
     block_rows: int = 1024,
 ) -> Likelihood:
     """Return a :class:`FactoredLikelihood` if it supports the model, else a slower
-    :class:`DecoderLikelihood`; the arguments are the ones of :class:`DecoderLikelihood`."""
+    :class:`DecoderLikelihood`; see the latter for the arguments."""
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
@@ -354,8 +362,13 @@ def build_likelihood(
 def log_marginal(log_probs: np.ndarray) -> np.ndarray:
     """Compute log P(sentence), where P(sentence) is the mean of P(sentence | image) over images.
 
-    This is the denominator of equation 7 in Mao et al. 2015. ``log_probs`` are log P(sentence |
-    image), [sentences, sampled images]; the result is [sentences] float64.
+    P(sentence) is the denominator of equation 7 in Mao et al. 2015.
+
+    Args:
+        log_probs: [sentences, images] log P(sentence | image) for a sample of images.
+
+    Returns:
+        [sentences] log P(sentence), float64.
     """
     log_probs = np.asarray(log_probs, dtype=np.float64)
     # If all images have the same value, the result is exactly this value, so that a model that
@@ -365,7 +378,10 @@ def log_marginal(log_probs: np.ndarray) -> np.ndarray:
 
 
 def check_finite(log_probs: Tensor, what: str = "a sentence") -> None:
-    """Raise UserError if a log-probability is not finite; ``what``: noun for a scored text."""
+    """Raise UserError if a log-probability is not finite.
+
+    ``what`` says in the message what has the probability, such as ``a sentence``.
+    """
     if not bool(torch.isfinite(log_probs).all()):
         raise UserError(
             f"the checkpoint gives {what} a probability that is no number: its weights hold NaN or "

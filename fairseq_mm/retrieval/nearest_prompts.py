@@ -1,11 +1,11 @@
-"""Search for the nearest training prompts: the KNN baseline of Fan et al. 2018, section 5.1 (4).
+"""Finds the nearest training prompts: the KNN baseline of Fan et al. 2018, section 5.1 (4).
 
-A prompt is a TF-IDF vector of its words, and nearness is the cosine of two vectors. The paper's
-"TF-IDF vector using fasttext" leaves the weighting open. This module uses ``tf * (ln((1 + n) /
-(1 + df)) + 1)`` for a word that occurs tf times in the prompt and in df of n training prompts, with
-lower-cased white-space tokens and vectors of length 1, the default of scikit-learn. Tags such as
-``[ WP ]`` at the beginning of a prompt are ignored: the weight of a word never falls to 0, so all
-prompts with a common tag would be similar.
+A prompt is represented by a TF-IDF vector of its words, and prompts are compared by the cosine of
+their vectors. The paper says only "TF-IDF vector using fasttext". This module has the weighting of
+scikit-learn: a word that occurs tf times in the prompt, and in df of n training prompts, has the
+weight ``tf * (ln((1 + n) / (1 + df)) + 1)``, and vectors are scaled to length 1. Words are
+lower-cased white-space tokens. Tags such as ``[ WP ]`` at the beginning of a prompt are ignored: no
+word has the weight 0, so that all prompts with a common tag would be similar.
 """
 
 import re
@@ -46,10 +46,13 @@ def prompt_words(prompt: str) -> list[str]:
 
 
 class NearestPrompts:
-    """Index of training prompts that finds the nearest ones to a query.
+    """Search index of training prompts.
 
-    ``prompts`` are the lines of the training prompts. Lines that are equally near are ordered by
-    their number. Raises ValueError if no prompt has a word.
+    Prompts that are equally near to a query are ordered by their line number. Raises ValueError if
+    no prompt has a word.
+
+    Args:
+        prompts: Lines of the training prompts.
     """
 
     def __init__(self, prompts: Sequence[str]) -> None:
@@ -88,16 +91,16 @@ class NearestPrompts:
         leave_out_same: bool = False,
         progress: Optional[Callable[[int], object]] = None,
     ) -> list[list[NearPrompt]]:
-        """Return the k nearest training lines of each query, nearest first.
+        """Return the k nearest training prompts of each query, nearest first.
 
-        Lines without a word in common with the query are never returned, so that there may be fewer
-        than k.
+        Training prompts without a word in common with the query are never returned, so that there
+        may be fewer than k.
 
         Args:
-            prompts: The queries.
-            k: Number of lines to return for each query.
-            leave_out_same: Leave out lines with the same words as the query, for queries that are
-                training prompts themselves.
+            prompts: Queries.
+            k: Number of training prompts to return for each query.
+            leave_out_same: True to leave out training prompts with the same words as the query, for
+                queries that are training prompts themselves.
             progress: Function that is called with 1 after each query.
         """
         results = []
@@ -122,7 +125,7 @@ class NearestPrompts:
         return results
 
     def _compute_cosines(self, words: Sequence[str]) -> np.ndarray:
-        """Return the cosines between the query's words and each distinct training prompt."""
+        """Return the cosine between the query ``words`` and each distinct training prompt."""
         counts = Counter(word for word in words if word in self._number_by_word)
         if not counts:
             return np.zeros(len(self._lines))

@@ -1,7 +1,8 @@
 """Exact search for the vectors nearest to a query, in memory or in a feature store.
 
-Nearness is the inner product of float32 vectors of length 1, exact to float64, see
-:mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors keep the order of the store.
+Float32 vectors of length 1 are compared by their inner products, which are computed in float64
+where the order depends on it, see :mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors
+keep the order of the store.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,7 +27,12 @@ _QUERIES = 256  # queries that are multiplied at once
 
 
 class NearVector(NamedTuple):
-    """Item that is near to a query: its key in the store, and its cosine (-1 to 1) to the query."""
+    """Item of a store that is near to a query.
+
+    Attributes:
+        id: Key of the item in the store.
+        similarity: Cosine (-1 to 1) between the vectors of item and query.
+    """
 
     id: str
     similarity: float
@@ -35,12 +41,12 @@ class NearVector(NamedTuple):
 def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = None) -> np.ndarray:
     """Return vectors ``[n, K]`` scaled to length 1, as float32.
 
-    Raise UserError if ``vectors`` is empty or not a matrix, or a vector is zero, not finite or too
-    long.
+    Raise UserError if ``vectors`` is empty or not a matrix, or a vector is zero, is not finite or
+    has a norm above 1e18.
 
     Args:
         vectors: Array or tensor of any floating-point type, on any device.
-        what: Noun for a vector, for messages.
+        what: Noun for a vector, such as ``image``, for messages.
         names: Names of the vectors, for messages; None to name them by number.
     """
     rows = float32_rows(vectors, what, names=names)
@@ -53,7 +59,7 @@ def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
 
 
 class VectorStore:
-    """Feature store with one vector per item, whose vectors are read scaled to length 1.
+    """Feature store with one vector per item; vectors are scaled to length 1 when they are read.
 
     Raises UserError if the store is empty or an item has more than one vector.
     """
@@ -77,8 +83,11 @@ class VectorStore:
         return self.read(self.store.ids[items])
 
     def read(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the vectors of items, scaled to length 1, ``[items, K]``. Raise UserError if an
-        item is not in the store, or its vector is zero or not finite."""
+        """Return the vectors of items, scaled to length 1, ``[items, K]``.
+
+        ``ids`` are the items' keys. Raise UserError if an item is not in the store, or if its
+        vector is zero or not finite.
+        """
         rows = np.concatenate([self.store.read(key) for key in ids])
         return unit_vectors(rows, f"{self.store.path}:", names=ids)
 
@@ -87,9 +96,13 @@ class VectorStore:
     ) -> list[list[NearVector]]:
         """Return the k nearest items of each query, nearest first; fewer if the store has fewer.
 
-        ``queries`` are vectors ``[queries, K]`` of any length above 0. Items whose key is in
-        ``exclude``, such as an item that is the query itself, are not returned. Raise UserError if
-        the queries have another dimension than the store, or a vector is zero or not finite.
+        Raise UserError if the queries have another dimension than the store, or a vector is zero or
+        not finite.
+
+        Args:
+            queries: ``[queries, K]`` vectors of any length above 0.
+            k: Number of items to return for each query.
+            exclude: Keys of items that are not returned, such as an item that is the query itself.
         """
         rows = unit_vectors(queries, "query")
         check_same_dimension(rows.shape[1], "query", self.store.dim, f"{self.store.path}:")
@@ -106,16 +119,16 @@ class VectorStore:
 def nearest(
     queries: np.ndarray, candidates: Union[np.ndarray, VectorStore], k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each query, the k candidates with the largest inner products.
-
-    Products are computed in blocks. Returns the indices ``[Q, k]`` of these candidates, the largest
-    product first and equal products in the order of the candidates, and the products ``[Q, k]``,
-    float64.
+    """Find, for each of Q queries, the k candidates with the largest inner products.
 
     Args:
         queries: ``[Q, K]`` float32 vectors.
-        candidates: ``[n, K]`` float32 vectors, n >= k, or a store, which is read in pieces.
+        candidates: ``[n, K]`` float32 vectors with n >= k, or a store, which is read in blocks.
         k: Number of candidates to return.
+
+    Returns:
+        Indices ``[Q, k]`` of these candidates, and the inner products ``[Q, k]`` in float64. The
+        largest product comes first; equal products keep the order of the candidates.
     """
     places = np.empty((len(queries), k), dtype=np.int64)
     products = np.empty((len(queries), k))

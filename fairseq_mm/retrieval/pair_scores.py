@@ -2,10 +2,10 @@
 
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, the settings of the scores. Each
 further line is a pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``, in the order of
-the computation. ``line`` is a line number in the split, from 0. A prompt (or image sequence, with
-the name ``images``) that occurs in several lines has the number of the first one. The score of a
-pair does not depend on the seed, the number of draws and the number of stories to rank, so runs
-that differ only in these options can share the file.
+the computation. ``line`` is a line number in the split, from 0. For image sequences, the name
+``images`` replaces ``prompt``. A prompt or image sequence that occurs in several lines has the
+number of the first such line. The score of a pair does not depend on which pairs a run selects, so
+that runs with other ``--seed``, ``--draws`` or ``--stories`` can share the file.
 """
 
 import json
@@ -22,19 +22,19 @@ Line = tuple[int, int]
 
 
 class PairScores:
-    """File of log-likelihoods of pairs of a story and a condition; for one writing process.
+    """File of log-likelihoods of pairs of a story and a condition (a prompt or image sequence).
 
-    The folder is created if it does not exist. Raises UserError if it cannot be written, or has
-    scores with other settings.
+    Only one process may write to the file. The folder is created if it does not exist. Raises
+    UserError if the file cannot be written, or has scores with other settings.
 
     Args:
         folder: Folder of the file.
-        identity: Settings that determine the scores: names and JSON values.
+        identity: Settings that determine the scores, as JSON values by name.
         condition: Name of the condition in the file, ``prompt`` or ``images``.
 
     Attributes:
         path: Path of the file.
-        scores: (line of the story, line of the condition) -> log-likelihood.
+        scores: Log-likelihood of each pair (line of the story, line of the condition).
     """
 
     def __init__(self, folder: str, identity: dict[str, Any], *, condition: str = "prompt") -> None:
@@ -55,7 +55,7 @@ class PairScores:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from None
 
     def append(self, scores: Iterable[tuple[Line, float]]) -> None:
-        """Write scores to disk; from then on an interrupted run keeps them."""
+        """Append scores to the file, so that they are kept if the run is interrupted."""
         lines = []
         for (story, condition), value in scores:
             self.scores[story, condition] = value
@@ -66,7 +66,11 @@ class PairScores:
             file.write("".join(lines))
 
     def _read(self, identity: dict[str, Any]) -> bool:
-        """Read the scores; return False if the file has no complete line."""
+        """Read the scores of the file, and remove an incomplete last line.
+
+        Returns False if the file has no complete line. Raises UserError if its settings differ from
+        ``identity``.
+        """
         content = self.path.read_bytes()
         # a line without its end was being written when the run was killed
         whole = content.rfind(b"\n") + 1

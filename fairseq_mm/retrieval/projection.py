@@ -1,4 +1,4 @@
-"""Projection of vectors of words and images onto their principal components (Kiros et al. 2014,
+"""Projects vectors of words and images onto their principal components (Kiros et al. 2014,
 supplementary material 5.1, figure 5)."""
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from fairseq_mm.retrieval.exact_products import check_same_dimension, float32_ro
 
 @dataclass(frozen=True)
 class Projection:
-    """Projection of vectors of dimension K onto C principal components.
+    """Function that projects vectors of dimension K onto C principal components.
 
     Args:
         mean: [K] mean of the vectors from which the components were computed.
         components: [C, K] orthonormal directions in the order of decreasing variance. The sign of a
             direction is chosen so that its element with the largest absolute value is positive.
-        variance_shares: [C] share of the whole variance in each direction.
+        variance_shares: [C] fraction, from 0 to 1, of the total variance in each direction.
     """
 
     mean: np.ndarray
@@ -26,8 +26,10 @@ class Projection:
     variance_shares: np.ndarray
 
     def __call__(self, vectors: Any) -> np.ndarray:
-        """Return the coordinates ``[n, C]`` of vectors ``[n, K]``. Raise UserError if the vectors
-        have another dimension than K or are not finite."""
+        """Return the coordinates ``[n, C]`` of vectors ``[n, K]`` along the components.
+
+        Raise UserError if the vectors have another dimension than K or are not finite.
+        """
         rows = float32_rows(vectors, "projected")
         check_same_dimension(
             rows.shape[1], "projected", self.components.shape[1], "the projection's"

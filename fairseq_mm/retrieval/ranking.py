@@ -1,9 +1,10 @@
-"""Retrieval by likelihood: images for a sentence, sentences for an image.
+"""Retrieves images for a sentence, and sentences for an image, by likelihood.
 
-Mao et al. 2015, section 5: images I are ranked by P(s | I) for a sentence s, sentences by
-P(s | I) / P(s) for an image (equation 7); in section 9.2 only sentences of the images nearest to
-the query are ranked. According to section 5, Kiros et al. 2014b rank sentences by a ratio of
-perplexities instead: perplexity under the mean training image over perplexity under the query.
+In Mao et al. 2015, section 5, images I are ranked for a sentence s by P(s | I), and sentences for
+an image by P(s | I) / P(s) (equation 7). In section 9.2 only the sentences of the images nearest to
+the query image are ranked. According to section 5, Kiros et al. 2014b rank sentences by a ratio of
+perplexities instead: the perplexity given the mean training image, divided by the perplexity given
+the query image.
 """
 
 from collections.abc import Sequence
@@ -20,11 +21,17 @@ _BLOCK_PAIRS = 400_000
 
 
 def sentence_blocks(sentences: Sequence[Sequence[int]], num_images: int) -> list[np.ndarray]:
-    """Sort sentences and divide them into blocks, whose sentences have first words in common.
+    """Sort sentences by their token indices and divide them into blocks.
 
-    ``sentences`` are token indices. The larger ``num_images`` is, the number of images with which
-    each sentence will be scored, the smaller are the blocks. Returns the indices of the sentences
-    of each block.
+    The sentences of a block then often have the same first words, which are computed only once.
+
+    Args:
+        sentences: Token indices of each sentence.
+        num_images: Number of images with which each sentence will be scored; the larger it is, the
+            smaller are the blocks.
+
+    Returns:
+        Indices of the sentences of each block.
     """
     order = sorted(range(len(sentences)), key=lambda i: tuple(sentences[i]))
     words = sum(len(sentence) for sentence in sentences) / len(sentences)
@@ -45,13 +52,13 @@ def fill_scores(
 
     Args:
         file: Score file of ``sentences`` and the first ``num_images`` images of ``likelihood``.
-        likelihood: Function that computes log P(sentence | image) for the images to rank, followed
-            by the images over which P(sentence) is the mean, if any.
+        likelihood: Function that computes log P(sentence | image) for sentences and all images. The
+            first ``num_images`` are the images to rank. If there are more, P(sentence) is the mean
+            of P(sentence | image) over the others; else P(sentence) is stored as 1.
         sentences: Token indices of each sentence.
         blocks: Indices of the sentences of each block, see :func:`sentence_blocks`.
         num_images: Number of images to rank.
-        on_block: Function that is called with the number of sentences of each block that has been
-            written.
+        on_block: Function that is called after each written block with its number of sentences.
     """
     for block, members in enumerate(blocks):
         if block in file.finished_blocks:
@@ -68,12 +75,16 @@ def fill_scores(
 
 
 def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.ndarray:
-    """Return the indices [I, count] of the ``count`` images nearest to each image (Mao et al. 2015,
-    section 9.2).
+    """Find the images nearest to each image, as in Mao et al. 2015, section 9.2.
 
-    The I images are compared by the Euclidean distance of their ``features`` [I, D]. The image
-    itself comes first; of two images at the same distance, the earlier one comes first. Distances
-    of ``block`` images to all others are in memory at once.
+    Args:
+        features: [I, D] features of I images, which are compared by the Euclidean distance.
+        count: Number of images to return for each image.
+        block: Number of images whose distances to all images are in memory at once.
+
+    Returns:
+        Indices [I, count], nearest first. Each image is its own nearest image; equally distant
+        images are in the order of their indices.
     """
     squares = (features**2).sum(1)
     nearest = []
@@ -90,8 +101,12 @@ def nearest_images(features: np.ndarray, count: int, *, block: int = 256) -> np.
 def rank_images(log_probs: np.ndarray, image_of_sentence: np.ndarray) -> TrueRanks:
     """Rank the images for each sentence by P(sentence | image).
 
-    ``log_probs`` are log P(sentence | image), [sentences, images]; ``image_of_sentence``
-    [sentences] is the index of the image that each sentence describes.
+    Args:
+        log_probs: [sentences, images] log P(sentence | image).
+        image_of_sentence: [sentences] index of the image that each sentence describes.
+
+    Returns:
+        Rank, for each sentence, of the image that it describes.
     """
     return true_ranks(
         lambda start, end: log_probs[start:end], image_of_sentence, np.arange(log_probs.shape[1])
@@ -106,15 +121,18 @@ def rank_sentences(
 ) -> TrueRanks:
     """Rank the sentences s for each image I by P(s | I) / P(s) (Mao et al. 2015, equation 7).
 
-    If log P(s | I) and log P(s) are divided by the number of tokens, sentences are ranked by a
-    ratio of perplexities.
+    To rank by a ratio of perplexities, divide both arguments ``log_probs`` and ``log_marginals`` by
+    the numbers of tokens.
 
     Args:
         log_probs: [S, I] log P(s | I) of S sentences and I images.
         log_marginals: [S] log P(s); zeros to rank by P(s | I).
         image_of_sentence: [S] index of the image that each sentence describes.
-        shortlist: [I, count] indices of the images whose sentences are ranked for each image; None
-            to rank all sentences.
+        shortlist: [I, count] indices, for each image, of the images whose sentences are candidates,
+            see :func:`nearest_images`; None to rank all sentences.
+
+    Returns:
+        Ranks, for each image, of the sentences that describe it.
     """
     num_images = log_probs.shape[1]
 

@@ -1,4 +1,4 @@
-"""Scores of all sentences and images on disk, written in blocks, so that a killed run can continue.
+"""Stores the scores of all sentences and images in blocks, so that a killed run can continue.
 
 A finished folder has ``log_probs.npy``, log P(sentence | image) [sentences, images], and
 ``log_marginals.npy``, log P(sentence) [sentences]. In an unfinished folder both names end with
@@ -22,20 +22,20 @@ ARRAYS = ("log_probs", "log_marginals")
 
 
 class ScoreFile:
-    """Scores of sentences and images in a folder, unfinished or finished.
+    """Folder with the scores of all pairs of a sentence and an image, complete or incomplete.
 
-    The folder is created if it does not exist. Raises UserError if it has damaged files, or scores
-    with other settings.
+    The folder is created if it does not exist. Raises UserError if the folder has damaged files, or
+    scores with other settings.
 
     Args:
         folder: Path of the folder.
-        identity: Settings that determine the scores: names and JSON values.
+        identity: Settings that determine the scores, as JSON values by name.
         num_sentences: Number of sentences.
         num_images: Number of images.
 
     Attributes:
-        finished_blocks: Numbers of the blocks in the file.
-        is_finished: True if all blocks are in the file.
+        finished_blocks: Numbers of the blocks that have been written.
+        is_finished: True if all blocks have been written.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class ScoreFile:
 
     @property
     def log_probs(self) -> np.ndarray:
-        """Return log P(sentence | image), [sentences, images] float32, mapped from disk."""
+        """Memory-mapped log P(sentence | image), [sentences, images] float32."""
         return self._arrays["log_probs"]
 
     @property
     def log_marginals(self) -> np.ndarray:
-        """Return log P(sentence), [sentences] float64, mapped from disk."""
+        """Memory-mapped log P(sentence), [sentences] float64."""
         return self._arrays["log_marginals"]
 
     def write_block(
         self, block: int, sentences: np.ndarray, log_probs: np.ndarray, log_marginals: np.ndarray
     ) -> None:
-        """Write the scores of a block of n sentences; from then on an interrupted run keeps them.
+        """Write the scores of a block of n sentences to disk.
 
         Args:
             block: Number of the block.

@@ -1,4 +1,4 @@
-"""Sentences and images of a split to rank, with training images for the marginal probability."""
+"""Collects sentences and images of a split to rank, and training images to estimate P(sentence)."""
 
 import hashlib
 import os
@@ -13,17 +13,20 @@ from fairseq_mm.errors import UserError
 
 
 class SplitToRank:
-    """Sentences and images of a split to rank, and further images for the marginal probability.
+    """Sentences and images of a split to rank, and further images to estimate P(sentence).
 
-    An image is given by a line of visual_ids; a line with several keys counts as one image.
+    P(sentence) is the mean of P(sentence | image) over the further images. An image is named by a
+    line of the file ``visual_ids``; a line with several keys of features counts as one image.
 
     Args:
         dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of
             the split.
-        max_images: Number of first images of the split to use, with their sentences; None for all.
-        sampled: Training images for the marginal probability, which follow the split's images.
-        mean_image: [1, D] features of one more image, which follows all others: the mean training
-            image. None for no such image.
+        max_images: Number of images of the split to use, from the first, with their sentences; None
+            for all.
+        sampled: Further images: lines of the training split's ``visual_ids``. Their indices follow
+            those of the split's images.
+        mean_image: [1, D] mean features of the training images, as one more further image with the
+            last index; None for no such image.
 
     Attributes:
         images: Images of the split, in order of first appearance.
@@ -50,13 +53,14 @@ class SplitToRank:
         self.mean_image = mean_image
 
     def __len__(self) -> int:
-        """Return the number of images, with the sampled ones and the mean image."""
+        """Return the number of all images: the split's images and the further images."""
         return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """Return the features ``[N, D]`` of an image by its index: N regions, D features each.
+        """Return the features ``[N, D]`` of the image with the index ``place``.
 
-        The indices of the sampled images, and of the mean image, follow the split's images.
+        N is the number of regions, D the number of features. The first indices are the split's
+        images, then come the further images.
         """
         count = len(self.images)
         if self.mean_image is not None and place == len(self) - 1:
@@ -65,20 +69,24 @@ class SplitToRank:
         return np.concatenate([self.store.read(key) for key in image.split("\t")])
 
     def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Return the features [B, N, D] of images ``start`` to ``end`` - 1 and their padding mask.
+        """Return the features [B, N, D] and padding mask [B, N] of images ``start`` to ``end - 1``.
 
-        B: images, N: largest number of regions. The mask [B, N] is True at padding.
+        B is the number of these images, N the largest number of regions, D the number of features.
+        The mask is True at padding.
         """
         return pad_features([self.rows(place) for place in range(start, end)])
 
     def mean_features(self) -> np.ndarray:
-        """Return the mean over regions of each image of the split, ``[images, D]`` float32."""
+        """Return the mean features over the regions of each image of the split, ``[images, D]``."""
         return np.stack(
             [self.rows(place).mean(0, dtype=np.float32) for place in range(len(self.images))]
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return digests of everything that determines the scores, except the checkpoint."""
+        """Return what determines the scores of the split, apart from the checkpoint.
+
+        These are digests of sentences and images, and the number of sampled images, by name.
+        """
         # with their lengths, so that no two lists of sentences have the same digits
         words = np.concatenate([[len(words), *words] for words in self.sentences])
         return {
@@ -92,8 +100,10 @@ class SplitToRank:
 
 
 def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
-    """Sample ``count`` different images of ``train.visual_ids`` in a data folder, in random order.
-    Raise UserError if the training split has fewer images."""
+    """Sample ``count`` different images of the training split of a data folder, in random order.
+
+    Returns lines of ``train.visual_ids``. Raise UserError if the split has fewer images.
+    """
     path = os.path.join(folder, "train.visual_ids")
     # each image once, although it has a line for each of its captions
     images = list(dict.fromkeys(read_visual_ids(path)))
@@ -108,7 +118,8 @@ def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
 def mean_training_image(folder: str, store: Any) -> np.ndarray:
     """Return the mean ``[1, D]`` of the features of a data folder's training images.
 
-    ``store`` is the feature store; an image with several regions counts with their mean.
+    ``store`` is the feature store of these images. If an image has several regions, their mean is
+    the image's feature.
     """
     images = dict.fromkeys(read_visual_ids(os.path.join(folder, "train.visual_ids")))
     total = np.zeros(1)

@@ -1,4 +1,4 @@
-"""Computes log P(story | prompt) or log P(story | images) of each token, by a model or an ensemble.
+"""Computes log P of each token of a story given a prompt or images, by a model or an ensemble.
 
     likelihood = StoryLikelihood(load_models(path))
     pairs = [(likelihood.encode_prompt(prompt), likelihood.encode_story(story)), ...]
@@ -31,17 +31,18 @@ LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 class TextLikelihood:
-    """Base of classes that score texts under a condition: a prompt or images.
+    """Base class of scorers of texts under a condition, which is a prompt or an image sequence.
 
     Subclasses encode the condition. A pair is a condition and the token indices of a text.
 
     Args:
-        models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
-        precision: ``float32``, or ``bfloat16`` to run the networks under autocast; sums, and the
-            logits of the text's tokens if the output layer is linear, are float32 in any case.
-        batch_tokens: Maximum number of story tokens in a batch, with padding; a longer story is a
+        models: Models, one or an ensemble, as
+            :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
+        precision: ``float32``, or ``bfloat16`` to run the networks under autocast. Sums are float32
+            in any case, and so are the logits of the text's tokens if the output layer is linear.
+        batch_tokens: Maximum number of text tokens in a batch, padding included; a longer text is a
             batch of its own.
-        chunk_bytes: Maximum bytes of logits in memory.
+        chunk_bytes: Maximum size of the logits in memory, in bytes.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class TextLikelihood:
         self.chunk_bytes = chunk_bytes
 
     def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
-        """Return the token indices of a story, followed by the end token.
+        """Return the token indices of a story, with the end token.
 
-        A story of more than ``num_words`` words is cut, and gets no end token, since it does not
-        end at the cut. With None, no story is cut.
+        A story of more than ``num_words`` words is truncated to this number, and then has no end
+        token, because the story does not end there. With None, no story is truncated.
         """
         tokens = [self.dictionary.index(word) for word in words]
         if num_words is not None and len(tokens) > num_words:
@@ -80,31 +81,38 @@ class TextLikelihood:
     ) -> Iterator[tuple[list[int], list[Tensor]]]:
         """Score the texts of pairs, batch by batch.
 
-        Yields for each batch the indices of its pairs, and for each of these pairs log P [tokens]
-        of the text's tokens, float32 on the CPU. Every pair is in exactly one batch. Raise
-        UserError if a probability is not finite.
+        Yields, for each batch, the indices of its pairs in ``pairs``, and for each of these pairs
+        log P of the text's tokens, [tokens] float32 on the CPU. Every pair is in exactly one batch.
+        Raise UserError if a probability is not finite.
 
         Args:
-            pairs: Conditions with the token indices of a text.
-            log_probs_of: Function from each model's hidden states [N, E] and the tokens [N] to
-                log P [N] of the tokens; by default the mean probability of the models.
+            pairs: Pairs of a condition and the token indices of a text.
+            log_probs_of: Function that computes log P [N] of N tokens. It is called with a list of
+                the hidden states [N, E] of each model, and with the tokens' indices [N]. By
+                default, probabilities are averaged over the models.
         """
         for numbers, encoded in self._encoded_batches(pairs):
             stories = [pairs[number][1] for number in numbers]
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yield for each batch the indices of its pairs, and the output of each model's encoder."""
+        """Yield, for each batch, its pairs' indices and the output of each model's encoder."""
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
-        """Return whether two pairs may be in one batch."""
+        """Return True if two pairs may be in the same batch."""
         return True
 
     def _split_batches(
         self, pairs: Sequence[Pair], numbers: Iterable[int], key: Callable[[int], Any]
     ) -> Iterator[list[int]]:
-        """Divide the pairs ``numbers`` into batches, in descending order of ``key(number)``."""
+        """Divide pairs into batches; yield the indices of each batch's pairs.
+
+        Args:
+            pairs: All pairs.
+            numbers: Indices of the pairs to divide.
+            key: Function of the index by whose value the pairs are sorted, in descending order.
+        """
         batch: list[int] = []
         width = 0
         # the longest first: a batch that does not fit into memory fails at once, not after hours
@@ -153,7 +161,7 @@ class TextLikelihood:
 
 
 class StoryLikelihood(TextLikelihood):
-    """Scorer of stories under prompts, or of texts under language models.
+    """Scorer of stories given prompts, or of texts by language models.
 
     The condition of a pair is the token indices of a prompt, or None for a language model. For the
     arguments see :class:`TextLikelihood`.
@@ -173,7 +181,8 @@ class StoryLikelihood(TextLikelihood):
 
     @property
     def max_story_words(self) -> int:
-        """Return the maximum number of words, without the end token, that all models accept."""
+        """Maximum number of words of a story, without the end token, for which all models have
+        positions."""
         return self._max_positions(-1) - 1
 
     @property
@@ -186,8 +195,10 @@ class StoryLikelihood(TextLikelihood):
         return min(n[side] if isinstance(n, (tuple, list)) else n for n in limits)
 
     def encode_prompt(self, words: Sequence[str]) -> Optional[list[int]]:
-        """Return the token indices of a prompt, followed by the end token; None if the models are
-        language models. Raise UserError if the models have too few positions for the prompt."""
+        """Return the token indices of a prompt, with the end token; None for language models.
+
+        Raise UserError if the models have too few positions for the prompt.
+        """
         if self.source_dictionary is None:
             return None
         if len(words) > self.max_prompt_words:
@@ -218,12 +229,12 @@ class StoryLikelihood(TextLikelihood):
 
 
 class SequenceImages:
-    """Features of image sequences.
+    """Reader of the features of image sequences.
 
     Args:
         features: Feature stores of the images.
-        missing: Keys of images without features, which are padding.
-        rows_per_image: Number of regions of every other image.
+        missing: Keys of images that have no features; in a batch they are padding.
+        rows_per_image: Number of regions of every image that has features.
     """
 
     def __init__(
@@ -234,9 +245,11 @@ class SequenceImages:
         self.rows_per_image = rows_per_image
 
     def check(self, sequences: Sequence[str]) -> None:
-        """Check the images of ``sequences``, lines of visual_ids. Raise UserError if an image is
-        neither in the stores nor in ``missing``, or has another number of regions than
-        ``rows_per_image``."""
+        """Check the images of ``sequences``, which are lines of the file ``visual_ids``.
+
+        Raise UserError if an image is neither in the stores nor in ``missing``, or has another
+        number of regions than ``rows_per_image``.
+        """
         for image in dict.fromkeys(key for line in sequences for key in line.split("\t")):
             if image in self.missing:
                 continue
@@ -248,10 +261,11 @@ class SequenceImages:
                 )
 
     def read(self, sequences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Read the features of image sequences: B lines of visual_ids with N images each.
+        """Read the features of B image sequences, which are lines of the file ``visual_ids``.
 
-        Returns features [B, N R, D] and their padding mask [B, N R] for R regions per image and
-        D features per region. The features of missing images are zero, and their mask is True.
+        Returns features [B, N R, D] and their padding mask [B, N R] for N images per sequence, R
+        regions per image and D features per region. Missing images have zeros as features, and True
+        in the mask.
         """
         B, R = len(sequences), self.rows_per_image
         N = len(sequences[0].split("\t"))
@@ -269,13 +283,15 @@ class SequenceImages:
 
 
 class VisualStoryLikelihood(TextLikelihood):
-    """Scorer of stories under image sequences.
+    """Scorer of stories given image sequences.
 
-    The condition of a pair is a line of visual_ids. For ``options`` see :class:`TextLikelihood`.
+    The condition of a pair is an image sequence, a line of the file ``visual_ids``.
 
     Args:
-        models: :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
-        images: Features of the image sequences.
+        models: Models, one or an ensemble, as
+            :class:`fairseq_mm.inference.checkpoint.LoadedModels`.
+        images: Reader of the features of the image sequences.
+        **options: Further arguments of :class:`TextLikelihood`.
     """
 
     def __init__(self, models: Any, images: SequenceImages, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Arithmetic with vectors of images and words (Kiros et al. 2014, section 3.2, equations 12 to 15).
+"""Adds vectors of images and words for retrieval (Kiros et al. 2014, section 3.2, equations 12-15).
 
 With a linear sentence encoder, an image of a blue car minus the word "blue" plus the word "red" is
 near images of red cars. With other encoders this is "not well observed" (section 3.2).
@@ -18,11 +18,11 @@ _NOTHING = 1e-5
 
 
 class Retrieved(NamedTuple):
-    """Item that is near to the query after arithmetic.
+    """Item of a store that is near to a query, an image's vector minus and plus words' vectors.
 
     Attributes:
         id: Key of the item in the store.
-        score: Cosine of the item and the query.
+        score: Cosine between the vectors of item and query.
         distance_to_mean: Euclidean distance to the mean of the nearest items; None if the items are
             not sorted by this distance.
         rank: Rank of the item by ``score``, from 1.
@@ -37,7 +37,7 @@ class Retrieved(NamedTuple):
 def shifted_vector(
     query: Any, minus: Optional[Any] = None, plus: Optional[Any] = None
 ) -> np.ndarray:
-    """Subtract vectors of words from a query, and add others (Kiros et al. 2014, equation 15).
+    """Subtract and add vectors of words from and to a query (Kiros et al. 2014, equation 15).
 
     All vectors are scaled to length 1 first, and so is the result, ``[K]`` float32. Raise UserError
     if dimensions differ, a vector is zero or not finite, or the vectors cancel out.
@@ -77,12 +77,12 @@ def retrieve_shifted(
     resort: int = 0,
     exclude: Collection[str] = (),
 ) -> list[Retrieved]:
-    """Return the items that are nearest to a query after arithmetic with words.
+    """Return the items nearest to a query from and to which words are subtracted and added.
 
     Kiros et al. 2014, section 3.2: "Occasionally [...] a poor result would be obtained within the
-    top-4 among good results". Nearest items can therefore be sorted by their distance to their
-    mean, so that outliers come last. Raise UserError if a vector is zero or not finite, the vectors
-    cancel out, or the store has another dimension.
+    top-4 among good results". With ``resort``, the nearest items are therefore sorted by their
+    distance to their mean, so that outliers come last. Raise UserError if a vector is zero or not
+    finite, the vectors cancel out, or the store has another dimension.
 
     Args:
         store: Store to search.
@@ -90,8 +90,9 @@ def retrieve_shifted(
         minus: ``[n, K]`` vectors of words to subtract; None for no words.
         plus: ``[n, K]`` vectors of words to add; None for no words.
         top: Number of items to return.
-        resort: Number of nearest items that are sorted by the distance to their mean, of which
-            the first ``top`` are returned. If it is below ``top``, the items are sorted by cosine.
+        resort: Number of nearest items to sort by the distance to their mean; the first ``top`` of
+            these are returned. If it is below ``top``, the ``top`` nearest items are returned,
+            sorted by cosine.
         exclude: Keys of items that are not returned, such as an item that is the query itself.
     """
     shifted = shifted_vector(query, minus, plus)

@@ -1,10 +1,10 @@
-"""Ranks of images and sentences by the inner products of their vectors, without a matrix of pairs.
+"""Ranks images and sentences by the inner products of their vectors, in blocks of pairs.
 
 Images are ranked for each sentence and sentences for each image, in one pass (Kiros et al. 2014,
-tables 1 and 2). The score of a pair is the inner product of the two float32 vectors, exact to
-float64, see :mod:`fairseq_mm.retrieval.exact_products`, so that ranks are the same on every
-machine. Ties count as errors: a wrong candidate that scores as much as the true one is placed
-before it.
+tables 1 and 2). The score of a pair is the inner product of the two float32 vectors. It is computed
+in float64 where ranks depend on it (see :mod:`fairseq_mm.retrieval.exact_products`), so that ranks
+are the same on every machine. Ties count as errors: a wrong candidate with the score of the true
+candidate is ranked before the true candidate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,8 @@ class VectorRanks:
 
     Args:
         image_ranks: ``[sentences]`` rank, among all images, of the image that a sentence describes.
-        sentence_ranks: ``[images]`` best rank, among all sentences, of an image's own sentences.
+        sentence_ranks: ``[images]`` rank, among all sentences, of the best-ranked sentence that
+            describes an image.
     """
 
     image_ranks: np.ndarray
@@ -69,7 +70,7 @@ class RetrievalSummary:
 
     @property
     def rsum(self) -> float:
-        """Return the sum of R@K over both directions and all K; at most 600 for three K."""
+        """Sum of R@K in percent over both directions and all K (at most 600 for K = 1, 5, 10)."""
         both = (self.image_retrieval, self.sentence_retrieval)
         return sum(value for summary in both for value in summary.recall_at.values())
 
@@ -77,14 +78,14 @@ class RetrievalSummary:
 def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) -> VectorRanks:
     """Rank images for each sentence and sentences for each image.
 
-    An image can have any number of sentences.
+    An image can be described by any number of sentences.
 
     Raise UserError if the dimensions differ, a vector is not finite, an image has no sentence, or a
     sentence names an image that does not exist.
 
     Args:
-        images: ``[I, K]`` array or tensor of any floating-point type.
-        sentences: ``[N, K]`` array or tensor of any floating-point type.
+        images: ``[I, K]`` vectors of I images, array or tensor of any floating-point type.
+        sentences: ``[N, K]`` vectors of N sentences, array or tensor of any floating-point type.
         image_of_sentence: ``[N]`` row in ``images`` of the image that each sentence describes.
     """
     images, sentences = float32_rows(images, "image"), float32_rows(sentences, "sentence")
@@ -127,7 +128,10 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
 def _score_blocks(
     images: np.ndarray, sentences: np.ndarray
 ) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """Yield rows, columns and float32 scores of the blocks of ``images @ sentences.T``."""
+    """Yield (rows, columns, scores) of the blocks of ``images @ sentences.T`` in float32.
+
+    The slices ``rows`` and ``columns`` select the images and sentences of the block.
+    """
     for top in range(0, len(images), _PRODUCT_ROWS):
         for left in range(0, len(sentences), _PRODUCT_COLUMNS):
             columns = slice(left, left + _PRODUCT_COLUMNS)
@@ -138,7 +142,10 @@ def _score_blocks(
 
 
 def _find_true(values: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of image and sentence of each True value of a block of scores."""
+    """Return the indices of the images and of the sentences of all True values of a block.
+
+    The slices ``rows`` and ``columns`` select the images and sentences of the block.
+    """
     # faster than np.nonzero in two dimensions
     i, j = np.divmod(np.flatnonzero(values), values.shape[1])
     return i + rows.start, j + columns.start
@@ -152,12 +159,17 @@ def rank_folds(
     folds: int,
     image_names: Optional[Sequence[str]] = None,
 ) -> list[VectorRanks]:
-    """Rank within each of several equal parts of the images, as in the 5 x 1k protocol of COCO.
+    """Rank within each of several equal parts of the images, as in COCO's protocol of 5 x 1k images.
 
-    ``folds`` is the number of parts, which consist of consecutive images and their sentences, and
-    ``image_names`` are the names of all images for messages, which otherwise have their numbers.
-    For the other arguments see :func:`rank_vectors`. Raise UserError if the number of images is not
-    a multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
+    A part consists of consecutive images and their sentences. Raise UserError if the number of
+    images is not a multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
+
+    Args:
+        images: See :func:`rank_vectors`.
+        sentences: See :func:`rank_vectors`.
+        image_of_sentence: See :func:`rank_vectors`.
+        folds: Number of parts.
+        image_names: Name of each image, for messages; None to name images by number.
     """
     images = float32_rows(images, "image", names=image_names)
     sentences, true_image = float32_rows(sentences, "sentence"), np.asarray(image_of_sentence)
@@ -174,9 +186,10 @@ def rank_folds(
 
 
 def mean_summary(summaries: Sequence[RetrievalSummary]) -> RetrievalSummary:
-    """Return the mean of every figure, the median rank included, over the summaries of folds.
+    """Average the summaries of several folds.
 
-    The number of queries is their sum.
+    Every score is the mean over the folds, also the median rank; only the number of queries is the
+    sum.
     """
     return RetrievalSummary(
         image_retrieval=_mean([summary.image_retrieval for summary in summaries]),

@@ -4,13 +4,13 @@ The output layer gives [tokens, vocabulary] logits, but the probability of a giv
 its own logit and a sum. The logits of only some tokens are in memory at once, and the sum is
 computed in blocks of the vocabulary that fit in the cache.
 
-A temperature T divides the logits, of each model of an ensemble, as in generation. With top-k
-sampling, every token outside the k most probable has probability 0, so a real text has probability
-0 at any temperature. Therefore only those tokens of the text are scored that are among the k most
-probable, by their probability among these k; at the temperature with the highest score, sampled
-tokens are on average as probable as the tokens of the text. For one model, the set of scored tokens
-does not depend on T. For an ensemble it does, so this score is not computed for ensembles. Unknown
-words are no candidates, as in generation.
+A temperature T divides the logits of each model, as in generation. With top-k sampling, tokens
+outside the k most probable ones have probability 0, so that a real text has probability 0 at any
+temperature. The top-k score therefore includes only the tokens of a text that are among the k most
+probable ones, with their probability among these k. At the temperature with the highest score,
+sampled tokens are on average as probable as the tokens of the text. For one model, the set of
+scored tokens does not depend on T. For an ensemble it does, and the top-k score is not computed.
+Unknown words are not among the k tokens, as in generation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,8 +29,8 @@ class Tempered(NamedTuple):
 
     Attributes:
         log_probs: [N, G] log softmax(b logits)[target], float64.
-        slopes: [N, G] first derivatives of ``log_probs`` by b.
-        curvatures: [N, G] second derivatives of ``log_probs`` by b.
+        slopes: [N, G] first derivatives of ``log_probs`` with respect to b.
+        curvatures: [N, G] second derivatives of ``log_probs`` with respect to b.
     """
 
     log_probs: Tensor
@@ -41,15 +41,15 @@ class Tempered(NamedTuple):
 def word_log_probs(
     decoder: Any, features: Tensor, target: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Tensor:
-    """Compute log P of given words from the decoder's hidden states, [N] float32.
+    """Compute log P of N given words from a decoder's hidden states, [N] float32.
 
     Args:
-        decoder: Decoder with ``output_layer``. If its output layer is a linear layer
+        decoder: Decoder with the method ``output_layer``. If its output layer is a linear layer
             ``output_proj``, the logits of the given words are float32 even under autocast.
-        features: [N, E] hidden states, one for each word.
+        features: [N, E] hidden state from which each word is predicted.
         target: [N] indices of the words.
-        chunk_bytes: Maximum bytes of float32 logits in memory; the logits of at least one word are
-            computed at a time.
+        chunk_bytes: Maximum size of float32 logits in memory, in bytes; the logits of at least one
+            word are computed at a time.
     """
     linear = getattr(decoder, "output_proj", None)
     results = []
@@ -69,10 +69,17 @@ def word_log_probs(
 def logit_chunks(
     decoder: Any, features: Tensor, *, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield slices of the hidden states ``features`` [N, E] and their logits [rows, vocabulary].
+    """Compute the logits of N hidden states in chunks.
 
-    The caller may overwrite the logits. A slice has as many rows as have ``chunk_bytes`` of float32
-    logits, and at least one.
+    Args:
+        decoder: Decoder with the method ``output_layer``.
+        features: [N, E] hidden states.
+        chunk_bytes: Maximum size of a chunk of float32 logits, in bytes; a chunk has one row at
+            least.
+
+    Yields:
+        Slice of the chunk's rows in ``features``, and the logits [rows, vocabulary], which the
+        caller may overwrite.
     """
     if not len(features):
         return
@@ -96,12 +103,12 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
     """Compute log-probabilities of targets at several temperatures, with derivatives.
 
     With logits l, inverse temperatures b and p = softmax(b l), the results [N, G] are
-    log p[target], its first derivative l[target] - E_p[l] by b, and its second derivative
-    -Var_p[l].
+    log p[target], its first derivative l[target] - E_p[l] with respect to b, and its second
+    derivative -Var_p[l]. E_p and Var_p are mean and variance of the logits under p.
 
     Args:
-        logits: [N, V] for N tokens and V words of the vocabulary.
-        target: [N] index of each token.
+        logits: [N, V] logits at N tokens for V words of the vocabulary.
+        target: [N] index of each token in the vocabulary.
         inverse_temperatures: [G] values of b.
     """
     # subtracted before the exponential, which would overflow at low temperatures
@@ -124,7 +131,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 
 
 def mixture(members: Sequence[Tempered]) -> Tempered:
-    """Average the probabilities of an ensemble's members, and compute the derivatives."""
+    """Average the probabilities of an ensemble's models, and combine their derivatives."""
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
     slopes = torch.stack([member.slopes for member in members])
@@ -135,23 +142,25 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
 
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """Return the logarithm of the mean probability over the models, the first dimension."""
+    """Return log-probabilities of the mean probability over models, the first dimension."""
     return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
 
 
 def top_candidates(
     logits: Tensor, target: Tensor, k: int, excluded: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Select the tokens that are among the k most probable words.
-
-    Returns, for the M tokens that are, the logits [M, k] of the k words, and the index [M] of the
-    token among these words.
+    """Select the tokens of a text that are among the k most probable words at their position.
 
     Args:
-        logits: [N, V] for N tokens and V words of the vocabulary; overwritten at ``excluded``.
-        target: [N] index of each token.
-        k: Number of words.
-        excluded: Indices of words that do not count among the k.
+        logits: [N, V] logits at N tokens for V words of the vocabulary; set to ``-inf`` for the
+            words ``excluded``.
+        target: [N] index of each token in the vocabulary.
+        k: Number of most probable words.
+        excluded: Indices of words that are never among the k.
+
+    Returns:
+        For the M selected tokens, the logits [M, k] of the k most probable words, and the index [M]
+        of the token among these k words.
     """
     logits[:, list(excluded)] = float("-inf")
     values, words = logits.topk(min(k, logits.size(1) - len(excluded)), dim=1)
@@ -163,21 +172,22 @@ def top_candidates(
 class TemperatureSums:
     """Sums of token log-probabilities at several temperatures, in one pass over the tokens.
 
-    An instance is an argument ``log_probs_of`` of :meth:`.TextLikelihood.batches`.
+    An instance is a function that can be the argument ``log_probs_of`` of
+    :meth:`.TextLikelihood.batches`.
 
     Args:
         models: Models of the ensemble.
         dictionary: fairseq dictionary of the texts.
         temperatures: G temperatures in ascending order, among them 1.
-        top_k: Number k of the most probable words for ``top_sums``, which are computed only for a
-            single model; None for no such sums.
-        chunk_bytes: Maximum bytes of logits in memory.
+        top_k: Number k of most probable words for ``top_sums``; None for an ensemble, or to leave
+            out ``top_sums``.
+        chunk_bytes: Maximum size of the logits in memory, in bytes.
 
     Attributes:
         sums: [3, G] sums, over all tokens so far, of the log-probability and of its first and
-            second derivative by 1 / temperature.
-        top_sums: [3, G] such sums over the tokens that are among the k most probable words, with
-            the probabilities among these k words.
+            second derivative with respect to 1 / temperature, at each temperature.
+        top_sums: [3, G] like ``sums``, but only over the tokens that are among the k most probable
+            words, with the probabilities among these k words.
         top_words: Number of tokens in ``top_sums``.
     """
 
@@ -204,9 +214,11 @@ class TemperatureSums:
         self.top_words = 0
 
     def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        """Return log P [N] of the tokens ``target`` [N] at temperature 1, and add to the sums.
+        """Return log P of N tokens at temperature 1, [N], and add to the sums at all temperatures.
 
-        ``features`` are the hidden states [N, E] of each model.
+        Args:
+            features: [N, E] hidden states of each model.
+            target: [N] indices of the tokens.
         """
         log_probs = []
         for parts in zip(
