@@ -159,7 +159,7 @@ def rank_folds(
     folds: int,
     image_names: Optional[Sequence[str]] = None,
 ) -> list[VectorRanks]:
-    """Rank within each of several equal parts of the images, as in COCO's protocol of 5 x 1k images.
+    """Rank within each of several equal parts of the images, as in COCO's 5 x 1k protocol.
 
     A part consists of consecutive images and their sentences. Raise UserError if the number of
     images is not a multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
