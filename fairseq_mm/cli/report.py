@@ -3,10 +3,10 @@
   fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
       --images photos/ --output page.html
 
---hypotheses takes a file that `fairseq-mm score --data` takes, and joins it with
-the references in the same way. --scores takes files that `score --per-item`
-wrote, or any JSON lines with "id" and numbers. --result takes a file that
-`score --json` wrote.
+--hypotheses is a file in any format that `fairseq-mm score --data` accepts, and
+its texts are assigned to the references in the same way. --scores takes files
+that `fairseq-mm score --per-item` wrote, or any JSON lines with "id" and numbers.
+--result is a file that `fairseq-mm score --json` wrote.
 """
 
 import argparse
@@ -115,9 +115,9 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
 
     Args:
         command: Command line.
-        files: Role -> path of an input file; a path that is None is left out.
-        hypotheses: Path of the generated texts. If its first lines name checkpoint and decoding
-            settings, these are added.
+        files: Role -> path of an input file; None to leave the file out.
+        hypotheses: Path of the generated texts. If the first lines of the file name the checkpoint
+            and the decoding settings, both are added.
     """
     from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.report.html_page import section
@@ -139,7 +139,10 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
 
 
 def figures_section(result: Mapping[str, Any]) -> "Section":
-    """Return a section with the metrics that ``fairseq-mm score --json`` wrote, one per row."""
+    """Return a section with one row per metric.
+
+    ``result`` is the content of a file that ``fairseq-mm score --json`` wrote.
+    """
     from fairseq_mm.metrics.score_rows import format_figure
     from fairseq_mm.report.html_page import section
 
@@ -157,7 +160,18 @@ def _make_items(
     texts: dict[str, str],
     scores: dict[str, dict[str, float]],
 ) -> tuple[list, list[str]]:
-    """Return the items of the page, and the ids of images that ``--images`` lacks."""
+    """Build the items of the page.
+
+    Args:
+        args: Parsed command line.
+        references: Item id -> references.
+        texts: Item id -> hypothesis.
+        scores: Item id -> name of a score -> number.
+
+    Returns:
+        items: Items of the page.
+        missing: Ids of the images that are not in the folders of ``--images``.
+    """
     from tqdm import tqdm
 
     from fairseq_mm.report.item_gallery import Item
@@ -187,18 +201,15 @@ def _make_items(
 def _read_scores(
     paths: list[Path], references: dict[str, list[str]]
 ) -> dict[str, dict[str, float]]:
-    """Read item -> name of a score -> number from all files of ``--scores``."""
-    from fairseq_mm.data.input_files import parse_object, read_lines
+    """Read the files of ``--scores``; return item id -> name of a score -> number."""
+    from fairseq_mm.data.input_files import read_objects
 
     scores: dict[str, dict[str, float]] = {}
     for path in paths:
-        for number, line in read_lines(path):
-            if not line.strip():
-                continue
-            record = parse_object(line, f"{path}:{number}")
+        for where, record in read_objects(path):
             key = record.pop("id", None)
             if not isinstance(key, str) or key not in references:
-                raise UserError(f"{path}:{number}: the split has no item {key!r}.")
+                raise UserError(f"{where}: the split has no item {key!r}.")
             # --per-item also writes texts
             numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
             scores.setdefault(key, {}).update(numbers)
