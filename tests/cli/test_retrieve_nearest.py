@@ -13,6 +13,7 @@ from toy_captioner import save_images
 from toy_data import make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.cli.retrieve_nearest import _Sentences
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.inference.checkpoint import Checkpoint
@@ -167,6 +168,14 @@ def test_nothing_is_printed_where_sentences_cannot_be_read(trained, nearest, tmp
     status, out, err = nearest("a dog", "--data", data, store="sentences")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert str(data / "valid") in err
+
+
+def test_only_ids_of_lines_have_captions(trained):
+    lines = (trained / "data" / "valid.visual_ids").read_text().splitlines()
+    sentences = _Sentences(str(trained / "data"))
+    assert all(sentences.get(f"valid:{line}") for line in range(len(lines)))
+    for key in (f"valid:{len(lines)}", "absent:0", "valid1.jpg", "valid:-1", ":0"):
+        assert sentences.get(key) is None
 
 
 def test_images_and_words_are_drawn_on_their_principal_components(trained, tmp_path, capsys):
