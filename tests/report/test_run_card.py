@@ -1,6 +1,8 @@
 """What was run, and the figures."""
 
 import hashlib
+import json
+import re
 
 from fairseq_mm.cli.report import card_section, figures_section
 
@@ -18,6 +20,20 @@ def test_files_stand_with_their_hashes(tmp_path):
     assert "dictionary" not in section.body
     assert "&lt;b&gt;" in section.body
     assert "torch" in section.body
+
+
+def test_checkpoints_and_stores_of_the_hypotheses_stand_beside_them(tmp_path):
+    path, store = tmp_path / "captions.jsonl", tmp_path / "features.h5"
+    store.write_bytes(b"12345")
+    options = {"path": "absent.pt", "features": str(store), "beam": 3}
+    path.write_text(json.dumps({"id": 1, "options": options}) + "\n")
+    body = card_section("fairseq-mm report", {}, hypotheses=str(path)).body
+    for role, value in (
+        ("checkpoints", r"absent\.pt \(No such file or directory\)"),
+        ("stores", r"\S+features\.h5, 5 bytes, sha256 \w{16}"),
+        ("decoding", r".*&#34;beam&#34;: 3.*"),
+    ):
+        assert re.search(rf">{role}<.*?>\s*(<\w+>)?{value}\s*<", body, re.DOTALL)
 
 
 def test_figures_stand_with_their_signatures():
