@@ -153,6 +153,20 @@ def test_a_image_may_not_have_the_id_of_a_sentence(trained, tmp_path, capsys):
     assert main([*arguments, "--of", "images"]) in (0, None)
 
 
+def test_a_line_of_several_images_has_no_vector_of_its_images(trained, tmp_path, capsys):
+    data = tmp_path / "data"
+    shutil.copytree(trained[0], data)
+    path = data / "valid.visual_ids"
+    path.write_text(path.read_text().replace("valid0.jpg", "valid0.jpg\tvalid1.jpg"))
+    (data / "valid.references.jsonl").unlink()
+    options = [data, "--checkpoint", trained[1], "--output", tmp_path / "v.h5"]
+    assert main(["embed", *map(str, options)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "valid0.jpg: belongs to a line of several images, which have no vector" in line
+    store = embed((data, trained[1]), tmp_path / "v.h5", "--of", "sentences")
+    assert store.ids == [f"valid:{i}" for i in range(21)]
+
+
 def test_a_captioner_has_no_vectors(trained, captioner, tmp_path, capsys):
     arguments = [trained[0], "--checkpoint", captioner, "--output", tmp_path / "v.h5"]
     assert main(["embed", *map(str, arguments)]) == 2
