@@ -1,8 +1,10 @@
 """Repairs of fairseq, and all code that depends on the version of fairseq, PyTorch or Python.
 
-:data:`.repairs.REPAIRS` lists the replaced parts of fairseq with the reason of each. Tested with
-fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2 on Python
-3.10 with PyTorch 1.12.
+:data:`.repairs.REPAIRS` lists the repairs: functions of fairseq that are replaced at run time,
+because they have a defect or are not safe, with the reason of each.
+
+Tested with fairseq-fixed 0.12.3.1 on Python 3.11 with PyTorch 2.14, and with stock fairseq 0.12.2
+on Python 3.10 with PyTorch 1.12.
 """
 
 from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activation)

@@ -28,7 +28,7 @@ def enable() -> None:
 
 
 def defer_configs(config_store: Any) -> None:
-    """Let hydra convert the configs that are stored from now on when one is first read.
+    """Make hydra's store of configs convert new configs only when one of its configs is read.
 
     Args:
         config_store: Class ``hydra.core.config_store.ConfigStore``.

@@ -1,7 +1,8 @@
 """Saves the float32 weights and the state of the loss scaler in checkpoints of half precision.
 
-A training can also be resumed with another precision than the checkpoint's, such as float32 after
-``--fp16``.
+In half precision, fairseq's optimizer updates a float32 copy of the weights, which fairseq does not
+save. A training can also be resumed with another precision than the checkpoint's, such as float32
+after ``--fp16``.
 """
 
 import functools
@@ -129,7 +130,7 @@ def _base_name(cfg: Any) -> Any:
 def _optimizer_name(cfg: Any, precision: str) -> Any:
     """Return the class name of the optimizer that fairseq writes to a checkpoint's history.
 
-    It depends on the precision, whose class wraps the optimizer. None if the optimizer is unknown.
+    In half precision, this is the class that wraps the optimizer. None for an unknown optimizer.
     """
     from fairseq.optim import OPTIMIZER_REGISTRY
 

@@ -263,9 +263,10 @@ def can_allow_classes() -> bool:
 def allow_checkpoint_classes() -> None:
     """Allow ``torch.load`` with ``weights_only=True`` to read the classes of fairseq's checkpoints.
 
-    ``weights_only=True`` is the default since PyTorch 2.6. It concerns objects that fairseq's
-    processes send to each other, and programs that call ``torch.load`` themselves. Checkpoints that
-    fairseq or this package loads are read by :mod:`fairseq_mm.compat.unpickling` instead.
+    ``weights_only=True`` is the default since PyTorch 2.6. This repair is for objects that
+    fairseq's processes send to each other, and for programs that call ``torch.load`` themselves.
+    Checkpoints that fairseq or this package loads are read by
+    :mod:`fairseq_mm.compat.unpickling` instead.
     """
     import numpy as np
     import omegaconf

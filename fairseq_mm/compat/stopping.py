@@ -93,7 +93,7 @@ def _forget_scores() -> None:
 
 
 def _score(cfg: Any) -> list[Any]:
-    """Return what identifies the score for the best checkpoint: subset, metric, maximize or not."""
+    """Return the options that define the score by which the best checkpoint is chosen."""
     return [
         cfg.dataset.valid_subset.split(",")[0],
         cfg.checkpoint.best_checkpoint_metric,
@@ -134,7 +134,7 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
 
 
 class Restart:
-    """Restart of a training from a checkpoint, with the options of what is not restored.
+    """Restart of a training from a checkpoint, with the options that leave parts of it out.
 
     Args:
         filename: Path of the checkpoint.
@@ -227,7 +227,8 @@ def _resume_schedule(
         epochs: Iterator over the epochs of the training data.
 
     Returns:
-        The learning rate; None if the training resumes within an epoch, or starts the data anew.
+        The learning rate; None if the training resumes within an epoch, or if
+        ``--reset-dataloader`` makes it start the data anew.
     """
     if state["plateau"] and trainer.get_num_updates() > 0:
         vars(trainer.lr_scheduler.lr_scheduler).update(state["plateau"])

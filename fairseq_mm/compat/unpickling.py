@@ -65,7 +65,8 @@ class Emptied(dict):
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     """Return the bytes of a Latin-1 text; replaces ``codecs.encode``.
 
-    Pickles of protocol 2 have bytes, such as the content of NumPy arrays, as a call of it.
+    Pickles of protocol 2 write bytes, such as the content of NumPy arrays, as a call of that
+    function.
     """
     # for another encoding, Python would import a module of that name
     if encoding not in ("latin1", "latin-1"):

@@ -296,6 +296,8 @@ class StructuredSearch:
 class Draws(NamedTuple):
     """Sampled pairs of condition and structure: P different pairs, sorted by structure length.
 
+    A condition is a kind of vector, a structure is a sequence of part-of-speech tags.
+
     Attributes:
         conditions: [P] index of each pair's condition in :attr:`StructuredSearch.conditions`.
         structures: [P] tags of each pair's structure, separated by spaces.
@@ -309,7 +311,8 @@ def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     """Sample ``search.candidates`` pairs of condition and structure; return each pair once.
 
     Args:
-        counts: Number of occurrences in training of each structure.
+        counts: Number of occurrences in training of each structure, a sequence of part-of-speech
+            tags separated by spaces.
         search: Options of the samples.
 
     Raises:

@@ -510,7 +510,7 @@ class Checkpoint:
         return Namespace(**options)
 
     def _named(self, error: UserError) -> UserError:
-        """Return the error with the checkpoint's path before the message, if it is not there."""
+        """Return the error with the checkpoint's path before its message."""
         prefix = f"{self.path}: "
         return error if str(error).startswith(prefix) else UserError(f"{prefix}{error}")
 

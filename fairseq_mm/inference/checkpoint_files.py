@@ -14,7 +14,9 @@ CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def checkpoint_file(path: str) -> str:
-    """Return the path of a checkpoint: ``path`` itself, or the best or else last in the folder.
+    """Return the path of a checkpoint, which ``path`` names itself or by its folder.
+
+    In a folder, this is ``checkpoint_best.pt``, or else ``checkpoint_last.pt``.
 
     Raises:
         UserError: if the file or the folder does not exist, or the folder has no checkpoint.

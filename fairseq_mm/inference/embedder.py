@@ -39,7 +39,7 @@ def load_embedder(
     Args:
         path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
         weights: Path of the image extractor's weights (state dict). If None, the folder of the
-            checkpoint is searched for a file with the recorded digest.
+            checkpoint is searched for the file whose digest the checkpoint records.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:

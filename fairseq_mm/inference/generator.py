@@ -123,7 +123,7 @@ class Generator(Picklable):
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """Return fairseq's generator for a config, with one of the random streams ``STREAMS``."""
+        """Return fairseq's generator for a config; ``stream`` is a name from ``STREAMS``."""
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             with float32_by_default():
@@ -240,10 +240,10 @@ class Generator(Picklable):
         batch_size: Optional[int] = None,
         stream: str = "text",
     ) -> Iterator[list[Hypothesis]]:
-        """Generate hypotheses batch by batch, for inputs that the processor has read.
+        """Generate hypotheses batch by batch, for inputs that have been read.
 
         Args:
-            examples: Inputs as the processor's examples.
+            examples: Inputs as read by ``self.processor.examples``.
             config: Config from :meth:`config`.
             indices: See :meth:`generate`.
             batch_size: See :meth:`generate`.
@@ -418,11 +418,11 @@ class Generator(Picklable):
         *,
         batch_size: Optional[int] = None,
     ) -> list[Hypothesis]:
-        """Compute log-probabilities of tokenized texts, for inputs that the processor has read.
+        """Compute log-probabilities of tokenized texts, for inputs that have been read.
 
         Args:
             targets: Token indices [t] of each text, with ``</s>``.
-            examples: Input of each text, as the processor's example.
+            examples: Input of each text, as read by ``self.processor.examples``.
             batch_size: Number of texts per batch; it changes only the speed.
         """
         size = self._size_of_batches(batch_size)

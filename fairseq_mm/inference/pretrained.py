@@ -78,7 +78,7 @@ def from_checkpoints(
 
 
 def _refuse(kind: str, **arguments: Any) -> None:
-    """Raise an error if one of the arguments, which models of ``kind`` do not take, is not None."""
+    """Raise an error if an argument is not None; ``kind`` describes models without the argument."""
     for name, value in arguments.items():
         if value is not None:
             raise UserError(f"`{name}` is no option of {kind}, which `path` is.")
@@ -100,7 +100,7 @@ def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Gener
 
 
 def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> None:
-    """Raise an error if the prompt models generate other words than the story models read."""
+    """Raise an error if the vocabulary of the prompt models is not what the story models read."""
     file = models.files[0]
     if models.source_dictionary is None:
         raise UserError(f"{file}: is a language model, which needs no prompt model.")

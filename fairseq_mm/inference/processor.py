@@ -29,7 +29,7 @@ class Example:
             features.
         missing: [rows] bool, True for rows of missing images, whose features are zeros.
         source: [s] token indices of the source text; None for no source text. Prompts end with
-            ``</s>``; the option ``--source-ends`` of the training sets the ends of transcripts.
+            ``</s>``; transcripts have the start and end symbols that ``--source-ends`` sets.
         origin: Prompt or transcript that ``source`` was made from; becomes
             :attr:`.Hypothesis.source`.
         oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` stand

@@ -4,7 +4,7 @@ Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018, section 5.5
 under its own prompt and under 9 others. Here, the stories of one prompt are ranked by their
 log-likelihood under the prompt minus the highest log-likelihood under another prompt, in nats per
 token. The paper ranks stories for its Figure 7, "the relevance of the kth best story to a given
-prompt", but does not state its rule.
+prompt", but does not say by which score.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ class PromptRanking:
         generator: Generator whose models compute the likelihoods.
         prompts: Prompts to sample the other prompts from, as examples; equal prompts count once.
         seed: Seed for sampling other prompts.
-        distractors: Maximum number of other prompts.
+        distractors: Maximum number of other prompts for each story.
     """
 
     def __init__(

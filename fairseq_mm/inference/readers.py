@@ -58,7 +58,7 @@ class MediaReader:
     Args:
         loaded: Models that read the features.
         weights: Path of the extractor's weights (state dict). If None, the folders of the models'
-            checkpoints are searched for a file with the recorded digest.
+            checkpoints are searched for the file whose digest the checkpoints record.
 
     Attributes:
         noun: ``image`` or ``video``, for messages.

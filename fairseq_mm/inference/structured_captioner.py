@@ -67,8 +67,9 @@ class ScoredCaption(NamedTuple):
         log_prob: Natural log-probability of the caption under the n-gram model: the mean or the sum
             over words and ``</s>``.
         penalty: Penalty of repeated content words, a factor of the cosine in ``score``.
-        condition: Name of the condition that the caption was generated from, such as ``image``.
-        structure: Structure that the caption was generated from, its tags separated by spaces.
+        condition: Kind of the vector that the caption was generated from, such as ``image`` for the
+            image's own vector; see :func:`.find_conditions`.
+        structure: Part-of-speech tags that the caption was generated from, separated by spaces.
     """
 
     text: str
@@ -101,8 +102,8 @@ class StructuredCaptioner(Picklable):
         sentences: Training sentences, of which the nearest to an image are averaged.
         structures: Number of occurrences in training of each structure, a sequence of
             part-of-speech tags separated by spaces.
-        language_model: n-gram model, whose ``log_probs(sentences)`` returns the natural
-            log-probability [n] of each sentence, its end included.
+        language_model: n-gram model, whose method ``log_probs(sentences)`` returns the natural
+            log-probabilities [n] of n sentences, their ends included.
 
     Raises:
         UserError: if the decoder was trained on other vectors, or lacks a tag.
@@ -230,8 +231,8 @@ class StructuredCaptioner(Picklable):
     ) -> list[list[tuple[int, ...]]]:
         """Generate a sentence for each of B images and each pair of condition and structure.
 
-        ``conditions`` are [B, C, K]. Returns the token indices without ``</s>`` for each image, in
-        the order of the pairs.
+        ``conditions`` are [B, C, K], C vectors of dimension K for each image. Returns, for each
+        image, the token indices of the sentences without ``</s>``, in the order of the pairs.
         """
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)

@@ -52,7 +52,7 @@ def load_structured_captioner(
         language_model: ARPA file of an n-gram model; if None, a Kneser-Ney trigram model of the
             training captions is estimated.
         weights: Path of the image extractor's weights (state dict). If None, the folder of the
-            embedding model is searched for a file with the recorded digest.
+            embedding model is searched for the file whose digest the checkpoint records.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Raises:

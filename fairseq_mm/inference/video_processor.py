@@ -30,7 +30,7 @@ class Transcript(NamedTuple):
 
     Attributes:
         text: Text before tokenization.
-        tokens: Token indices, truncated, with the start and end symbols of the training.
+        tokens: Token indices, truncated, with start and end symbols as in training.
         oov_words: Words that the tokens ``<unk-0>``, ``<unk-1>``, ... stand for.
         num_tokens: Number of tokens before truncation, without start and end symbols.
         num_cut: Number of tokens that were cut off.
