@@ -23,7 +23,7 @@ from fairseq_mm.errors import UserError
 
 _MOST_VALUES = 100_000  # fairseq's configuration has some thousands
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.]+\}")
-_DEEPEST = 100
+_DEEPEST = 100  # fairseq's configuration has a few levels
 # options that may name input files; --log-file and --tensorboard-logdir name outputs
 _READING = re.compile(
     r"cfg\.(model|task|criterion|bpe|tokenizer|scoring)\b|args\.(?!log_file|tensorboard_logdir)"

@@ -8,6 +8,7 @@ import ast
 from typing import Any
 
 LONGEST_TEXT = 4000  # Python's parser runs out of stack on much longer texts
+# a short text, such as [[0] * 1000] * 1000, could otherwise fill the memory
 _LONGEST_SEQUENCE = 1000
 _MOST_VALUES = 20_000
 _LARGEST_NUMBER = 2**63

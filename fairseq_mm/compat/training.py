@@ -16,6 +16,7 @@ from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+# PyTorch's data loader also waits this long for a worker to end
 _MOST_SECONDS_OF_ENDING = 5.0
 
 

@@ -361,7 +361,7 @@ def _count(names: Mapping[str, Any], prefix: str) -> int:
 def _build_weights(
     arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
 ) -> dict[str, Tensor]:
-    """Return the weights of an untrained model of this package with these options."""
+    """Return the weights of an untrained model of this package with the given options."""
     model = ARCH_MODEL_REGISTRY[arch]
     # fairseq's registry sets __dataclass on the class of a model
     cfg = Namespace(**{**config_defaults(model.__dataclass), **options})

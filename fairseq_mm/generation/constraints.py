@@ -52,8 +52,8 @@ class StoryConstraints:
     """Constraints that change the log-probabilities of the next word of a story.
 
     The log-probability of forbidden words becomes ``-inf``, and that of other words does not
-    change, as with fairseq's own length limits. The repetition penalty scales the probabilities of
-    all words so that their sum does not change.
+    change, as with fairseq's own length limits. The repetition penalty lowers the probability of
+    repeated words, and then scales all probabilities so that their sum is as before.
 
     Args:
         dictionary: Dictionary of the stories.
@@ -168,7 +168,7 @@ class StoryConstraints:
     def _forbid_ends(self, rows: Tensor, tokens: Tensor) -> None:
         """Forbid ends of sentences and stories at wrong places, and enforce ends of long sentences.
 
-        ``</s>`` is allowed only in the fifth sentence, the separator only before.
+        ``</s>`` may end only the fifth sentence, the separator only the first four.
         """
         sentences, words = self.place_in_story(tokens)
         is_last = sentences >= NUM_IMAGES - 1

@@ -20,8 +20,6 @@ from fairseq_mm.generation.config import typed_option
 from fairseq_mm.prepare.rule_tagger import FUNCTION_WORDS
 from fairseq_mm.retrieval.nearest_vectors import nearest, unit_vectors
 
-# the image's own vector, or the mean of the words or training sentences nearest to it, each by
-# themselves or as one bag of concepts
 CONDITIONS = ("image", "words", "sentences", "concepts")
 DEFAULT_CONDITIONS = CONDITIONS[:3]
 # sample structures from all training sentences (by frequency), or from the set of different ones

@@ -18,7 +18,7 @@ from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.processor import Example
 
-DISTRACTORS = 9
+DISTRACTORS = 9  # Fan et al. 2018, section 5.5
 
 
 class RankedStory(NamedTuple):

@@ -109,7 +109,7 @@ class FactoredLikelihood:
         to_multimodal: [I, M] summand b of each of I images for the M units of the multimodal layer;
             None if the decoder uses no image.
         num_images: Number I of images.
-        start: Index of the token before the first word.
+        start: Index of the start token, which precedes the first word.
         precision: ``float32`` or ``bfloat16`` for the products of the output layer. All other
             values, also the logits of the sentences' own words, are float32.
         block_rows: Number of pairs of a beginning and an image whose logits are in memory at once.
@@ -260,7 +260,7 @@ class DecoderLikelihood:
             ``start`` to ``end - 1``, features [end - start, N, D] (N regions of D features) and
             their padding mask [end - start, N].
         num_images: Number of images.
-        start: Index of the token before the first word.
+        start: Index of the start token, which precedes the first word.
         precision: ``float32``, or ``bfloat16`` to run the network under autocast; probabilities are
             float32 in any case.
         block_rows: Number of words whose logits are in memory at once.

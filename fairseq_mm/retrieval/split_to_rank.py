@@ -25,8 +25,8 @@ class SplitToRank:
             for all.
         sampled: Further images: lines of the training split's ``visual_ids``. Their indices follow
             those of the split's images.
-        mean_image: [1, D] mean features of the training images, as one more further image with the
-            last index; None for no such image.
+        mean_image: [1, D] mean features of the training images. They count as one more further
+            image, with the last index. None for no such image.
 
     Attributes:
         images: Images of the split, in order of first appearance.

@@ -18,11 +18,11 @@ _NOTHING = 1e-5
 
 
 class Retrieved(NamedTuple):
-    """Item of a store that is near to a query, an image's vector minus and plus words' vectors.
+    """Item of a store that :func:`retrieve_shifted` has found for a query.
 
     Attributes:
         id: Key of the item in the store.
-        score: Cosine between the vectors of item and query.
+        score: Cosine between the vectors of the item and of the query, words subtracted and added.
         distance_to_mean: Euclidean distance to the mean of the nearest items; None if the items are
             not sorted by this distance.
         rank: Rank of the item by ``score``, from 1.
@@ -37,7 +37,7 @@ class Retrieved(NamedTuple):
 def shifted_vector(
     query: Any, minus: Optional[Any] = None, plus: Optional[Any] = None
 ) -> np.ndarray:
-    """Subtract and add vectors of words from and to a query (Kiros et al. 2014, equation 15).
+    """Compute ``query - minus + plus`` for vectors of words (Kiros et al. 2014, equation 15).
 
     All vectors are scaled to length 1 first, and so is the result, ``[K]`` float32. Raise UserError
     if dimensions differ, a vector is zero or not finite, or the vectors cancel out.
@@ -77,7 +77,7 @@ def retrieve_shifted(
     resort: int = 0,
     exclude: Collection[str] = (),
 ) -> list[Retrieved]:
-    """Return the items nearest to a query from and to which words are subtracted and added.
+    """Return the items of a store that are nearest to the vector ``query - minus + plus``.
 
     Kiros et al. 2014, section 3.2: "Occasionally [...] a poor result would be obtained within the
     top-4 among good results". With ``resort``, the nearest items are therefore sorted by their

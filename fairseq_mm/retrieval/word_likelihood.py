@@ -142,7 +142,7 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
 
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """Return log-probabilities of the mean probability over models, the first dimension."""
+    """Average probabilities over models, the first dimension; return log-probabilities."""
     return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
 
 
