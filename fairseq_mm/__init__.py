@@ -107,8 +107,8 @@ def from_pretrained(
         path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
             For an ensemble, several checkpoints, as a list or joined by the system's path
             separator; the probabilities of the models are averaged.
-        weights: State dict file of the image or video feature extractor (default: the file in the
-            folder of a checkpoint that has the recorded SHA-256 digest).
+        weights: State dict file of the image or video feature extractor (default: the file beside
+            the checkpoint whose SHA-256 digest the checkpoint records).
         prompt_model: Checkpoint of a language model that generates prompts for a story model, in
             the same forms as ``path``.
         embedding: Checkpoint of the image-sentence embedding on whose vectors the model was
@@ -127,8 +127,8 @@ def from_pretrained(
         :class:`fairseq_mm.inference.structured_captioner.StructuredCaptioner`.
 
     Raises:
-        UserError: if a checkpoint cannot be loaded, two do not fit together, an argument is for
-            another kind of model, or the result is not of the given kind.
+        UserError: if a checkpoint cannot be loaded, two checkpoints do not fit together, an
+            argument is for another kind of model, or the result would not be of the kind ``kind``.
     """
     from fairseq_mm.inference.checkpoint_files import checkpoint_files
 

@@ -1,8 +1,8 @@
 """Errors that a user can cause: one line, exit status 2, no traceback.
 
-Raise :class:`UserError` where the offending value is used. It is a ``ValueError``, so that
-callers of the Python API can catch it. In ``fairseq-mm``, and in fairseq's commands with this
-plugin, it ends the process and only its message is printed.
+Raise :class:`UserError` where the offending value is used. The class is a ``ValueError``, so that
+callers of the Python API can catch it. In ``fairseq-mm``, and in fairseq's commands with
+``--user-dir fairseq_mm``, the error ends the process and only its message is printed.
 """
 
 import importlib

@@ -59,22 +59,31 @@ def refused_names() -> Iterator[None]:
     A user's package is imported in this context. Without it, fairseq would silently keep the class
     that was registered first, and the user would train another model than their own.
 
+    The configs of the package are also converted, at the end of the context.
+
     Raises:
         UserError: if the name is taken; the message names both classes.
     """
     from fairseq import models, tasks
+    from hydra.core.config_store import ConfigStore
 
     originals = models.register_model, tasks.register_task
     models.register_model = _refusing(models.register_model, models.MODEL_REGISTRY)
     tasks.register_task = _refusing(tasks.register_task, tasks.TASK_REGISTRY)
     try:
         yield
+        # hydra converts the package's configs here, if :func:`.defer_configs` has put this off: an
+        # error in a config is an error of the package, not of the command that first reads a config
+        _ = ConfigStore.instance().repo
     finally:
         models.register_model, tasks.register_task = originals
 
 
 def _refusing(original: Any, registry: Any) -> Any:
-    """Wrap fairseq's decorator ``original`` to refuse names of other classes in ``registry``."""
+    """Wrap fairseq's decorator ``original``, which registers a class under a name.
+
+    The result raises a UserError if ``registry`` has another class under this name.
+    """
 
     def describe(cls: Any) -> str:
         return f"{cls.__module__}.{cls.__qualname__}"

@@ -20,8 +20,8 @@ def to_array(x: Any) -> Any:
 
 
 def rounded(x: Any) -> Any:
-    """Convert arrays, dictionaries and nested lists to JSON values: numbers get six decimals, NaN
-    becomes null.
+    """Convert arrays, dictionaries and nested lists to JSON values: floats are rounded to six
+    decimals, NaN becomes null.
     """
     x = x.tolist() if hasattr(x, "tolist") else x
     if isinstance(x, (list, tuple)):

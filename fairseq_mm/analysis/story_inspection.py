@@ -211,8 +211,9 @@ def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.
 
     Args:
         trunk: Stack of decoder layers.
-        name: Attribute of a layer that is None if the layer has no such attention.
-        weights: Attention weights of the layers that have such attention, in order.
+        name: Name of the layers' attribute for one kind of attention; the attribute is None in
+            layers without this attention.
+        weights: Attention weights of the layers that have this attention, in order.
 
     Returns:
         Index of a layer -> [heads, words, ...] weights of the first example.

@@ -79,14 +79,14 @@ class AttentionMap(NamedTuple):
         side: ``transcript`` or ``summary``, the kind of the text.
         words: Words as written, not subwords; the last is ``</s>``.
         is_known: [W] True if the word is in the dictionary.
-        layers: Names of the L layers.
+        layers: Names of the L layers whose attention was recorded.
         weights: [L, W, M] attention weights, averaged over the heads and over a word's subwords.
             The weights of a word sum to 1.
         sums_over_words: True if the softmax is over the words, as in the code that Yu et al. 2021
             released. The weights of a frame then sum to 1, and the weights of a word's subwords are
             added instead of averaged.
-        video_shares: [W] weight that the model gives to the video, where the transcript has the
-            rest up to 1; None for models without such weights.
+        video_shares: [W] weight that the model gives to the video at each word; the transcript has
+            the rest up to 1. None for models that do not weigh video and transcript.
     """
 
     side: str
@@ -309,7 +309,7 @@ class VideoInspection:
                 yield self._line_attention(line, layers, row, summaries)
 
     def check_lines(self, lines: Optional[Sequence[int]]) -> list[int]:
-        """Return the given indices of lines or, for None, the first line of each video.
+        """Return ``lines`` or, if it is None, the index of the first line of each video.
 
         Raises:
             UserError: If a line does not exist.

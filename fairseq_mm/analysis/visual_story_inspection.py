@@ -32,8 +32,8 @@ class AttentionKinds(NamedTuple):
     """Kinds of attention that a model has.
 
     Attributes:
-        images: True if each word has weights of the five images.
-        slices: True if each word has weights of the slices of its image's feature vector.
+        images: True if each word attends to all five images.
+        slices: True if each word attends to the slices of its image's feature vector.
         grid: True if a non-local block compares the positions of an image's grid.
     """
 
@@ -112,8 +112,8 @@ class VisualStoryInspection(NamedTuple):
         """Return the JSON record of the story.
 
         Args:
-            chosen: Images and grid positions whose most similar positions are added to the entries
-                of the words; None for the entries of the words only.
+            chosen: Images and grid position. For each of the images, the positions that are most
+                similar to this position are added to the record. None to add no positions.
         """
         weights = {"image_weights": self.image_weights, "slice_weights": self.slice_weights}
         words = [

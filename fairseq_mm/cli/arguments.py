@@ -16,7 +16,7 @@ CHECKPOINT_HELP = (
     f"by {os.pathsep!r}, are an ensemble"
 )
 
-# name -> flags and what argparse needs to know
+# one table, so that an option has the same name and meaning in every subcommand
 SHARED: dict[str, dict[str, Any]] = {
     "checkpoint": {"required": True, "metavar": "PATH", "help": f"{CHECKPOINT_HELP}."},
     "data": {"metavar": "DIR", "help": "Data folder, made by fairseq-mm prepare."},
@@ -66,7 +66,7 @@ SHARED: dict[str, dict[str, Any]] = {
     },
 }
 
-# options of generation, with the names of fairseq-generate
+# named as in fairseq-generate, whose options do the same
 GENERATION: dict[str, dict[str, Any]] = {
     "beam": {"type": int, "metavar": "N", "help": "Width of the beam; 1 is greedy search."},
     "nbest": {"type": int, "metavar": "N", "help": "Number of hypotheses for each input."},
@@ -111,7 +111,7 @@ GENERATION: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "metavar": "N", "help": "Seed of sampling."},
 }
 
-# constraints that tasks declare
+# not in GENERATION: a subcommand has only the constraints that its task declares
 CONSTRAINTS: dict[str, dict[str, Any]] = {
     "min_words_per_sentence": {
         "type": int,
@@ -233,7 +233,7 @@ def add_numbers(group: Any, **helps: str) -> None:
 
     Args:
         group: Parser or group.
-        **helps: Name of an option -> help.
+        **helps: Name of an option -> help text.
     """
     for name, text in helps.items():
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
@@ -267,12 +267,11 @@ class Rule(NamedTuple):
     because: str = ""
 
 
-# options that name outputs
 _WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Check that no path of an output is ``-``, which would be written to a file of that name.
+    """Check that no output path is ``-``, which would be the name of a file, not standard output.
 
     Raises:
         UserError: if an output is ``-``.
@@ -297,7 +296,6 @@ def check_checkpoints(args: argparse.Namespace) -> None:
             checkpoint_files(path)
 
 
-# smallest value of integers, by name
 _AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "first_id": 0, "limit": 1, "max_pixels": 1}
 # largest index that fairseq's tensors and every reader of JSON can hold
 _GREATEST = 2**53
@@ -306,8 +304,8 @@ _GREATEST = 2**53
 def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
     """Check the command line before a checkpoint is opened.
 
-    The rules, the bounds of integers, the name of the split and the paths of the outputs are
-    checked.
+    Combinations of options (``rules``), bounds of integers, the name of the split and the paths of
+    outputs are checked.
 
     Raises:
         UserError: for the first error.

@@ -203,7 +203,7 @@ def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]
     """Open the feature store, and list its ids to caption.
 
     These are the images of ``--split``, the ids on the command line or, if there are neither, all
-    ids of the store.
+    ids of the store. ``reader`` is the reader of image features, which checks the store.
     """
     from fairseq_mm.data.feature_store import open_features, open_folder_features
 

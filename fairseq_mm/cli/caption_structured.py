@@ -25,10 +25,8 @@ _WEIGHTS = ("translation_weight", "language_weight", "language_score", "repeat_p
 _OTHERS = ("data", "vectors", "language_model", "candidate_batch_size")
 # options of generation that candidates have as well
 _GENERATION = ("beam", "seed", "max_len_b")
-# parts of a candidate's score
 _PARTS = ("score", "cosine", "log_prob", "penalty")
 
-# option -> type, placeholder, help
 _ARGUMENTS: dict[str, tuple[Any, str, str]] = {
     "data": (
         *(str, "DIR"),
@@ -150,7 +148,10 @@ def load(
 
 
 def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> dict[str, Any]:
-    """Return the fields about the models and options, which the JSON records of all images have."""
+    """Return the fields about models and options, which the JSON records of all images have.
+
+    ``search`` has the settings of the search for candidates.
+    """
     options = dataclasses.asdict(search)
     options.update(options.pop("weights"))
     trained_on = os.path.join(args.data, "text", "train.txt")

@@ -85,7 +85,7 @@ ARGUMENTS: Rows = {
 
 
 class Layout(NamedTuple):
-    """How one kind of SOURCE, such as Hugging Face's BART, is converted.
+    """Conversion of one kind of SOURCE, such as Hugging Face's BART.
 
     Attributes:
         module: Module of ``fairseq_mm.conversion`` that converts to or from Hugging Face's format;
@@ -100,7 +100,6 @@ class Layout(NamedTuple):
 
 
 _STORIES, _KIROS, _VSEPP = "fairseq's fconv_self_att", "Kiros's VSE", "VSE++"
-# beginning of the training commands that are printed
 _TRAIN = (
     'fairseq-train DATA --user-dir "$(fairseq-mm user-dir)" --optimizer adam --lr 1e-4 '
     "--batch-size 64"

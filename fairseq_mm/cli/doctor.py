@@ -15,7 +15,7 @@ folder has no other problem; --accept-changes also replaces digests that differ.
 
 Each finding is a line: "ok", "note" (something optional is missing) or
 "PROBLEM"; notes and problems have a remedy behind "->". The exit status is 2 if
-there is a problem. The command runs where fairseq, or any other package, is
+there is a problem. The command also works if fairseq, or any other package, is
 missing or broken.
 """
 

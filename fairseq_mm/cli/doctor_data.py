@@ -48,7 +48,7 @@ class Kind(NamedTuple):
         return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
 
 
-# name of the kind in prepare.json -> kind
+# these names are recorded in the prepare.json of data folders
 KINDS = {
     "captions": Kind("multimodal_captioning", "images"),
     "visual stories": Kind("visual_storytelling", "images"),
@@ -471,7 +471,9 @@ class _SplitChecks:
             yield ok(split, text)
 
     def _check_lines(self, dataset: Any) -> None:
-        """Compare the binarised text of a split with the files that have as many lines."""
+        """Check that the files of a split have as many lines as its binarised text, and that the
+        binarised text, the text and the references agree.
+        """
         from fairseq_mm.data.binarised_text import check_same_text
         from fairseq_mm.data.input_files import check_line_counts, read_lines
 

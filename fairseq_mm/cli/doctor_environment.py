@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
-# extra -> module that it installs, and its purpose
 EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),

@@ -40,7 +40,7 @@ from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIO
 
 
 def _count(least: int) -> dict[str, Any]:
-    """Return the keyword arguments of ``add_argument`` for an integer of ``least`` or more."""
+    """Return keyword arguments of ``add_argument`` for integers that are at least ``least``."""
 
     def number(text: str) -> int:
         value = int(text)  # argparse turns ValueError into "invalid number value", by this name
@@ -52,7 +52,6 @@ def _count(least: int) -> dict[str, Any]:
 
 
 _REPEATED: dict[str, Any] = {"action": "append", "default": []}
-# group -> arguments
 ARGUMENTS: dict[str, Rows] = {
     "images or videos": {
         "inputs": (

@@ -1,5 +1,5 @@
 """Parts that ``fairseq-mm rank`` and ``fairseq-mm perplexity`` share: options, texts, models and
-result cards.
+the record of a run.
 
 Both commands score the texts of a data folder. The kind of a checkpoint (:attr:`.Checkpoint.kind`)
 decides which texts: captions, stories of prompts, visual stories or summaries.
@@ -296,7 +296,7 @@ class PromptTexts(_Texts):
         return lines
 
     def find_own_line(self, line: int, line_of_prompt: Mapping[str, int]) -> int:
-        """Return the line by which the prompt of a story is identified.
+        """Return the line that :meth:`find_lines` has assigned to the prompt of a story.
 
         Args:
             line: Line of the story.

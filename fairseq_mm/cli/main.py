@@ -46,7 +46,7 @@ SUBCOMMANDS = {
     "doctor": "Check the installation, a data folder and a checkpoint.",
 }
 
-# former subcommand -> its replacement
+# subcommands of earlier versions, whose users are told the replacement
 MOVED = {
     "demo": "is `make demo`, or `python examples/demo/run_demo.py`, in a clone of the repository",
     "gain": "is `fairseq-mm score --system FILE --text-only FILE --baseline FILE`",

@@ -1,7 +1,8 @@
-"""Makes a data folder of a published release or of your own JSON lines, for
+"""Makes a data folder from a published release or from your own JSON lines, for
 fairseq-train.
 
-Each NAME has its own help, which shows the data:
+NAME is a kind of data or a release. Each NAME has its own help, which shows the
+format of the data:
 
   fairseq-mm prepare captions --help
 """
@@ -40,7 +41,7 @@ class Release(NamedTuple):
     """Official release of a dataset.
 
     Attributes:
-        kind: Kind of its data, a key of ``KINDS``.
+        kind: Kind of the release's data, a key of ``KINDS``.
         module: Module that reads the release. The module's docstring is the help text, and it has
             the functions ``add_arguments(parser)`` and ``read(args)``.
         options: Options about the data that the release accepts, separated by spaces.

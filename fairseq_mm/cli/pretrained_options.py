@@ -5,8 +5,9 @@
 
 --finetune-from-model takes weights from a checkpoint, but no options.
 facebook/bart-base was published with dropout of attention weights and
-activations, which fairseq's bart_base does not have. The recipes pass the
-printed options to fairseq-train, before the options of their caller:
+activations, which fairseq's bart_base does not have. The scripts in examples/ pass
+the printed options to fairseq-train, followed by the arguments with which the
+script was called:
 
     --dropout 0.1 --attention-dropout 0.1 --activation-dropout 0.1
 

@@ -19,10 +19,11 @@ of all training images, divided by their perplexity under the image; this is the
 ranking of Kiros et al. 2014b as Mao et al. 2015 describe it. Image-sentence
 embeddings (vse_lstm, vse_gru, vse_bow) rank by the cosine of vectors. Ties
 count against the model; Med r is rounded down. The output folder gets
-ranks.json (results, card) and ranks.jsonl (one query per line). Models of
-captions also write recall_curve.csv and .svg, and the files that a repeated run
-reuses: log_probs.npy [sentences, images], log_marginals.npy [sentences] and
-scores.json, the settings with which these two were computed.
+ranks.json (results, and a card: command, options, hashes of files, versions) and
+ranks.jsonl (one query per line). Models of captions also write recall_curve.csv
+and .svg, and the files that a repeated run reuses: log_probs.npy [sentences,
+images], log_marginals.npy [sentences] and scores.json, the settings with which
+these two were computed.
 
 Models of stories are tested on each story's own prompt (Fan et al. 2018, section
 5.5, Figure 6) or own images: how often is the story more likely under its own
@@ -30,9 +31,10 @@ than under 9 others? The others are sampled from the prompts or albums of the
 selected stories; --draws repeats the sampling. Other albums are represented by
 their first image sequence. Ties count half for prompts, and against the model
 for albums. Confidence intervals are computed by bootstrap. The output folder gets
-ranking.json (results, card), stories.jsonl (one story per line) and
-likelihoods.jsonl (one pair per line). Each pair is computed once; runs with
-other draws, seeds or stories add their pairs to the file.
+ranking.json (results and card), stories.jsonl (one story per line) and
+likelihoods.jsonl (one pair of a story and a prompt or album per line). Each pair
+is computed once; runs with other draws, seeds or stories add their pairs to the
+file.
 
 An interrupted run continues when started again.
 """

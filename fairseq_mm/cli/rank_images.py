@@ -43,7 +43,6 @@ from fairseq_mm.retrieval.split_to_rank import (
 from fairseq_mm.retrieval.vector_ranking import mean_summary, rank_folds
 from fairseq_mm.tasks._ranking_validation import embed_split
 
-# name in ranks.json -> title in the table
 TITLES = {
     "image_retrieval": "images for a sentence",
     "sentence_retrieval": "sentences for an image",
@@ -211,7 +210,17 @@ def _fill(
     blocks: list[np.ndarray],
     args: argparse.Namespace,
 ) -> None:
-    """Compute the likelihoods that ``file`` lacks, and write them to the file."""
+    """Compute the likelihoods that ``file`` lacks, and write them to the file.
+
+    Args:
+        file: File of likelihoods.
+        model: Model of captions.
+        task: Task of the data folder.
+        split: Images and sentences to rank.
+        blocks: Indices of the sentences that are scored together; a block is either missing from
+            the file or complete.
+        args: Parsed command line.
+    """
     device = next(model.parameters()).device
     likelihood = build_likelihood(
         model,
@@ -241,8 +250,8 @@ def _fill(
 def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
     """Return the captions of lines of a split as they were published, before tokenization.
 
-    If the data folder has no published captions, binarized captions are returned, in which unknown
-    words are ``<unk>``.
+    If the data folder has no published captions, they are decoded from the binarized text, in which
+    unknown words are ``<unk>``.
 
     Args:
         task: Task that has loaded the split.
@@ -383,7 +392,15 @@ def _report(
     args: argparse.Namespace,
     card: dict[str, Any],
 ) -> None:
-    """Print the table of results, and write the files of the output folder ``output``."""
+    """Print the table of results, and write the files of the output folder.
+
+    Args:
+        retrievals: Name of a direction of retrieval -> results.
+        result: Further fields of ranks.json.
+        output: Path of the output folder.
+        args: Parsed command line.
+        card: Record of the run.
+    """
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}
     # rsum is defined by VSE++'s code: the recalls of both directions, without a shortlist.

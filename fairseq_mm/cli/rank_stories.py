@@ -230,7 +230,8 @@ def _entries(
         lines: Line of each of the S stories.
         scores: [S, C] log-likelihoods under C conditions; NaN if not computed.
         true: [S] column of each story's own condition.
-        distractors: For each draw and story, the columns of the sampled other conditions.
+        distractors: [draws, S, D] for each draw and story, the columns of D other conditions that
+            were sampled.
     """
     is_prompt = isinstance(texts, PromptTexts)
     compare = condition_ranking.draw_credits if is_prompt else condition_ranking.candidate_ranks

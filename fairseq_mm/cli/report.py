@@ -201,7 +201,11 @@ def _make_items(
 def _read_scores(
     paths: list[Path], references: dict[str, list[str]]
 ) -> dict[str, dict[str, float]]:
-    """Read the files of ``--scores``; return item id -> name of a score -> number."""
+    """Read the files of ``--scores``; return item id -> name of a score -> number.
+
+    Raises:
+        UserError: if a file has an id that is not in ``references`` (item id -> references).
+    """
     from fairseq_mm.data.input_files import read_objects
 
     scores: dict[str, dict[str, float]] = {}

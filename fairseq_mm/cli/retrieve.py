@@ -209,6 +209,8 @@ def _check_neighbours(
 ) -> None:
     """Report the prompts with fewer nearest training prompts than the greatest ``--k``.
 
+    ``neighbours`` has the nearest training prompts of each prompt.
+
     Raises:
         UserError: if every prompt has too few.
     """

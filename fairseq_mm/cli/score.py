@@ -346,7 +346,10 @@ def _split_names(metrics: str) -> list[str]:
 
 
 def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Return the scores that ``--metrics`` names: if it names bleu4, not also bleu1 to bleu3."""
+    """Return those scores of ``rows`` that the option ``--metrics`` names; None names all.
+
+    ``bleu`` names bleu1 to bleu4, but ``bleu4`` names only bleu4.
+    """
     if metrics is None:
         return rows
     figures = {figure for name in _split_names(metrics) for figure in FIGURES.get(name, (name,))}
@@ -491,7 +494,14 @@ def _read_shared(
     ids: list[str],
     split_words: Callable[[str], list[str]],
 ) -> dict[str, Any]:
-    """Read those arguments of ``TokenizedItems`` that are the same for both compared systems."""
+    """Read those arguments of ``TokenizedItems`` that are the same for both compared systems.
+
+    Args:
+        args: Parsed command line.
+        metrics: Names of the metrics; only arguments that these need are read.
+        ids: Ids of the scored items.
+        split_words: Tokenizer.
+    """
     shared: dict[str, Any] = {}
     training = _training_path(args)
     if "novelty" in metrics and training is not None:
@@ -549,7 +559,7 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Return two scores: perplexity over all tokens, and its mean over sentences.
+    """Return two scores: the perplexity over all tokens, and the mean perplexity of the sentences.
 
     Without ``--reference-scores`` they have no value, but a note about the reason.
     """

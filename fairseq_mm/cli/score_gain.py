@@ -144,7 +144,7 @@ def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> Sy
 def compute_gain(
     system: SystemScores, args: argparse.Namespace, *, samples: Optional[int]
 ) -> dict[str, Any]:
-    """Return the gain of a system over ``--baseline`` and the share of the video, as JSON object.
+    """Return the gain of a system over ``--baseline`` and the share of the video, as a JSON object.
 
     Args:
         system: Scores of the system.

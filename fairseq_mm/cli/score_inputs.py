@@ -58,7 +58,7 @@ class References:
 
 @dataclass
 class JoinedTexts:
-    """Texts of a system, assigned to the items of the references, and ids without partner.
+    """Texts of a system, assigned to the items that have references, and ids without assignment.
 
     Args:
         path: Path of the file of texts.

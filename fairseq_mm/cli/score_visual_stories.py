@@ -33,7 +33,11 @@ def without_separators(text: str) -> str:
 
 
 def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[list[list[str]]]]:
-    """Return story -> sentence -> tokens as nested lists; None if no text contains ``<sent>``."""
+    """Split stories into sentences at ``<sent>``, and tokenize the sentences.
+
+    Returns:
+        Story -> sentence -> tokens, as nested lists; None if no text contains ``<sent>``.
+    """
     if not any(SEPARATOR in text.split() for text in texts):
         return None
     return [[tokenize(sentence) for sentence in split_sentences(text)] for text in texts]
@@ -42,9 +46,11 @@ def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[li
 def read_written_sentences(
     data: Optional[str], split: str, tokenize: Tokenizer
 ) -> Optional[list[list[list[str]]]]:
-    """Read the stories that people wrote for a split, as lists of sentences (lists of tokens).
+    """Read the stories that people wrote for a split, and tokenize them.
 
-    The result is None if there is no data folder, or if it has no such stories.
+    Returns:
+        Story -> sentence -> tokens, as nested lists; None if there is no data folder, or if the
+        data folder has no such stories.
     """
     if data is None or not story_text_path(data, split).is_file():
         return None

@@ -33,7 +33,6 @@ _OUT: Rows = {
 _OUTPUT: Rows = {"--output": ("Feature store to make.", _FILE)}
 _OVERWRITE: Rows = {"--overwrite": ("Replace a finished store.", FLAG)}
 _PATHS: Rows = {"paths": ("Feature stores to read.", {"nargs": "+", "metavar": "PATH"})}
-# action -> summary and arguments
 ACTIONS: dict[str, tuple[str, Rows]] = {
     "info": (
         "Show what a store holds, and which extractor made it.",

@@ -184,7 +184,9 @@ def _read_jsonl(path: str, processor: Any, ids: Optional[str]) -> Iterator[Input
 
 
 def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, list[Input]]:
-    """Open the feature store; return it with ``inputs`` or, if these are empty, with all its items.
+    """Open the feature store, and return the store and the inputs.
+
+    If ``inputs`` is empty, every item of the store becomes an input.
 
     Args:
         features: Paths of stores, separated by the system's path separator.
@@ -242,7 +244,12 @@ def _write_summaries(
 ) -> int:
     """Generate and write summaries; return the exit status.
 
-    If ``store``, the feature store, is None, features are extracted from the video files.
+    Args:
+        args: Parsed command line.
+        model: Generator.
+        config: Generation config.
+        inputs: Inputs in the order of the output.
+        store: Feature store; None to extract features from the video files.
     """
     texts = TextRun("summarize", args, [model], [config], inputs)
     (facts,) = texts.provenance()

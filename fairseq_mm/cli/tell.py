@@ -116,7 +116,6 @@ _RULES = (
 )
 
 
-# option -> type, placeholder, help
 _PROMPTS: dict[str, tuple[Any, str, str]] = {
     "prompt": (list, "TEXT", "Prompt; may be given again."),
     "prompts": (list, "FILE", "File with one prompt per line; - is standard input."),
@@ -270,6 +269,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
     """Check ``--output`` if its name contains ``{k}``, the placeholder for the rank of a story.
 
+    ``has_images`` is True for stories of images, which have no ranks.
+
     Raises:
         UserError: if stories have no ranks, or an output file is also an input.
     """
@@ -302,8 +303,8 @@ def _open_systems(args: argparse.Namespace) -> "dict[str, list[Checkpoint]]":
     """Open the checkpoints of ``--compare`` or ``--checkpoint``.
 
     Returns:
-        Name of a system -> its checkpoints, several for an ensemble. The name is given in
-        ``--compare`` or else the architecture.
+        Name of a system -> its checkpoints, several for an ensemble. The name is the one in
+        ``--compare`` or else the name of the architecture.
     """
     from fairseq_mm.inference.checkpoint import Checkpoint
 

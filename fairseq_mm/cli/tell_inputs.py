@@ -154,6 +154,8 @@ def sequences_of_split(
 def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
     """Return the images with None in place of ``-``, which stands for a missing image.
 
+    ``where`` is the name of the sequence in messages; empty for no name.
+
     Raises:
         UserError: if there are not five images, or all are missing.
     """

@@ -257,8 +257,8 @@ def _open_ranking(
         args: Parsed command line.
         model: Generator of the stories.
         config: Generation config.
-        inputs: Prompts of the run, with which stories are ranked unless there is
-            ``--other-prompts``.
+        inputs: Prompts of the run. A story's likelihood under its own prompt is compared with its
+            likelihood under these prompts, or under those of ``--other-prompts``.
         options: Options of the processor, such as ``truncate``.
     """
     if args.best_by != "ranking":
@@ -295,7 +295,7 @@ def _records(
         index: Index of the input, which is the id of the record.
         prompt: Encoded prompt; None for language models.
         hypotheses: Stories, best first.
-        ranks: Fields about ``--best-of`` of each story; empty without this option.
+        ranks: For each story, its fields about ``--best-of``; empty without this option.
         facts: Fields about the checkpoint and the options.
     """
     others = {**_story_fields(hypotheses[0]), **({} if prompt is None else _prompt_fields(prompt))}

@@ -96,7 +96,10 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Remove namespaces and metadata, and write the values of ``colors`` as ``var(--name)``."""
+    """Remove namespaces and metadata, and replace colours by CSS variables.
+
+    ``colors`` maps the name of a variable to the colour that it replaces.
+    """
     # inside HTML, an SVG has no namespace prefixes: browsers would show nothing of <ns0:svg>
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]

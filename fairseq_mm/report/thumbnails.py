@@ -26,7 +26,10 @@ def read_listed(image: MediaFile) -> Image.Image:
 
 
 def thumbnail_uri(image: MediaFile, side: int) -> str:
-    """Return an image file as the data URI of a JPEG; ``side`` is its maximum size in pixels."""
+    """Return an image file as the data URI of a JPEG.
+
+    ``side`` is the maximum length of the longer side in pixels.
+    """
     return jpeg_uri(read_listed(image), side=side)
 
 

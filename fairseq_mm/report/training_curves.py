@@ -100,7 +100,10 @@ _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
 def curves_section(curves: Curves) -> Section:
-    """Return a section with one chart per metric; metrics that never change have no chart."""
+    """Return a section with one chart per metric; metrics that never change have no chart.
+
+    ``curves`` is the result of :func:`read_training_log`.
+    """
     charts = [
         _chart(name, subsets)
         for name, subsets in sorted(curves.items(), key=_shown_order)

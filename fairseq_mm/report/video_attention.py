@@ -19,8 +19,8 @@ class Times(NamedTuple):
 
     Attributes:
         step: Seconds from the start of one frame to the start of the next; None if unknown.
-        thumbnails: Data URIs of n images, the middles of n parts of the video of equal length;
-            empty for no thumbnails.
+        thumbnails: Data URIs of images. The video is divided into as many parts of equal length,
+            and each image is the frame in the middle of its part. Empty for no thumbnails.
     """
 
     step: Optional[float] = None

@@ -158,7 +158,7 @@ def _attention(
         image_padding_mask=image_padding_mask,
         # one scale of colours for all sentences, so that they can be compared
         strongest=max(float(sentence.weights.max()) for sentence in sentences),
-        # functions that the template calls
+        # a template cannot import functions
         lines_of_words=break_into_lines,
         exp=np.exp,
     )
