@@ -55,7 +55,9 @@ def is_generate() -> bool:
 
 
 def repair_output_of_generate() -> None:
-    """Make ``fairseq-generate`` write its log, which has the settings of its search, to stdout.
+    """Make ``fairseq-generate`` write its log, which has the settings of the search, to its output.
+
+    The output is stdout, or a file in ``--results-path``.
 
     Log handlers that another program has set up before it calls ``fairseq_cli.generate`` are kept.
     """

@@ -23,8 +23,8 @@ def parse_literal(text: str, *, computes: bool = True) -> Any:
         computes: If True, the text may also have ``+``, ``-``, ``*``, ``/`` and ``//`` of numbers.
 
     Raises:
-        ValueError: if the text is not such a literal, or if its value has a list or tuple of more
-            than 1000 items, or more than 20,000 values in all.
+        ValueError: if the text is not such a literal or has more than 4000 characters, or if its
+            value has a list or tuple of more than 1000 items, or more than 20,000 values in all.
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError("too long")

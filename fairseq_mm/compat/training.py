@@ -185,7 +185,7 @@ def repair_workers_of_successive_epochs() -> None:
 class _Source:
     """Batches of an epoch, which a thread reads ahead and puts into a queue.
 
-    Iteration starts only when the threads of earlier epochs have ended.
+    Iteration starts only when the threads and workers of finished epochs have ended.
 
     Args:
         batches: Batches of the epoch, such as a data loader.

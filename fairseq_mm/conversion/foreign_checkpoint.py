@@ -123,7 +123,7 @@ def read_plain_pickle(
 
 
 def repaired_text(text: str) -> str:
-    """Return a text that was decoded as Latin-1 but is UTF-8, as pickles of Python 2 have it.
+    """Decode a text as UTF-8 that was wrongly decoded as Latin-1, as from a pickle of Python 2.
 
     A text that is not UTF-8 is returned unchanged.
     """
