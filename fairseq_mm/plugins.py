@@ -72,8 +72,8 @@ def refused_names() -> Iterator[None]:
     tasks.register_task = _refusing(tasks.register_task, tasks.TASK_REGISTRY)
     try:
         yield
-        # hydra converts the package's configs here, if :func:`.defer_configs` has put this off: an
-        # error in a config is an error of the package, not of the command that first reads a config
+        # converts the package's configs, which `defer_configs` would do when a command first reads
+        # one: an error in a config is an error of the package
         _ = ConfigStore.instance().repo
     finally:
         models.register_model, tasks.register_task = originals

@@ -144,6 +144,28 @@ TAKEN_MESSAGE = (
     "another name."
 )
 
+# a config whose type hydra refuses
+REFUSED_CONFIG = """
+from dataclasses import dataclass, field
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel, register_model
+
+
+class Option:
+    pass
+
+
+@dataclass
+class MyConfig(FairseqDataclass):
+    option: Option = field(default_factory=Option)
+
+
+@register_model("my_model", dataclass=MyConfig)
+class MyModel(BaseFairseqModel):
+    pass
+"""
+
 
 @pytest.mark.parametrize("is_given", [False, True])
 def test_an_installed_plugin_is_loaded_once_by_every_command(model_folder, tmp_path, is_given):
@@ -200,6 +222,9 @@ def test_a_user_dir_that_cannot_be_imported_is_named(model_folder, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "__init__.py").write_text(TAKEN_NAME)
     assert refused(tmp_path / "taken").endswith(f": taken{TAKEN_MESSAGE}")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "__init__.py").write_text(REFUSED_CONFIG)
+    assert "config: cannot be imported: ValidationError: " in refused(tmp_path / "config")
     (tmp_path / "parts" / "models").mkdir(parents=True)
     (tmp_path / "parts" / "models" / "broken.py").write_text("raise RuntimeError('no GPU')\n")
     assert refused(tmp_path / "parts").endswith("parts: cannot be imported: RuntimeError: no GPU")
