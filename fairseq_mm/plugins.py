@@ -56,7 +56,7 @@ def load_plugins() -> None:
 def refused_names() -> Iterator[None]:
     """Context in which a model or task cannot be registered under the name of another class.
 
-    A user's package is imported in this context. Without it, fairseq would silently keep the class
+    A user's package is imported in this context. Otherwise fairseq would silently keep the class
     that was registered first, and the user would train another model than their own.
 
     The configs of the package are also converted, at the end of the context.

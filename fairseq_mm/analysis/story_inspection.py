@@ -41,11 +41,12 @@ class PastAttention(NamedTuple):
     distance: np.ndarray
 
     def record(self, head: int, zero: float, distance: float) -> dict[str, Any]:
-        """Return the JSON record of a head.
+        """Return the JSON record of one head of this layer's self-attention.
 
         Args:
             head: Index of the head.
-            zero: Weight of the zero slot, at one word or averaged over words.
+            zero: Weight of the zero slot (a position whose key and value are zeros), at one word or
+                averaged over words.
             distance: Mean distance to the attended words, at one word or averaged over words.
         """
         place = {"layer": self.layer, "head": head, "stride": self.strides[head]}
@@ -84,7 +85,7 @@ class Inspection(NamedTuple):
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
 
     def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
-        """Return one JSON record per word.
+        """Return one JSON record per word of the story.
 
         Args:
             layers: True to add the attention to the prompt in each layer.
@@ -114,7 +115,9 @@ class Inspection(NamedTuple):
         return records
 
     def head_figures(self) -> list[dict[str, Any]]:
-        """Return one JSON record per layer and head of self-attention: weight of the zero slot and
+        """Return one JSON record per layer and head of self-attention.
+
+        It has the weight of the zero slot (a position whose key and value are zeros) and the
         distance to the attended words, averaged over the words of the story.
         """
         figures = []

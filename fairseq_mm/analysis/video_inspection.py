@@ -59,7 +59,7 @@ class GateScores(NamedTuple):
         return self.by_layer.mean(axis=1)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one JSON record per video."""
+        """Return one JSON record per video, with its gate values."""
         scores, by_layer = rounded(self.scores), rounded(self.by_layer)
         return [
             {
@@ -98,8 +98,10 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """Return a JSON record with one entry per word: weights averaged over the layers and, if
-        ``layers`` is True, also the weights of each layer.
+        """Return a JSON record with one entry per word: its attention weights for the frames.
+
+        The weights are averaged over the layers; if ``layers`` is True, the weights of each layer
+        are added.
         """
         words = []
         for w, word in enumerate(self.words):
@@ -121,7 +123,7 @@ class LineAttention(NamedTuple):
         line: Index of the line, from 0.
         id: Id of the video.
         num_frames: Number M of the video's frames.
-        maps: Attention of the transcript, of the summary, or of both.
+        maps: Attention of the words of the transcript, of the summary, or of both texts.
         gates: [L] mean value of the forget gate in each layer that has one, as in
             :class:`GateScores`; empty for models without gates.
     """
@@ -220,15 +222,15 @@ class VideoInspection:
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:
-        """Return the video id of each line of the split."""
+        """Return the video id of each of these lines of the split."""
         return [self.dataset.visual_ids[line] for line in lines]
 
     def transcript(self, line: int) -> str:
-        """Return the text of the transcript in a line, truncated like the model's input."""
+        """Return the transcript of a line of the split, truncated like the model's input."""
         return self._decode(self._tokens(TRANSCRIPT, line))
 
     def reference(self, line: int) -> str:
-        """Return the text of the reference summary in a line."""
+        """Return the reference summary of a line of the split."""
         return self._decode(self._tokens(SUMMARY, line))
 
     def _decode(self, tokens: Sequence[str]) -> str:

@@ -61,7 +61,8 @@ class GridPositions(NamedTuple):
     def start(self, similarities: np.ndarray) -> int:
         """Return the index of the chosen position in a grid of R positions.
 
-        ``similarities`` [R, R] of the grid decide if ``position`` is None.
+        If the attribute ``position`` is None, the chosen position is the one whose
+        ``similarities`` [R, R] have the greatest variance.
         """
         if self.position is None:
             return most_varied(similarities)
@@ -109,7 +110,7 @@ class VisualStoryInspection(NamedTuple):
         return [(place, self.similarities[place]) for place in places]
 
     def record(self, chosen: Optional[GridPositions] = None) -> dict[str, Any]:
-        """Return the JSON record of the story.
+        """Return the JSON record of the story, with one entry per word.
 
         Args:
             chosen: Images and grid position. For each of the images, the positions that are most

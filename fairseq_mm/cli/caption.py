@@ -200,7 +200,7 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
 
 
 def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
-    """Open the feature store, and list its ids to caption.
+    """Open the feature store, and list the ids of the images to caption.
 
     These are the images of ``--split``, the ids on the command line or, if there are neither, all
     ids of the store. ``reader`` is the reader of image features, which checks the store.
@@ -221,7 +221,7 @@ def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]
 
 
 def _list_split(folder: str, split: str) -> list[Input]:
-    """List the images of a split, each once, in the order of their first lines in the split."""
+    """List each image of a split once, in the order in which images first occur in the split."""
     from fairseq_mm.data.split_files import first_lines, read_visual_ids
 
     path = os.path.join(folder, f"{split}.visual_ids")

@@ -159,7 +159,7 @@ def _check_extractor(
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Check weights that torchvision downloads: are they known to it, and in its cache already?
+    """Check that torchvision knows the weights, which it would download, and look into its cache.
 
     Args:
         subject: Subject of the findings.

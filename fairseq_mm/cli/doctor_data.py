@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
     @property
     def dictionaries(self) -> list[str]:
-        """Names of the dictionary files in a folder of this kind."""
+        """Names of the dictionary files in a data folder of this kind."""
         return [f"dict.{language}.txt" for language in self.languages] or ["dict.txt"]
 
 
@@ -58,7 +58,7 @@ KINDS = {
 
 
 def check_file_types(folder: str) -> Iterator[Finding]:
-    """Find pipes and devices in a data folder, because reading them could take forever."""
+    """Report each pipe or device in a data folder as a problem: reading it could take forever."""
     parent, name = os.path.split(os.path.abspath(folder))
     places = [folder, *(os.path.join(folder, inner) for inner in ("text", *LANGUAGE_MODELS))]
     # --data may name the folder of a language model; the pairs in its parent are read, too.
@@ -183,7 +183,10 @@ def _check_checksums(store: Any) -> Iterator[Finding]:
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:
-    """Set up a task in a data folder as ``fairseq-train`` does, with default options."""
+    """Set up a task in a data folder as ``fairseq-train`` does, with default options.
+
+    ``features`` has paths of feature stores; None for the stores of the data folder.
+    """
     import fairseq_mm
 
     fairseq_mm.register()  # this imports fairseq, which may be broken

@@ -63,7 +63,7 @@ class FolderDigests:
     def check(self) -> Iterator[Finding]:
         """Compare all files with their digests, and report differences.
 
-        If ``repair`` is True, differences are not reported here, but by :meth:`mend`.
+        With ``--repair``, differences are not reported here, but by :meth:`mend`.
         """
         from fairseq_mm.prepare.data_folder import is_half_moved
 
@@ -129,10 +129,10 @@ class FolderDigests:
                     yield self._build_problem(name)
 
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
-        """Add missing digests and, if ``accept`` is True, replace digests that differ.
+        """Add missing digests and, with ``--accept-changes``, replace digests that differ.
 
-        Nothing is done without ``repair``, or if ``is_sound`` is False, because the folder then has
-        other problems.
+        Nothing is done without ``--repair``, or if ``is_sound`` is False, because the folder then
+        has other problems.
         """
         if not self.repair:
             return

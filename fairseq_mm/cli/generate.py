@@ -79,8 +79,8 @@ class TextRun:
         models: One generator, or several generators whose texts are compared.
         configs: Generation config of each model.
         inputs: Inputs in the order of the output.
-        copies: Value of ``--n``: each input of the user is repeated so many times in ``inputs``,
-            with different indices. Messages count the repetitions as one input.
+        copies: Number of times that ``inputs`` has each input of the user, with different indices
+            (``--n``). Messages count these repetitions as one input.
 
     Attributes:
         form: Form of the output: ``text`` (detokenized), ``raw`` (tokens) or ``jsonl``.

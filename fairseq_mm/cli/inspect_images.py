@@ -264,7 +264,7 @@ class _StoryImages:
         self._embedded: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the image whose id or path is ``key``; None if no folder has it."""
+        """Return the image whose id or path is ``key``; None if ``--images`` has no such image."""
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:
@@ -273,7 +273,7 @@ class _StoryImages:
         return self._embedded[key]
 
     def check(self) -> None:
-        """Raise a UserError if there are folders, but no folder has an image of the stories."""
+        """Raise a UserError if ``--images`` is given, but has no image of the stories."""
         # A folder may lack some images, but a folder without any image of the stories is wrong.
         if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

@@ -177,7 +177,7 @@ class _Videos:
     def get_times(self, key: str, num_frames: int) -> Any:
         """Return the times of the ``num_frames`` frames of the video with the id ``key``.
 
-        The result also has thumbnails if the video is in the folders.
+        The result also has thumbnails if the video is in a folder of ``--videos``.
         """
         if key not in self.by_key:
             return Times(clip_step(self.attributes))
@@ -185,7 +185,7 @@ class _Videos:
         return video_times(self.by_key[key], num_frames, self.attributes)
 
     def check(self) -> None:
-        """Raise a UserError if there are folders, but no folder has one of the inspected videos."""
+        """Raise a UserError if ``--videos`` is given, but has none of the inspected videos."""
         if self.paths and not self.num_shown:
             raise UserError(f"--videos {' '.join(self.paths)}: has none of the lines' videos.")
 

@@ -138,8 +138,8 @@ def build_card(
     Args:
         args: Parsed command line.
         files: Role -> path of an input file, whose hash is recorded; None to leave the file out.
-        options: Names of options whose values are recorded, in addition to ``--split`` and
-            ``--seed``.
+        options: Names of options whose values are recorded, in addition to ``--split``,
+            ``--seed`` and ``--precision``.
         device: Device of the models.
     """
     from fairseq_mm.metrics.result_card import result_card

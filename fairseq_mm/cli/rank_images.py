@@ -250,8 +250,8 @@ def _fill(
 def caption_texts(task: Any, split: str, lines: Sequence[int]) -> list[str]:
     """Return the captions of lines of a split as they were published, before tokenization.
 
-    If the data folder has no published captions, they are decoded from the binarized text, in which
-    unknown words are ``<unk>``.
+    If the data folder has no published captions, the captions are decoded from the binarized text,
+    in which unknown words are ``<unk>``.
 
     Args:
         task: Task that has loaded the split.

@@ -121,7 +121,7 @@ def _score(
     lines: Sequence[int],
     columns: Columns,
 ) -> np.ndarray:
-    """Compute the log-likelihoods of pairs that ``file`` lacks, and return all of them.
+    """Return the log-likelihoods of pairs; compute those that ``file`` lacks.
 
     Args:
         file: File of log-likelihoods, to which new ones are added.

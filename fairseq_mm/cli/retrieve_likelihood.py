@@ -24,7 +24,7 @@ MARGINAL_IMAGES = 100
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Search the split ``args.split`` by likelihood, and return JSON records, the best first.
 
-    If the query is a sentence, the records are images; if it is an image, they are sentences.
+    If the query is a sentence, images are returned; if the query is an image, sentences.
 
     Raises:
         UserError: if the checkpoint is no model of captions, or the query cannot be read.

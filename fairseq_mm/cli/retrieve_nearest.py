@@ -225,8 +225,8 @@ def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Emb
 class _Sentences:
     """Captions of a data folder, looked up by the sentence id SPLIT:LINE.
 
-    They are the published captions. If the data folder lacks these, they are decoded from the
-    binarised text, in which unknown words are ``<unk>``.
+    The captions are as published. If the data folder has no published captions, the captions are
+    decoded from the binarised text, in which unknown words are ``<unk>``.
 
     Args:
         data: Path of the data folder; None for no captions.

@@ -561,7 +561,7 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 def _perplexities(args: argparse.Namespace) -> list[Row]:
     """Return two scores: the perplexity over all tokens, and the mean perplexity of the sentences.
 
-    Without ``--reference-scores`` they have no value, but a note about the reason.
+    Without ``--reference-scores`` the scores have no value, but a note about the reason.
     """
     if args.reference_scores is None:
         return perplexity_rows(None)

@@ -94,7 +94,7 @@ class JoinedTexts:
         return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Return the entry of the JSON result about this file of texts."""
+        """Return the entry of the JSON result about this file of texts: path, counts, problems."""
         return {
             "path": self.path,
             "layout": self.hypotheses.layout,
@@ -290,7 +290,7 @@ class _LineNumbers(Sequence[str]):
 def read_without_references(path: str, data: Optional[str], split: str) -> JoinedTexts:
     """Read the texts of a system that is scored without references.
 
-    The ids of the texts are read from the file. If the file has no ids, they are line numbers,
+    The ids of the texts are read from the file. If the file has no ids, the ids are line numbers,
     counted from 0.
 
     Args:

@@ -303,8 +303,8 @@ class Page:
             card: (name, value) rows that describe the run.
 
         Raises:
-            UserError: if the file cannot be written, or there are folders, but no folder has an
-                image of the stories.
+            UserError: if the file cannot be written, or if ``--images`` is given, but has no image
+                of the stories.
         """
         from fairseq_mm.report.html_page import render_page, section, write_page
         from fairseq_mm.report.visual_story_sections import stories_section

@@ -60,7 +60,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """Return the caption for the arrows from a position, 0 <= ``position`` < R."""
+        """Return the caption for the arrows from the grid position with the index ``position``."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
