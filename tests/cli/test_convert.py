@@ -527,8 +527,13 @@ def test_dictionaries_must_be_given_and_readable(trained, tmp_path, capsys):
     assert "--data DIR or --source-dictionary FILE is needed" in capsys.readouterr().err
     assert convert(trained.pretrained, output, tmp_path) == 2
     assert "dict.wp_source.txt: no such dictionary." in capsys.readouterr().err
+    # both files replace the folder
+    source, target = (trained.data / f"dict.wp_{side}.txt" for side in ("source", "target"))
+    options = ["--source-dictionary", source, "--target-dictionary", target]
+    assert main(["convert", *map(str, [trained.pretrained, output, *options])]) == 0
+    capsys.readouterr()
     (tmp_path / "dict.wp_source.txt").write_text("a word without a count\n")
-    assert convert(trained.pretrained, output, tmp_path) == 2
+    assert convert(trained.pretrained, tmp_path / "other.pt", tmp_path) == 2
     assert "dict.wp_source.txt: cannot be read as a dictionary" in capsys.readouterr().err
 
 

@@ -22,3 +22,16 @@ def test_the_line_of_data_in_the_help_is_read(name, tmp_path, capsys):
     (items,) = read_jsonl(TABLES[name].TABLE, {None: [path]}).splits.values()
     (item,) = items
     assert set(item.texts) <= set(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("release", "kind", "option"),
+    [("vist", "stories", "--skip-empty"), ("writingprompts", "prompts", "--tokenizer")],
+)
+def test_what_a_release_fixes_is_no_option(release, kind, option, capsys):
+    shown = []
+    for name in (release, kind):
+        with pytest.raises(SystemExit, match="0"):
+            main(["prepare", name, "--help"])
+        shown.append(f"{option} " in capsys.readouterr().out)
+    assert shown == [False, True]
