@@ -156,6 +156,8 @@ def test_merge_and_convert_say_what_they_wrote(store, folder, capsys):
     assert "merge: 100%" in err
     status, out, _ = run(capsys, f"merge {store} other.h5 all.h5 --force")
     assert (status, out) == (0, "all.h5: is complete: these stores were merged to it before\n")
+    _, out, _ = run(capsys, f"merge {store} other.h5 all.h5 --force --overwrite")
+    assert out.startswith("wrote all.h5: 12 items, ")
     status, _, again = run(capsys, f"merge other.h5 {store} all.h5 --force")
     assert status == 2
     assert "all.h5: exists already" in again
