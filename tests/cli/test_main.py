@@ -207,3 +207,13 @@ def test_what_a_terminal_cannot_show_is_printed_as_codes(monkeypatch, tmp_path):
     write_store(folder / "features.h5", ["h\u00e4user.jpg"])
     assert main(["store", "info", str(folder / "features.h5")]) == 0
     assert b"h\\xe4user" in printed.getvalue()
+
+
+def test_an_interrupted_import_of_a_plugin_ends_the_command(tmp_path, monkeypatch, capsys):
+    def interrupt(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairseq.utils.import_user_module", interrupt)
+    (tmp_path / "__init__.py").write_text("")
+    assert main(["store", "info", "a.h5", "--user-dir", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "fairseq-mm store: interrupted\n"
