@@ -148,23 +148,6 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
 
 
-def add_table(parser: Any, table: Mapping[str, tuple[Any, str, str]]) -> None:
-    """Add the arguments of a table.
-
-    Args:
-        parser: Parser or group.
-        table: Name of an argument -> type, placeholder (``metavar``) and help. The type ``bool``
-            makes a switch; ``list`` makes an option for text that can be given several times.
-    """
-    for name, (kind, placeholder, text) in table.items():
-        about: dict[str, Any] = {"metavar": placeholder, "type": kind}
-        if kind is bool:
-            about = {"action": "store_true"}
-        elif kind is list:
-            about = {"metavar": placeholder, "action": "append", "default": []}
-        parser.add_argument(flag(name), help=text, **about)
-
-
 def add_generation(
     parser: argparse.ArgumentParser,
     defaults: Mapping[str, Any],
@@ -242,6 +225,9 @@ def add_numbers(group: Any, **helps: str) -> None:
 # flag or name -> help and the other keyword arguments of add_argument
 Rows = Mapping[str, tuple[str, Mapping[str, Any]]]
 FLAG: dict[str, Any] = {"action": "store_true"}
+NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
+# argparse appends to a copy of the default
+REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
 def add_rows(group: Any, rows: Rows) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import flag
+from fairseq_mm.cli.arguments import NUMBER, Rows, flag
 from fairseq_mm.cli.records import compute_digests
 from fairseq_mm.errors import UserError
 
@@ -27,39 +27,40 @@ _OTHERS = ("data", "vectors", "language_model", "candidate_batch_size")
 _GENERATION = ("beam", "seed", "max_len_b")
 _PARTS = ("score", "cosine", "log_prob", "penalty")
 
-_ARGUMENTS: dict[str, tuple[Any, str, str]] = {
-    "data": (
-        *(str, "DIR"),
+_FACTOR: dict[str, Any] = {"type": float, "metavar": "X"}
+_ARGUMENTS: Rows = {
+    "--data": (
         "Data folder with the training captions and their tags (default: the folder of --split).",
+        {"metavar": "DIR"},
     ),
-    "vectors": (
-        *(str, "FILE"),
+    "--vectors": (
         "Feature store with the vectors of the training captions, from fairseq-mm embed --split "
         "train --of sentences (default: embed the captions now).",
+        {"metavar": "FILE"},
     ),
-    "language_model": (
-        *(str, "FILE"),
+    "--language-model": (
         "ARPA file of the n-gram model (default: a Kneser-Ney trigram model of the training "
         "captions).",
+        {"metavar": "FILE"},
     ),
-    "candidates": (int, "N", "Number of samples for each image (default: 1000)."),
-    "num_nearest": (int, "N", "Number of words or captions of a mean (default: 5)."),
-    "shortest": (int, "N", "Minimum length of a part-of-speech sequence (default: 4)."),
-    "longest": (int, "N", "Maximum length of a part-of-speech sequence (default: 12)."),
-    "translation_weight": (float, "X", "Weight of the cosine (default: 1)."),
-    "language_weight": (float, "X", "Weight of the log-probability (default: 0.2)."),
-    "repeat_penalty": (
-        *(float, "X"),
+    "--candidates": ("Number of samples for each image (default: 1000).", NUMBER),
+    "--num-nearest": ("Number of words or captions of a mean (default: 5).", NUMBER),
+    "--shortest": ("Minimum length of a part-of-speech sequence (default: 4).", NUMBER),
+    "--longest": ("Maximum length of a part-of-speech sequence (default: 12).", NUMBER),
+    "--translation-weight": ("Weight of the cosine (default: 1).", _FACTOR),
+    "--language-weight": ("Weight of the log-probability (default: 0.2).", _FACTOR),
+    "--repeat-penalty": (
         "Factor of the cosine for each content word that occurred before (default: 0.7).",
+        _FACTOR,
     ),
-    "top": (int, "N", "Number of captions of an image in --jsonl (default: 5)."),
-    "candidate_batch_size": (*(int, "N"), "Number of candidates per batch (default: 1000)."),
+    "--top": ("Number of captions of an image in --jsonl (default: 5).", NUMBER),
+    "--candidate-batch-size": ("Number of candidates per batch (default: 1000).", NUMBER),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("candidates by part-of-speech sequences (sc_nlm)")
-    arguments.add_table(group, _ARGUMENTS)
+    arguments.add_rows(group, _ARGUMENTS)
     group.add_argument(
         "--conditions",
         nargs="+",

@@ -30,7 +30,7 @@ import sys
 from typing import Any
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import keep_freed_memory
 from fairseq_mm.errors import UserError
@@ -51,7 +51,6 @@ def _count(least: int) -> dict[str, Any]:
     return {"type": number, "metavar": "N"}
 
 
-_REPEATED: dict[str, Any] = {"action": "append", "default": []}
 ARGUMENTS: dict[str, Rows] = {
     "images or videos": {
         "inputs": (
@@ -61,7 +60,7 @@ ARGUMENTS: dict[str, Rows] = {
         ),
         "--list": (
             "List of one path a line, or id, tab, path.",
-            {**_REPEATED, "metavar": "FILE"},
+            {**REPEATED, "metavar": "FILE"},
         ),
         "--root": (
             "Folder of relative paths in lists (default: the list's own).",
@@ -74,7 +73,7 @@ ARGUMENTS: dict[str, Rows] = {
         "--except": (
             "Leave out items that this store has.",
             # `except` is a keyword of Python: args.except would be a syntax error
-            {**_REPEATED, "metavar": "STORE", "dest": "except_stores"},
+            {**REPEATED, "metavar": "STORE", "dest": "except_stores"},
         ),
         "--shard": (
             "Only part I of N; writes OUTPUT with .IofN before its suffix. Join the parts with: "

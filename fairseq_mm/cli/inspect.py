@@ -109,11 +109,11 @@ IMAGE_ROWS: arguments.Rows = {
     ),
     "--images": (
         "Folder or .tar of a store's images, for the page; may be given again.",
-        {"metavar": "FOLDER", "action": "append", "default": []},
+        {"metavar": "FOLDER", **arguments.REPEATED},
     ),
     "--image": (
         "Image from 1 to 5 whose grid is shown; may be given again (default: all).",
-        {"metavar": "N", "type": int, "action": "append", "default": []},
+        {"metavar": "N", "type": int, **arguments.REPEATED},
     ),
     "--position": (
         "Position of the grid, from 0 (default: that whose similarities vary most).",
@@ -137,7 +137,7 @@ VIDEO_ROWS: arguments.Rows = {
     "--videos": (
         "Folder or .tar of the videos, whose frames and seconds the page shows; may be given "
         "again.",
-        {"metavar": "DIR", "action": "append", "default": []},
+        {"metavar": "DIR", **arguments.REPEATED},
     ),
 }
 

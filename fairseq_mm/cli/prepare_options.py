@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Callable, NamedTuple, Optional
 
+from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED
 from fairseq_mm.data import subwords, transcript_text
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.split_text import SOURCE, TARGET
@@ -22,10 +23,8 @@ from fairseq_mm.prepare.videos import VideoWriter
 from fairseq_mm.prepare.visual_stories import VisualStoryWriter
 from fairseq_mm.prepare.writer import FolderWriter, Vocabulary
 
-_FLAG: dict[str, Any] = {"action": "store_true"}
-_NUMBER: dict[str, Any] = {"type": int, "metavar": "N"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-_JSONL: dict[str, Any] = {**_FILE, "metavar": "FILE.jsonl", "action": "append", "default": []}
+_JSONL: dict[str, Any] = {**_FILE, **REPEATED, "metavar": "FILE.jsonl"}
 _RARE = "Words that occur fewer than N times in the training {} become <unk> (default: "
 _DICTIONARY = "Dictionary of an existing model{}, taken instead of one of the training split."
 # option -> help text, in which {names} are filled by add_options, and further settings of argparse
@@ -35,14 +34,14 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--valid-size": (
         "Number of training {groups} to draw as the valid split, with all that belongs to each "
         "(default: 0).",
-        {**_NUMBER, "default": 0},
+        {**NUMBER, "default": 0},
     ),
-    "--test-size": ("The same for the test split (default: 0).", {**_NUMBER, "default": 0}),
-    "--seed": ("Seed of drawn splits (default: 1).", {**_NUMBER, "default": 1}),
+    "--test-size": ("The same for the test split (default: 0).", {**NUMBER, "default": 0}),
+    "--seed": ("Seed of drawn splits (default: 1).", {**NUMBER, "default": 1}),
     "--without-images": (
         "The data is text alone: lines need no image, and files that end with .txt have a sentence "
         "a line.",
-        _FLAG,
+        FLAG,
     ),
     "--keys": (
         "What {visual}s are called in the feature store: by the name, the stem (without ending) or "
@@ -60,7 +59,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "--verify": (
         "Decode every image of --images; images that cannot be decoded are missing, too.",
-        _FLAG,
+        FLAG,
     ),
     "--missing": (
         "Policy for missing {visual}s: refuse them; drop the examples that need them; keep visual "
@@ -69,20 +68,20 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         {"choices": POLICIES},
     ),
     "--output": ("Data folder to write.", {"type": Path, "metavar": "DIR", "required": True}),
-    "--overwrite": ("Replace prepared data in DIR.", _FLAG),
+    "--overwrite": ("Replace prepared data in DIR.", FLAG),
     "--no-binarize": (
         "Write the text, and print the fairseq-preprocess command without running it.",
-        _FLAG,
+        FLAG,
     ),
-    "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", _FLAG),
-    "--keep-case": ("Do not lower-case the text.", _FLAG),
-    "--keep-punctuation": ("Keep tokens without a letter or a digit.", _FLAG),
-    "--threshold": (_RARE.format("split") + "{threshold}).", _NUMBER),
-    "--source-threshold": (_RARE.format("prompts") + "{threshold}).", _NUMBER),
-    "--target-threshold": (_RARE.format("stories") + "{threshold}).", _NUMBER),
+    "--strict": ("Refuse splits and dictionaries of other sizes than the published ones.", FLAG),
+    "--keep-case": ("Do not lower-case the text.", FLAG),
+    "--keep-punctuation": ("Keep tokens without a letter or a digit.", FLAG),
+    "--threshold": (_RARE.format("split") + "{threshold}).", NUMBER),
+    "--source-threshold": (_RARE.format("prompts") + "{threshold}).", NUMBER),
+    "--target-threshold": (_RARE.format("stories") + "{threshold}).", NUMBER),
     "--max-words": (
         "Size of the dictionary: only the N most frequent words (default: all).",
-        _NUMBER,
+        NUMBER,
     ),
     "--dictionary": (_DICTIONARY.format(""), _FILE),
     "--source-dictionary": (_DICTIONARY.format(" for prompts"), _FILE),
@@ -90,17 +89,17 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--story-words": (
         "Maximum number of words per story; longer stories are truncated, 0 leaves them whole "
         "(default: 1000).",
-        {**_NUMBER, "default": 1000},  # the limit of Fan et al. 2018
+        {**NUMBER, "default": 1000},  # the limit of Fan et al. 2018
     ),
     "--skip-empty": (
         "Leave out and report {nouns} with a text that has no word (of an image, the caption "
         "alone), instead of refusing them.",
-        _FLAG,
+        FLAG,
     ),
     "--split-symbols": (
         "Write fairseq's control symbols, <s>, </s> and <pad>, as three words, such as < s >, "
         "where the text has them, instead of refusing them.",
-        _FLAG,
+        FLAG,
     ),
     "--subwords": (
         "What the tokens are: words, the pieces of GPT-2's BPE, as BART's, or of a sentencepiece "
@@ -118,11 +117,11 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
         "Maximum number of indexed OOV tokens per video, for pointer_generator: words outside the "
         "dictionary are written as <unk-0>, <unk-1>, ..., so that the model can copy them "
         "(default: 0).",
-        {**_NUMBER, "default": 0},
+        {**NUMBER, "default": 0},
     ),
     "--workers": (
         "Number of processes of fairseq-preprocess (default: one a core, at most 8).",
-        {**_NUMBER, "default": min(8, os.cpu_count() or 1)},
+        {**NUMBER, "default": min(8, os.cpu_count() or 1)},
     ),
 }
 OWN = ("--valid", "--test", "--valid-size", "--test-size", "--seed")

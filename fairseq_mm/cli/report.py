@@ -19,23 +19,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rows
+from fairseq_mm.cli.arguments import REPEATED, Rows
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
     from fairseq_mm.report.html_page import Section
 
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
-_REPEATED: dict[str, Any] = {"action": "append", "default": []}
 ARGUMENTS: Rows = {
     "--hypotheses": ("Generated texts.", {"metavar": "FILE", "required": True}),
     "--images": (
         "Folder or .tar of the images; may be given again. Without it the page has no images.",
-        {"metavar": "FOLDER", **_REPEATED},
+        {"metavar": "FOLDER", **REPEATED},
     ),
     "--scores": (
         "JSON lines with scores of each item, to sort by; may be given again.",
-        {**_FILE, **_REPEATED},
+        {**_FILE, **REPEATED},
     ),
     "--result": ("JSON with the scores of the whole split.", _FILE),
     "--training-log": ("Log of fairseq-train, for the training curves.", _FILE),

@@ -76,7 +76,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_output
 from fairseq_mm.cli import score_visual_stories as visual
-from fairseq_mm.cli.arguments import FLAG, Rows, flag
+from fairseq_mm.cli.arguments import FLAG, NUMBER, Rows, flag
 from fairseq_mm.cli.records import counted
 from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
@@ -208,7 +208,7 @@ _RESAMPLING: Rows = {
     # no default: 0 switches an interval off, and the default differs for --compare and the gain
     "--bootstrap": (
         f"Number of resamples for 95%% intervals (default: 0; {COMPARE_SAMPLES} with --compare).",
-        {"type": int, "metavar": "N"},
+        NUMBER,
     ),
 }
 _OUTPUT: Rows = {

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Callable, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import FLAG, Rows
+from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
@@ -90,7 +90,7 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
             ),
             "--attribute": (
                 "Further attribute of the store; may be given again.",
-                {"action": "append", "default": [], "metavar": "NAME=VALUE"},
+                {**REPEATED, "metavar": "NAME=VALUE"},
             ),
             **_OVERWRITE,
         },

@@ -46,7 +46,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.arguments import Rule
+from fairseq_mm.cli.arguments import FLAG, NUMBER, REPEATED, Rows, Rule
 from fairseq_mm.cli.generate import Input, read_jsonl_inputs
 from fairseq_mm.cli.records import RANK, rank_paths
 from fairseq_mm.cli.run_set_up import register_quietly
@@ -116,52 +116,58 @@ _RULES = (
 )
 
 
-_PROMPTS: dict[str, tuple[Any, str, str]] = {
-    "prompt": (list, "TEXT", "Prompt; may be given again."),
-    "prompts": (list, "FILE", "File with one prompt per line; - is standard input."),
-    "truncate_prompt": (bool, "", "Truncate prompts that are longer than the model's positions."),
-    "prompt_model": (
-        *(str, "PATH"),
+_PROMPTS: Rows = {
+    "--prompt": ("Prompt; may be given again.", {**REPEATED, "metavar": "TEXT"}),
+    "--prompts": (
+        "File with one prompt per line; - is standard input.",
+        {**REPEATED, "metavar": "FILE"},
+    ),
+    "--truncate-prompt": ("Truncate prompts that are longer than the model's positions.", FLAG),
+    "--prompt-model": (
         "Language model that generates the prompts, with the source vocabulary of the story model.",
+        {"metavar": "PATH"},
     ),
-    "prompts_only": (bool, "", "Write the generated prompts, and no stories."),
-    "prompt_topk": (
-        *(int, "K"),
+    "--prompts-only": ("Write the generated prompts, and no stories.", FLAG),
+    "--prompt-topk": (
         "Sample the tokens of prompts from the K most probable; 0 for all (default: 10).",
+        {"type": int, "metavar": "K"},
     ),
-    "prompt_temperature": (*(float, "T"), "Divisor of the prompt model's logits (default: 1.0)."),
+    "--prompt-temperature": (
+        "Divisor of the prompt model's logits (default: 1.0).",
+        {"type": float, "metavar": "T"},
+    ),
 }
-_IMAGES: dict[str, tuple[Any, str, str]] = {
-    "sequences": (
-        *(list, "FILE.jsonl"),
+_IMAGES: Rows = {
+    "--sequences": (
         'File with one image sequence per line, {"images": [five paths], "id": "..."}; paths are '
         "relative to the file.",
+        {**REPEATED, "metavar": "FILE.jsonl"},
     ),
-    "limit": (int, "N", "Maximum number of image sequences of the split (default: all)."),
-    "images": (
-        *(list, "FOLDER"),
+    "--limit": ("Maximum number of image sequences of the split (default: all).", NUMBER),
+    "--images": (
         "Folder or .tar of the images of a store, for the page; may be given again.",
+        {**REPEATED, "metavar": "FOLDER"},
     ),
 }
-_NUMBER: dict[str, tuple[Any, str, str]] = {
-    "n": (int, "N", "Number of stories per input, or in total without inputs (default: 1)."),
-    "first_id": (int, "ID", "Index of the first story (default: 0)."),
-    "best_of": (
-        *(int, "N"),
+_NUMBER: Rows = {
+    "--n": ("Number of stories per input, or in total without inputs (default: 1).", NUMBER),
+    "--first-id": ("Index of the first story (default: 0).", {"type": int, "metavar": "ID"}),
+    "--best-of": (
         "Sample N stories per input and write the best, or the --nbest best; needs --sampling, or "
         "a preset that samples.",
+        NUMBER,
     ),
-    "other_prompts": (
-        *(str, "FILE"),
+    "--other-prompts": (
         "File with one prompt per line, from which --best-by ranking samples the other prompts "
         "(default: the prompts of this run).",
+        {"metavar": "FILE"},
     ),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add(parser, "checkpoint", checkpoint={"required": False})
-    arguments.add_table(parser.add_argument_group("prompts"), _PROMPTS)
+    arguments.add_rows(parser.add_argument_group("prompts"), _PROMPTS)
     group = parser.add_argument_group("images")
     group.add_argument(
         "inputs",
@@ -188,7 +194,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "dictionary, the data folder of their training."
         },
     )
-    arguments.add_table(group, _IMAGES)
+    arguments.add_rows(group, _IMAGES)
     group.add_argument(
         "--line",
         type=int,
@@ -201,7 +207,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, {}, presets=PROMPT_STORY_PRESETS, constraints=VISUAL_STORY_CONSTRAINTS
     )
     number = parser.add_argument_group("number and choice")
-    arguments.add_table(number, _NUMBER)
+    arguments.add_rows(number, _NUMBER)
     number.add_argument(
         "--best-by",
         choices=("score", "ranking"),
