@@ -47,7 +47,7 @@ class PeepholeLSTM(nn.Module):
         """Compute the state after each input: [B, T, input_dim] -> [B, T, hidden_dim]; rows may be
         right-padded.
         """
-        B, _, H = x.size(0), x.size(1), self.hidden_dim
+        B, H = x.size(0), self.hidden_dim
         inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]
         hidden_weight = self.hidden_weight.t()
         hidden = x.new_zeros(B, H)

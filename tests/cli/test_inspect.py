@@ -104,6 +104,7 @@ def test_self_attention_is_summed_up_by_layer_and_head(inspect, trained, name):
     prompt, story = lines_of(data, 1)
     _, entries, _, _ = inspect(name, None, "--line", 1)
     _, _, _, trace, _, _ = forward(checkpoints[name], prompt, story)
+    assert "prompt_attention_layers" not in entries[0]  # without --layers
     assert len(entries[0]["self_attention"]) == 4 * len(trace.past)
     assert all(row["distance"] is None for row in entries[0]["self_attention"])
     for t, entry in enumerate(entries):

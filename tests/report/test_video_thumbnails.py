@@ -2,6 +2,7 @@
 
 import base64
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,6 +58,18 @@ def test_there_are_never_too_many_and_the_last_frame_fills_up(video):
     times = video_times(video, 3, {"stride": 64, "frame_rate": "native"})
     assert [level_of(uri) for uri in times.thumbnails] == pytest.approx([32, 39, 39], abs=0.9)
     assert video_times(video, 5, {}) == (None, ())
+
+
+def test_the_frames_before_damage_are_shown(video, tmp_path):
+    content = bytearray(Path(video.path).read_bytes())
+    start = content.index(b"mdat") + 4
+    length = content.index(b"moov") - start
+    content[start + length // 2 : start + length] = bytes(length - length // 2)
+    (tmp_path / "c.mp4").write_bytes(content)
+    damaged = MediaFile("c", str(tmp_path / "c.mp4"))
+    thumbnails = video_times(damaged, 10, {"stride": 4, "frame_rate": 10.0}).thumbnails
+    assert [level_of(uri) for uri in thumbnails[:3]] == pytest.approx([2, 6, 10], abs=0.9)
+    assert len(thumbnails) == 10
 
 
 def test_a_file_that_is_no_video_is_named(tmp_path):
