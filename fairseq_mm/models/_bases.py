@@ -21,7 +21,7 @@ class BatchFirstEncoder(FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         # fairseq calls this at every step, but a sampled row stays where it is at most steps; on a
         # GPU the comparison would wait for the device, and a copy costs less
-        tensors = [x for xs in encoder_out.values() for x in xs]
+        tensors = [x for xs in encoder_out.values() for x in xs if x is not None]
         if tensors and not new_order.is_cuda and keeps_all(new_order, len(tensors[0])):
             return encoder_out
         return select_rows(encoder_out, new_order)
