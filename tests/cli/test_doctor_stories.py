@@ -282,6 +282,7 @@ def test_broken_checkpoints_of_stories_are_found(examine, tmp_path):
     path = change_checkpoint(story, tmp_path / "words.pt", provenance={"words": ["one"]})
     *_, (problem,) = examine("--checkpoint", path)
     assert re.search(r"words\.pt: its weights do not fit --arch conv_story_tiny: ", problem)
+    assert problem.endswith(" -> name another checkpoint")
     path = change_checkpoint(story, tmp_path / "images.pt", provenance={"feature_dim": 7})
     *_, (problem,) = examine("--checkpoint", path)
     assert re.search(r"images\.pt: --arch conv_story_tiny reads images or videos, but was", problem)
@@ -304,4 +305,4 @@ def test_fairseqs_own_models_take_a_folders_dictionaries(examine, data, tmp_path
     for path in (other / "dict.wp_source.txt", other / "prompts" / "dict.txt"):
         path.open("a").write("more 1\n")
     *_, (problem,) = examine("--checkpoint", lstm, "--data", other)
-    assert re.search(r"its weights do not fit --arch lstm: .* ->", problem)
+    assert re.search(r"its weights do not fit --arch lstm: .* -> use the folder that it", problem)
