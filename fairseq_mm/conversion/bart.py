@@ -58,7 +58,9 @@ _LISTED = 3  # names in a message: a wrong folder would list hundreds
 _PREFIX = "model."
 # save_pretrained writes only the shared table, but older versions wrote every copy
 _SHARED_EMBEDDINGS = (
-    *("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    "shared.weight",
+    "encoder.embed_tokens.weight",
+    "decoder.embed_tokens.weight",
     "lm_head.weight",
 )
 _BIAS = "final_logits_bias"

@@ -210,9 +210,12 @@ def _build_config(options: Mapping[str, Any], num_rows: int, positions: int) -> 
         "scale_embedding": not options["no_scale_embedding"],
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
-        **{"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2},
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
         # fairseq's decoder begins with </s>, and its search ends every text with it
-        **{"decoder_start_token_id": 2, "forced_eos_token_id": 2},
+        "decoder_start_token_id": 2,
+        "forced_eos_token_id": 2,
     }
 
 
@@ -220,7 +223,12 @@ def _tokenizer_config(*, has_mask: bool) -> dict[str, Any]:
     return {
         "tokenizer_class": "BartTokenizer",
         "add_prefix_space": False,
-        **{"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+        "bos_token": "<s>",
+        "pad_token": "<pad>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "cls_token": "<s>",
+        "sep_token": "</s>",
         # null, because BartTokenizer would otherwise add a <mask> beyond the last row
-        **{"cls_token": "<s>", "sep_token": "</s>", "mask_token": MASK if has_mask else None},
+        "mask_token": MASK if has_mask else None,
     }

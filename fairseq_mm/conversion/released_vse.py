@@ -137,9 +137,12 @@ def read_released_vse(path: str) -> ReleasedModel:
         path,
         f"vse_{kind}",
         {
-            **{"word_dim": E, "embed_dim": K, "sentence_signs": "end"},
+            "word_dim": E,
+            "embed_dim": K,
+            "sentence_signs": "end",
             # the released training scales image vectors to unit length only when it evaluates
-            **{"image_norm": "evaluation", "feature_scaling": "unit"},
+            "image_norm": "evaluation",
+            "feature_scaling": "unit",
         },
         {"margin": read_margin(options, f"{path}.pkl"), "same_image_negatives": True},
         words,

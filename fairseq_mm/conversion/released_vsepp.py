@@ -107,7 +107,9 @@ def read_released_vsepp(
         path,
         "vse_gru",
         {
-            **{"word_dim": E, "embed_dim": K, "sentence_signs": "both"},
+            "word_dim": E,
+            "embed_dim": K,
+            "sentence_signs": "both",
             "image_norm": "never" if options.get("no_imgnorm") else "always",
             "feature_scaling": "unit" if network else "none",
         },

@@ -387,7 +387,9 @@ def _state(
     cfg["criterion"] = {"_name": "cross_entropy", "sentence_avg": False}
     cfg["task"] = {
         **_default_config(TranslationConfig),
-        **{"_name": "translation", "source_lang": source, "target_lang": target},
+        "_name": "translation",
+        "source_lang": source,
+        "target_lang": target,
         # fairseq takes the smaller of the task's and the model's limits
         **{name: x for name, x in result.options.items() if name.endswith("_positions")},
     }

@@ -16,8 +16,12 @@ from fairseq_mm.report.html_page import Section, section
 _IMAGE = 64  # longer side of an image in pixels
 # places of a label, the best first: offset from the dot in pixels, and horizontal alignment
 _LABEL_PLACES = (
-    *((6, 0, "left"), (-6, 0, "right")),
-    *((0, 14, "center"), (0, -14, "center"), (0, 28, "center"), (0, -28, "center")),
+    (6, 0, "left"),
+    (-6, 0, "right"),
+    (0, 14, "center"),
+    (0, -14, "center"),
+    (0, 28, "center"),
+    (0, -28, "center"),
 )
 
 

@@ -133,7 +133,7 @@ def _chart(name: str, subsets: dict[str, dict[float, float]]) -> str:
             axes.plot(
                 updates,
                 [min(points[x], highest) for x in updates],
-                *("o-" if subset in _COLORS else "o--",),
+                "o-" if subset in _COLORS else "o--",
                 color=_COLORS.get(subset, COLORS["quiet"]),
                 markersize=3,
                 label=subset,
