@@ -29,4 +29,6 @@ def rounded(x: Any) -> Any:
     if isinstance(x, dict):
         return {name: rounded(part) for name, part in x.items()}
     # bool is an int, too: flags stay as they are
-    return x if isinstance(x, (int, str)) else None if math.isnan(x) else round(float(x), 6)
+    if isinstance(x, (int, str)):
+        return x
+    return None if math.isnan(x) else round(float(x), 6)

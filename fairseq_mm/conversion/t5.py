@@ -121,7 +121,8 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     state_dict = model.state_dict()
     _check_tensors(renamed, state_dict, options, folder)
     arch, sizes = _find_architecture(options)
-    changed = {name: x for name, x in options.items() if x != {**defaults, **sizes}[name]}
+    defaults.update(sizes)
+    changed = {name: x for name, x in options.items() if x != defaults[name]}
     flags = [".", "--task", "video_summarization", "--arch", arch, *format_flags(changed)]
     # the untrained model's state dict adds the record of dictionary and subwords to the weights
     state = checkpoint_state(flags, {**state_dict, **renamed})
