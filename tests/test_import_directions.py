@@ -19,7 +19,7 @@ ALLOWED = {
     "ngrams": {"data"},
     "models": {"compat", "modules"},
     "criterions": {"modules", "metrics"},
-    "generation": {"data"},
+    "generation": {"data", "modules"},
     "prepare": {"data"},
     "tasks": {"compat", "data", "generation", "metrics"},
     "retrieval": {"data", "metrics"},

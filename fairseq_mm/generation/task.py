@@ -20,6 +20,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.defaults import SAMPLING_BEAM
 from fairseq_mm.generation.seeded_sampling import SeededSampling
+from fairseq_mm.modules.packed_weights import pack_weights
 
 _FILLER = re.compile(r"madeupword\d{4,}")
 
@@ -166,6 +167,10 @@ class GeneratesText:
         # a scorer has no search to change
         if getattr(args, "score_reference", False):
             return generator
+        for model in models if isinstance(models, (list, tuple)) else [models]:
+            # in training, the weights change with each update
+            if not model.training:
+                pack_weights(model)
         cfg = self.cfg  # type: ignore[attr-defined]
         self._forbid_tokens(generator, args, cfg.allow_unk if allow_unk is None else allow_unk)
         size = getattr(args, "no_repeat_ngram_size", 0)

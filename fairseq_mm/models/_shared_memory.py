@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut
+from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
 from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
 
 ROWS = "rows"
@@ -49,6 +50,7 @@ class SharedMemory:
 
     Attributes:
         size: Number of rows of each stored item.
+        keys_values: Layer number, from 0 -> keys and values [B, heads, S, head_dim] of the text.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class SharedMemory:
         self.text_mask = text_mask
         self.projected = projected
         self.video_mask = video_mask
+        self._is_unpadded = not bool(text_mask.any())
         self.size = 1
+        self.keys_values: dict[int, tuple[Tensor, Tensor]] = {}
         if rows is not None:
             self._assign(rows)
 
@@ -95,6 +99,39 @@ class SharedMemory:
         fused = fusion(grouped, self.projected[number], self.video_mask, trace)
         return fused.view_as(x)
 
+    def attend(
+        self, attention: Any, layer: int, x: Tensor, *, need_weights: bool
+    ) -> tuple[Tensor, Optional[Tensor]]:
+        """Attend to the text of the items with one of fairseq's attention modules.
+
+        Args:
+            attention: ``encoder_attn`` of the layer, in evaluation mode.
+            layer: Number of the layer, from 0; keys and values are computed at its first call.
+            x: [R, C] states of the rows.
+            need_weights: True to return the attention weights.
+
+        Returns:
+            [R, C] output of the attention, and the weights [R, heads, S] or None.
+        """
+        heads = attention.num_heads
+        if layer not in self.keys_values:
+            text = self.text.transpose(0, 1)  # [B, S, C]
+            keys = split_heads(attention.k_proj(text), heads).contiguous()
+            values = split_heads(attention.v_proj(text), heads).contiguous()
+            self.keys_values[layer] = keys, values
+        keys, values = self.keys_values[layer]
+        # the rows of an item are several queries to one text: [B, rows, C] -> [B, heads, rows, D]
+        query = split_heads(attention.q_proj(x).view(len(keys), self.size, -1), heads)
+        mask = None if self._is_unpadded else ~self.text_mask[:, None, None]
+        weights = None
+        if need_weights:
+            weights = attention_weights(query, keys, mask)
+            attended = torch.matmul(weights, values)
+            weights = weights.transpose(1, 2).flatten(0, 1)
+        else:
+            attended = attend(query, keys, values, mask)
+        return attention.out_proj(merge_heads(attended).reshape(x.shape)), weights
+
     def _assign(self, rows: Tensor) -> Optional[Tensor]:
         items, counts = torch.unique_consecutive(rows, return_counts=True)
         sizes = counts.tolist()
@@ -109,5 +146,6 @@ class SharedMemory:
         self.text = self.text.index_select(1, items)
         self.text_mask = self.text_mask.index_select(0, items)
         self.projected = select_rows(self.projected, items)
+        self.keys_values = select_rows(self.keys_values, items)
         self.video_mask = select_rows(self.video_mask, items)
         return items

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._shared_memory import ROWS, EncoderOut, SharedMemory, reorder_items
 from fairseq_mm.models._video_guided import VideoReader, numbered
-from fairseq_mm.modules.decoding_caches import select_rows
+from fairseq_mm.modules.decoding_caches import BeamCache
 from fairseq_mm.modules.video_fusion import FusionTrace
 
 STATE = "shared_memory"
+CACHE = "beam_cache"
 # Parameters of stock fairseq's encoder layers that repeat others for PyTorch's fused layer.
 DUPLICATES = tuple(
     f"{name}_{kind}"
@@ -172,6 +173,10 @@ class VgBartDecoder(TransformerDecoder):
                 [R, T, S] of S tokens of the transcript.
         """
         assert encoder_out is not None
+        if incremental_state is not None and not self.training:
+            return self._step(
+                prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
+            )
         # The rest of this method copies fairseq's, which has no hook between the layers for the
         # fusions.
         positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
@@ -213,27 +218,78 @@ class VgBartDecoder(TransformerDecoder):
             x = self.layer_norm(x)
         return x.transpose(0, 1), {"attn": [attention]}
 
+    def _step(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: EncoderOut,
+        incremental_state: dict,
+        alignment_layer: Optional[int],
+        alignment_heads: Optional[int],
+    ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
+        """Compute the features [R, 1, C] of the last token, see :meth:`extract_features`.
+
+        fairseq's layers would copy the keys and values of all tokens at each step, once to add the
+        last token, and once to reorder the beams.
+        """
+        positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
+        x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1]) + positions[:, -1]
+        if self.layernorm_embedding is not None:
+            x = self.layernorm_embedding(x)
+        memory = self._memory(encoder_out, incremental_state)
+        cache = self._cache(memory, x, incremental_state)
+        cache.add_position()
+        aligned = self.num_layers - 1 if alignment_layer is None else alignment_layer
+        attention = None
+        layer: Any
+        for number, layer in numbered(self.layers):
+            index = number - 1
+            before = layer.normalize_before
+            h = layer.self_attn_layer_norm(x) if before else x
+            own = layer.self_attn
+            h = cache.attend(index, own.q_proj(h), own.k_proj(h), own.v_proj(h))
+            x = x + own.out_proj(h)
+            x = x if before else layer.self_attn_layer_norm(x)
+            h = layer.encoder_attn_layer_norm(x) if before else x
+            h, weights = memory.attend(layer.encoder_attn, index, h, need_weights=index == aligned)
+            x = x + h
+            x = x if before else layer.encoder_attn_layer_norm(x)
+            h = layer.final_layer_norm(x) if before else x
+            x = x + layer.fc2(layer.activation_fn(layer.fc1(h)))
+            x = x if before else layer.final_layer_norm(x)
+            attention = attention if weights is None else weights
+            if str(number) in self.fusions:
+                fusion = self.fusions[str(number)]
+                x = memory.fuse(fusion, str(number), x.unsqueeze(1)).squeeze(1)
+        assert attention is not None
+        attention = attention[:, :alignment_heads].float().mean(dim=1).to(x)  # [R, S]
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return x.unsqueeze(1), {"attn": [attention.unsqueeze(1)]}
+
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor
     ) -> None:
         """Reorder the rows (beams) of the decoding state.
 
-        Keys and values of the transcripts are stored once per example, so they are copied only if
-        an example was removed or moved.
+        Keys and values are stored once per example, so they are copied only if an example was
+        removed or moved.
         """
-        to_text = [layer.encoder_attn for layer in self.layers]
-        for module in self.modules():
-            # This replaces the method of fairseq that the generator calls, because the attention to
-            # the transcript must not be reordered by rows: it has one entry per item.
-            if module not in to_text and hasattr(module, "reorder_incremental_state"):
-                module.reorder_incremental_state(incremental_state, new_order)
         memory: Any = self.get_incremental_state(incremental_state, STATE)
-        items = None if memory is None else memory.reorder(new_order)
-        if items is None:
+        cache: Any = self.get_incremental_state(incremental_state, CACHE)
+        if memory is None or cache is None:
             return
-        for attention in to_text:
-            buffer = attention._get_input_buffer(incremental_state)
-            attention._set_input_buffer(incremental_state, select_rows(buffer, items))
+        items = memory.reorder(new_order)
+        cache.select(new_order, items, memory.size)
+
+    def _cache(self, memory: SharedMemory, x: Tensor, incremental_state: dict) -> BeamCache:
+        cache: Any = self.get_incremental_state(incremental_state, CACHE)
+        if cache is None:
+            attention = self.layers[0].self_attn
+            heads, head_dim = attention.num_heads, attention.head_dim
+            num_items = len(x) // memory.size
+            cache = BeamCache(self.num_layers, heads, head_dim, num_items, x)
+            self.set_incremental_state(incremental_state, CACHE, cache)
+        return cache
 
     def _memory(self, encoder_out: EncoderOut, incremental_state: Optional[dict]) -> SharedMemory:
         memory: Any = None

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fairseq_mm.modules.packed_weights import packed_linear
+
 # Dilation does not change a kernel of width one, but PyTorch computes convolutions without dilation
 # by a slower path if there is a single thread.
 _DILATION = 2
@@ -35,6 +37,9 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32
     if not is_plain or torch.is_autocast_cpu_enabled():
         return F.linear(x, weight, bias)
+    out = packed_linear(x, weight, bias)
+    if out is not None:
+        return out
     rows = x.reshape(-1, x.size(-1))
     is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS
     if x.numel() > _MANY_NUMBERS and not is_step:
@@ -49,7 +54,7 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
             out = torch.add(out, bias, out=x.new_empty(out.shape))
     else:
         out = F.linear(rows, weight, bias)
-    return out.contiguous().view(*x.shape[:-1], -1)
+    return out.contiguous().view(*x.shape[:-1], len(weight))
 
 
 def normal_linear(input_dim: int, output_dim: int, std: float) -> nn.Linear:

@@ -176,14 +176,29 @@ def test_beams_copy_neither_states_nor_frames(batch):
         memory = model.decoder.get_incremental_state(state, "shared_memory")
         keys, values = memory.projected["2"]
         assert (len(keys), len(values), memory.size) == (B, B, 4)
-        cached = model.decoder.layers[0].encoder_attn._get_input_buffer(state)["prev_key"]
-        assert len(cached) == B
+        texts = memory.keys_values[0]
+        assert (len(texts[0]), len(texts[1])) == (B, B)
         within = torch.tensor([1, 0, 0, 3, 4, 4, 7, 6, 9, 8, 8, 8])
         model.decoder.reorder_incremental_state_scripting(state, within)
         assert memory.projected["2"][0] is keys
+        assert memory.keys_values[0] is texts
         model.decoder.reorder_incremental_state_scripting(state, within[4:])
         assert len(memory.projected["2"][0]) == B - 1
         assert torch.equal(memory.projected["2"][0], keys[1:])
+        assert torch.equal(memory.keys_values[0][0], texts[0][1:])
+
+
+def test_decoding_step_by_step_equals_all_steps_at_once(batch):
+    model = shaken(build(fusion_decoder_layers="1,2"))
+    tokens = batch["prev_output_tokens"]
+    with torch.no_grad():
+        expected, extra = model(**batch)
+        out = model.encoder(batch["src_tokens"], None, batch["features"], batch["padding_mask"])
+        state: dict = {}
+        for step in range(T):
+            logits, found = model.decoder(tokens[:, : step + 1], out, state)
+            torch.testing.assert_close(logits[:, 0], expected[:, step])
+            torch.testing.assert_close(found["attn"][0][:, 0], extra["attn"][0][:, step])
 
 
 def test_building_a_generator_leaves_training_as_it_was(batch):

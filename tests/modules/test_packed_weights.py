@@ -1,0 +1,144 @@
+"""Linear maps with packed weights against the plain product."""
+
+import copy
+import gc
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fairseq_mm.modules import packed_weights
+from fairseq_mm.modules.linear import WeightNormalized, linear
+from fairseq_mm.modules.packed_weights import can_pack, pack_weights
+
+pytestmark = pytest.mark.skipif(not can_pack(), reason="this PyTorch packs no weights")
+SIZES = (512, 384)
+
+
+@pytest.fixture
+def products(monkeypatch):
+    """List of the numbers of vectors of all products with packed weights."""
+    found = []
+    original = torch.ops.mkldnn._linear_pointwise
+
+    class Ops:
+        _reorder_linear_weight = torch.ops.mkldnn._reorder_linear_weight
+
+        def _linear_pointwise(self, x, *others):
+            found.append(x.numel() // x.size(-1))
+            return original(x, *others)
+
+    monkeypatch.setattr(torch.ops, "mkldnn", Ops())
+    return found
+
+
+def model(bias=True):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(*SIZES, bias=bias)).eval()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(2,), (40,), (3, 5), (1, 700), (4, 0)])
+def test_equals_the_plain_product(products, bias, shape):
+    layers = model(bias)
+    x = torch.randn(*shape, SIZES[0])
+    with torch.no_grad():
+        expected = layers(x)
+        pack_weights(layers)
+        torch.testing.assert_close(layers(x), expected)
+        # without the layer, as the modules of this package call it
+        torch.testing.assert_close(linear(x, layers[0].weight, layers[0].bias), expected)
+    assert products == ([x.numel() // SIZES[0]] * 2 if x.numel() else [])
+
+
+def test_vectors_with_any_strides(products):
+    layers = model()
+    x = torch.randn(SIZES[0], 6)
+    with torch.no_grad():
+        expected = layers(x.t())
+        pack_weights(layers)
+        torch.testing.assert_close(layers(x.t()), expected)
+    assert products == [6]
+
+
+def test_a_changed_weight_is_packed_anew(products):
+    layers = model()
+    pack_weights(layers)
+    x = torch.randn(4, SIZES[0])
+    with torch.no_grad():
+        before = layers(x)
+        layers[0].weight.mul_(2)
+        torch.testing.assert_close(layers(x) - layers[0].bias, 2 * (before - layers[0].bias))
+        layers[0].weight.data = torch.zeros(SIZES[::-1])
+        torch.testing.assert_close(layers(x), layers[0].bias.expand(4, -1))
+        layers.load_state_dict(model().state_dict())
+        torch.testing.assert_close(layers(x), before)
+    assert products == [4] * 4
+
+
+def test_gradients_other_dtypes_and_single_vectors_use_the_weight_itself(products):
+    layers = model()
+    pack_weights(layers)
+    layers(torch.randn(4, SIZES[0])).sum().backward()
+    assert layers[0].weight.grad is not None
+    with torch.no_grad():
+        layers(torch.randn(1, SIZES[0]))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert layers(torch.randn(4, SIZES[0])).dtype == torch.bfloat16
+        x = torch.randn(4, SIZES[0], dtype=torch.float64)
+        assert layers.double()(x).dtype == torch.float64
+    assert products == []
+
+
+def test_small_weights_and_subclasses_stay_as_they_are():
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    small, other = nn.Linear(4, 4), Doubled(*SIZES)
+    before = dict(packed_weights._registry)
+    pack_weights(small)
+    assert packed_weights._registry == before
+    x = torch.randn(3, SIZES[0])
+    with torch.no_grad():
+        expected = other(x)
+        pack_weights(other)
+        torch.testing.assert_close(other(x), expected)
+
+
+def test_folded_weights_are_packed(products):
+    layer = WeightNormalized(*SIZES[::-1])
+    layer.fold()
+    pack_weights(layer)
+    x = torch.randn(5, SIZES[0])
+    with torch.no_grad():
+        expected = x @ layer.folded.t() + layer.bias
+        torch.testing.assert_close(linear(x, layer.weight(), layer.bias), expected)
+    assert products == [5]
+
+
+def test_copies_are_models_of_their_own(products):
+    layers = model()
+    pack_weights(layers)
+    x = torch.randn(4, SIZES[0])
+    with torch.no_grad():
+        expected = layers(x)
+        for made in (copy.deepcopy(layers), pickle.loads(pickle.dumps(layers))):
+            made[0].weight.mul_(0)
+            torch.testing.assert_close(made(x), made[0].bias.expand(4, -1))
+            torch.testing.assert_close(layers(x), expected)
+    assert sorted(layers.state_dict()) == ["0.bias", "0.weight"]
+
+
+def test_the_packed_copy_goes_with_its_weight():
+    layers = model()
+    gc.collect()
+    before = len(packed_weights._registry)
+    pack_weights(layers)
+    with torch.no_grad():
+        layers(torch.randn(4, SIZES[0]))
+    assert len(packed_weights._registry) == before + 1
+    del layers
+    gc.collect()
+    assert len(packed_weights._registry) == before
