@@ -90,8 +90,12 @@ RELEASES = {
 
 # the folders to join have been tokenized: their text is only split at spaces
 JOINED: dict[str, Any] = {
-    **{"tokenizer": "whitespace", "keep_case": True, "keep_punctuation": True},
-    **{"skip_empty": False, "caption_writer": join.JoinedWriter, "read": join.read},
+    "tokenizer": "whitespace",
+    "keep_case": True,
+    "keep_punctuation": True,
+    "skip_empty": False,
+    "caption_writer": join.JoinedWriter,
+    "read": join.read,
 }
 
 
