@@ -33,7 +33,7 @@ def constant_texts(
 
     Args:
         text: The text, or ``MOST_FREQUENT`` for the most frequent text of the training split.
-        data: Path of the data folder; None if there is none.
+        data: Path of the data folder; None without a data folder.
         split: Name of the split.
         references: References of the items; None for stories of prompts, which have no references:
             the items are then the lines of the split.

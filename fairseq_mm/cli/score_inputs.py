@@ -29,7 +29,7 @@ class References:
         path: Path of the file.
         texts: Item id -> references.
         visual_ids: Item id of each line of the split; None without a data folder.
-        data: Path of the data folder; None if there is none.
+        data: Path of the data folder; None without a data folder.
         split: Name of the split; None without a data folder.
         lines: Lines of the file if it has one reference per line; None if it has JSON.
         aliases: Other name of an item, such as a file name in a COCO annotation file -> item id.
@@ -183,7 +183,7 @@ def read_score_references(
     """Read references and, from the data folder, the item ids and the words of indexed OOV tokens.
 
     Args:
-        data: Path of the data folder; None if there is none.
+        data: Path of the data folder; None without a data folder.
         split: Name of the split.
         references: Path of a file of references (default: the file in the data folder).
         references_of: ``item`` or ``album``, see :func:`reference_name`.
@@ -402,7 +402,7 @@ def oov_words_by_video(
     The result is empty if the data folder has no file of such words.
 
     Args:
-        data: Path of the data folder; None if there is none.
+        data: Path of the data folder; None without a data folder.
         split: Name of the split.
         visual_ids: Video id of each line of the split.
     """

@@ -65,7 +65,7 @@ def describe_split(
     Args:
         references: References of the split.
         ids: Ids of the scored sequences.
-        data: Path of the data folder; None if there is none.
+        data: Path of the data folder; None without a data folder.
         generated: Path of the generated stories, whose first lines may name the feature stores.
 
     Returns:

@@ -34,7 +34,7 @@ from fairseq_mm.modules.packed_rnn import PackedGRU
 class HierarchicalRnnConfig(FairseqDataclass):
     """Options of the recurrent models that summarise transcripts and videos.
 
-    The default sizes are those of the code of Liu et al. 2020 (MFFG).
+    The default sizes follow the code of Liu et al. 2020 (MFFG).
     """
 
     embedding_dim: int = option(128, "Dimension of token embeddings of transcript and summary.")

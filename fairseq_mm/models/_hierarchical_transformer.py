@@ -31,7 +31,7 @@ from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncode
 class HierarchicalTransformerConfig(FairseqDataclass):
     """Options of the transformers that summarise transcripts and videos.
 
-    The default sizes are those of the code of Liu et al. 2020 (MFFG).
+    The default sizes follow the code of Liu et al. 2020 (MFFG).
     """
 
     embed_dim: int = option(512, "Dimension of token embeddings and layers.")

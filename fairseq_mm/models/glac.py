@@ -82,7 +82,7 @@ LEAST_TEMPERATURE = 1e-3
 class GlacConfig(FairseqDataclass):
     """Options of GLAC and its variants.
 
-    The default sizes are those of GLAC's released code. Li et al. 2020, section 4.2, use them too.
+    The default sizes follow GLAC's released code. Li et al. 2020, section 4.2, use them too.
     """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")

@@ -41,7 +41,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
-    """Options of the model. The default sizes are those of the code of Liu et al. 2020 (MFFG)."""
+    """Options of the model. The default sizes follow the code of Liu et al. 2020 (MFFG)."""
 
 
 @register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)

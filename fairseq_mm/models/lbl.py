@@ -40,7 +40,7 @@ from fairseq_mm.models._provenance import Provenance
 class LblConfig(LogBilinearConfig):
     """Options of LBL.
 
-    The size of word vectors, K = 300, is that of Kiros et al. 2014, section 2.5.
+    The size of word vectors, K = 300, follows Kiros et al. 2014, section 2.5.
     """
 
 

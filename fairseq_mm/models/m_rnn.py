@@ -85,7 +85,7 @@ RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
 class MRnnConfig(FairseqDataclass):
     """Options of m-RNN.
 
-    The default sizes are those of Mao et al. 2015, section 3.2 and Figure 2 (b). Dropout was tuned
+    The default sizes follow Mao et al. 2015, section 3.2 and Figure 2 (b). Dropout was tuned
     on the development split of Flickr8k.
     """
 

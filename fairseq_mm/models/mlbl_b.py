@@ -46,7 +46,7 @@ from fairseq_mm.models._provenance import Provenance
 class MlblBConfig(ContentConfig):
     """Options of MLBL-B.
 
-    The size of word vectors, K = 300, is that of Kiros et al. 2014, section 2.5.
+    The size of word vectors, K = 300, follows Kiros et al. 2014, section 2.5.
     """
 
 

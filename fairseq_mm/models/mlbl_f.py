@@ -52,7 +52,7 @@ from fairseq_mm.models._provenance import Provenance
 class MlblFConfig(ContentConfig):
     """Options of MLBL-F.
 
-    The default sizes are those of Kiros et al. 2014, section 2.5: word vectors of K = 300
+    The default sizes follow Kiros et al. 2014, section 2.5: word vectors of K = 300
     dimensions and F = 100 factors.
     """
 

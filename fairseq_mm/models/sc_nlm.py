@@ -57,7 +57,7 @@ from fairseq_mm.modules.linear import ContextWindow
 class ScNlmConfig(ContentConfig):
     """Options of SC-NLM.
 
-    The default sizes are those of Kiros et al. 2014, section 2.5: attribute vectors (G) and word
+    The default sizes follow Kiros et al. 2014, section 2.5: attribute vectors (G) and word
     vectors (K) of 300 dimensions, and F = 100 factors.
     """
 

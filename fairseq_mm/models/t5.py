@@ -43,7 +43,7 @@ FeedForward: Any = ChoiceEnum(("relu", "gated_gelu"))
 
 @dataclass
 class T5Config(FairseqDataclass):
-    """Options of T5. The default sizes are those of T5-base (Raffel et al. 2020, section 3.1.1)."""
+    """Options of T5. The default sizes follow T5-base (Raffel et al. 2020, section 3.1.1)."""
 
     model_dim: int = option(768, "Dimension of embeddings and layers.")
     attention_heads: int = option(12, "Number of heads of every attention.")

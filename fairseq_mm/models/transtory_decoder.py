@@ -31,7 +31,7 @@ from fairseq_mm.models._sentence_decoder import SentenceDecoder
 class TranstoryDecoderConfig(FairseqDataclass):
     """Options of Transtory-decoder.
 
-    The default sizes are those of Li et al. 2020, section 4.3. Sizes that the paper does not give
+    The default sizes follow Li et al. 2020, section 4.3. Sizes that the paper does not give
     are those of the paper's code.
     """
 

@@ -49,7 +49,7 @@ PAPER_LAYERS, RELEASED_LAYERS = 1, 3
 class TranstoryFullConfig(FairseqDataclass):
     """Options of Transtory-full.
 
-    The default sizes are those of Li et al. 2020, section 4.3. Sizes that the paper does not give
+    The default sizes follow Li et al. 2020, section 4.3. Sizes that the paper does not give
     are those of the paper's code.
     """
 

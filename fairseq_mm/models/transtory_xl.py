@@ -64,7 +64,7 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 class TranstoryXLConfig(FairseqDataclass):
     """Options of Transtory-XL.
 
-    The default sizes are those of the code of Li et al. 2020. The default number of layers, two, is
+    The default sizes follow the code of Li et al. 2020. The default number of layers, two, is
     that of the paper's section 4.3.
     """
 

@@ -79,7 +79,7 @@ from fairseq_mm.models._video_guided import (
 class VgBartConfig(VideoGuidedConfig):
     """Options of VG-BART.
 
-    The default sizes are those of BART base. Options of BART have the names that fairseq's BART
+    The default sizes follow BART base. Options of BART have the names that fairseq's BART
     gives them.
     """
 

@@ -61,7 +61,7 @@ _INITIAL_WORDS = 0.1
 
 @dataclass
 class VseConfig(FairseqDataclass):
-    """Options of VSE. The default sizes are those of Kiros et al. 2014."""
+    """Options of VSE. The default sizes follow Kiros et al. 2014."""
 
     sentence_encoder: SentenceEncoderName = option(
         "lstm", "Sentence encoder: LSTM with peepholes, GRU, or the sum of word vectors."

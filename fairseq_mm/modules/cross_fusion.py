@@ -17,7 +17,7 @@ class GatedFusion(nn.Module):
         x <- ReLU(x + W [x; (W_m y~ + b_m) * g] + b)
 
     S has the attention weights, y~ the attended elements of y, and g is the forget gate. The
-    matrices W and biases b are learned. The scale 8 is that of the released code of Liu et al.
+    matrices W and biases b are learned. The scale 8 follows the released code of Liu et al.
     2020.
 
     Args:
