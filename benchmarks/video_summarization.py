@@ -2,6 +2,7 @@
 
     python benchmarks/video_summarization.py training [--threads 2] [--rounds 3] [--batch 4]
     python benchmarks/video_summarization.py generation [--threads 2] [--rounds 3] [--batch 8]
+        [--weights-dtype int8]
 
 Sizes are the paper's: transcripts of 512 tokens, summaries of 64, 256 frames of 2,048 channels,
 BART base with a dictionary of 51,200. Weights, texts and features are drawn. In a round every
@@ -9,17 +10,21 @@ system has one turn, and a round's ratio is to the first system's turn in it; me
 printed. ``--clock cpu`` counts the process's own time, for a machine that others use as well: with
 one thread.
 
-Training: forward, loss and backward. Generation: beam 5, exactly 64 tokens; besides fairseq's
-generator for the text-only BART, Hugging Face's with the same weights, where it is installed.
+Training: forward, loss and backward. Generation: beam 5, exactly 64 tokens. "bart" is fairseq's
+model in fairseq's generator, "bart, prepared" the same model as `fairseq-mm summarize` prepares it,
+as are the other systems. Hugging Face's generator and CTranslate2 run the same BART where they are
+installed (`pip install transformers ctranslate2`). `--weights-dtype` is the type of the weights in
+the prepared models and in CTranslate2.
 """
 
 import argparse
 import importlib.util
 import statistics
+import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +34,9 @@ from fairseq.models.bart import BARTModel
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
+from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.models.vg_bart import bart_options
+from fairseq_mm.modules.packed_weights import pack_weights
 
 ADD_ON = {"video_encoder_layers": 0}
 DOT = {**ADD_ON, "fusion": "dot_product", "fusion_encoder_layers": "LAST"}
@@ -42,8 +49,10 @@ TRAINING: dict[str, dict[str, Any]] = {
     "vg_bart, one layer, dot product, no gate": {**DOT, "forget_gate": "off"},
     "vg_bart with VTF": {},
 }
+PREPARED = "bart, prepared"
 GENERATION: dict[str, dict[str, Any]] = {
     "bart": {},
+    PREPARED: {},
     "vg_bart": ADD_ON,
     "vg_bart, decoder layer 2": {
         **ADD_ON,
@@ -53,6 +62,7 @@ GENERATION: dict[str, dict[str, Any]] = {
     "vg_bart with VTF": {},
 }
 HUGGING_FACE = "bart, Hugging Face"
+CTRANSLATE2 = "bart, CTranslate2"
 PAPER = Namespace(types=51_200, source=512, target=64, frames=256, channels=2048, beam=5)
 SMALL = Namespace(types=30, source=9, target=5, frames=4, channels=8, beam=2)
 
@@ -79,7 +89,7 @@ def build(name: str, chosen: dict[str, Any], task: Namespace, *, small: bool) ->
     fields = model_class.__dataclass.__dataclass_fields__  # type: ignore[attr-defined]
     cfg = Namespace(**{**{key: x.default for key, x in fields.items()}, **vars(cfg)})
     torch.manual_seed(1)
-    if name == "bart":
+    if name in ("bart", PREPARED):
         return BARTModel.build_model(bart_options(cfg), task)
     return model_class.build_model(cfg, task)
 
@@ -99,7 +109,7 @@ def draw(sizes: Namespace, batch: int) -> dict[str, torch.Tensor]:
 
 
 def inputs_of(name: str, drawn: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    if name == "bart":
+    if name in ("bart", PREPARED):
         return {key: x for key, x in drawn.items() if key not in ("features", "padding_mask")}
     return drawn
 
@@ -138,10 +148,8 @@ def writing(
     return write
 
 
-def writing_by_hugging_face(
-    model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
-) -> Callable[[], None]:
-    """``generate`` with the weights of fairseq's ``model``."""
+def convert_to_hugging_face(model: Any, sizes: Namespace) -> Any:
+    """Build Hugging Face's BART with the weights of fairseq's ``model``."""
     from transformers import BartConfig, BartForConditionalGeneration
 
     first, width = model.encoder.layers[0], model.encoder.embed_tokens.embedding_dim
@@ -160,12 +168,71 @@ def writing_by_hugging_face(
     embeddings = {"shared.weight": model.encoder.embed_tokens.weight}
     loaded = other.model.load_state_dict({**model.state_dict(), **embeddings}, strict=False)
     assert not loaded.missing_keys
+    return other
+
+
+def writing_by_hugging_face(
+    model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
+) -> Callable[[], None]:
+    """``generate`` with the weights of fairseq's ``model``."""
+    other = convert_to_hugging_face(model, sizes)
     settings = {"num_beams": sizes.beam, "do_sample": False}
     count = {"min_new_tokens": sizes.target, "max_new_tokens": sizes.target}
     mask = torch.ones_like(drawn["src_tokens"])
 
     def write() -> None:
         other.generate(drawn["src_tokens"], attention_mask=mask, **settings, **count)
+
+    return write
+
+
+def writing_by_ctranslate2(
+    model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace, weights_dtype: str
+) -> Callable[[], None]:
+    """``translate_batch`` with the weights of fairseq's ``model``."""
+    import ctranslate2
+    from ctranslate2.converters import TransformersConverter
+
+    words = model.decoder.dictionary.symbols
+
+    class Tokenizer:
+        """What the converter reads of a tokenizer."""
+
+        bos_token, eos_token, unk_token = "<s>", "</s>", "<unk>"
+
+        def get_vocab(self) -> dict[str, int]:
+            return {word: number for number, word in enumerate(words)}
+
+        def convert_ids_to_tokens(self, number: int) -> str:
+            return words[number]
+
+    class Converter(TransformersConverter):
+        def load_tokenizer(self, *args: Any, **kwargs: Any) -> Tokenizer:
+            return Tokenizer()
+
+    with tempfile.TemporaryDirectory() as folder:
+        other = convert_to_hugging_face(model, sizes)
+        # the converter reads these, which newer configs do not have
+        other.config.normalize_before = other.config.add_bias_logits = False
+        other.config.normalize_embedding = True
+        other.config.add_final_layer_norm = False
+        other.save_pretrained(f"{folder}/source")
+        Converter(f"{folder}/source").convert(f"{folder}/converted")
+        translator = ctranslate2.Translator(
+            f"{folder}/converted",
+            device="cpu",
+            intra_threads=torch.get_num_threads(),
+            inter_threads=1,
+            compute_type=weights_dtype,
+        )
+    transcripts = [[words[number] for number in row] for row in drawn["src_tokens"].tolist()]
+    lengths = {"min_decoding_length": sizes.target, "max_decoding_length": sizes.target}
+
+    def write() -> None:
+        found = translator.translate_batch(
+            transcripts, beam_size=sizes.beam, max_input_length=0, **lengths
+        )
+        assert all(len(beams.hypotheses[0]) == sizes.target for beams in found)
 
     return write
 
@@ -187,6 +254,12 @@ def compare(turns: dict[str, Callable[[], None]], rounds: int, clock: Callable[[
         print(f"| {name} | {statistics.median(found):.3g} | {ratio:.3f} |", flush=True)
 
 
+def is_wanted(system: str, systems: Optional[list[str]], *packages: str) -> bool:
+    """Return whether a system is among the chosen ones and its packages are installed."""
+    is_installed = all(importlib.util.find_spec(name) is not None for name in packages)
+    return is_installed and (systems is None or system in systems)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -197,6 +270,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="4 for training, 8 for generation")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
+    parser.add_argument(
+        "--weights-dtype", default="float32", choices=("float32", "bfloat16", "int8")
+    )
     parser.add_argument("--systems", nargs="+", help="of those that are printed; all by default")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -215,10 +291,16 @@ def main() -> None:
         if is_training:
             turns[name] = training_step(name, model, drawn)
             continue
+        if name != "bart":
+            model.eval()
+            share_beams(model)
+            pack_weights(model, args.weights_dtype)
         turns[name] = writing(name, model, drawn, sizes)
-        has_other = importlib.util.find_spec("transformers") is not None
-        if name == "bart" and has_other and HUGGING_FACE in (args.systems or [HUGGING_FACE]):
-            turns[HUGGING_FACE] = writing_by_hugging_face(model, drawn, sizes)
+        if name == "bart":
+            if is_wanted(HUGGING_FACE, args.systems, "transformers"):
+                turns[HUGGING_FACE] = writing_by_hugging_face(model, drawn, sizes)
+            if is_wanted(CTRANSLATE2, args.systems, "transformers", "ctranslate2"):
+                turns[CTRANSLATE2] = writing_by_ctranslate2(model, drawn, sizes, args.weights_dtype)
     with torch.set_grad_enabled(is_training):
         compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)
 

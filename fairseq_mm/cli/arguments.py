@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MAX_PIXELS
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, WEIGHTS_DTYPES
 from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
 CHECKPOINT_HELP = (
@@ -109,6 +109,12 @@ GENERATION: dict[str, dict[str, Any]] = {
         "help": f"{ALLOW_UNK_HELP[0].upper()}{ALLOW_UNK_HELP[1:]}",
     },
     "seed": {"type": int, "metavar": "N", "help": "Seed of sampling."},
+    "weights_dtype": {
+        "choices": WEIGHTS_DTYPES,
+        "help": "Type of the weights of linear layers on a CPU (default: float32). bfloat16 and "
+        "int8 are faster and less exact; with int8, inputs of the layers are rounded to 8 bits, "
+        "too.",
+    },
 }
 
 # not in GENERATION: a subcommand has only the constraints that its task declares

@@ -16,7 +16,12 @@ from typing import Any, Optional
 import numpy as np
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.defaults import NAMES_ELSEWHERE, SAMPLING_BEAM, SEED
+from fairseq_mm.generation.defaults import (
+    NAMES_ELSEWHERE,
+    SAMPLING_BEAM,
+    SEED,
+    WEIGHTS_DTYPES,
+)
 
 # type of an option -> accepted types, with NumPy's numbers, and the name of the type in messages
 _ACCEPTED: dict[type, tuple[tuple[type, ...], str]] = {
@@ -86,6 +91,8 @@ class GenerationConfig:
         prefix: Tokens, separated by spaces, that every text begins with.
         allow_unk: True to allow ``<unk>`` in texts.
         seed: Seed of the samples.
+        weights_dtype: Type of the weights of linear layers on a CPU: ``float32``, ``bfloat16`` or
+            ``int8``. In ``int8``, their inputs are rounded to 8 bits as well.
         constraints: Value of each constraint that the task declares in
             ``generation_constraints``, by name.
 
@@ -108,6 +115,7 @@ class GenerationConfig:
     prefix: Optional[str] = None
     allow_unk: bool = False
     seed: int = SEED
+    weights_dtype: str = "float32"
     constraints: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -133,6 +141,11 @@ class GenerationConfig:
             raise UserError(f"`unkpen` must be finite, but is {self.unkpen}.")
         if not -(2**63) <= self.seed < 2**64:
             raise UserError(f"`seed` must be an integer of 64 bits, but is {self.seed}.")
+        if self.weights_dtype not in WEIGHTS_DTYPES:
+            raise UserError(
+                f"`weights_dtype` must be one of {', '.join(WEIGHTS_DTYPES)}, but is "
+                f"{_shortened(self.weights_dtype)}."
+            )
         if self.sampling_topk < -1 or self.sampling_topk == 0:
             raise UserError(
                 f"`sampling_topk` must be 1 or more, or -1 for all tokens, but is "
@@ -209,6 +222,7 @@ class GenerationConfig:
         names = (
             *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "temperature"),
             *("lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
+            "weights_dtype",
         )
         return Namespace(**{name: getattr(self, name) for name in names})
 

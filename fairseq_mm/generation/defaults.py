@@ -66,6 +66,8 @@ NAMES_ELSEWHERE = {
 
 # default seed of sampling; fairseq's own --seed
 SEED = 1
+# types of the weights of linear layers that generation can use on a CPU
+WEIGHTS_DTYPES = ("float32", "bfloat16", "int8")
 # number of sampled texts per input, by default
 SAMPLING_BEAM = 1
 

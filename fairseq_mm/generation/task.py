@@ -170,7 +170,7 @@ class GeneratesText:
         for model in models if isinstance(models, (list, tuple)) else [models]:
             # in training, the weights change with each update
             if not model.training:
-                pack_weights(model)
+                pack_weights(model, getattr(args, "weights_dtype", "float32"))
         cfg = self.cfg  # type: ignore[attr-defined]
         self._forbid_tokens(generator, args, cfg.allow_unk if allow_unk is None else allow_unk)
         size = getattr(args, "no_repeat_ngram_size", 0)

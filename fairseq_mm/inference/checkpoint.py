@@ -37,6 +37,7 @@ from fairseq_mm.models._provenance import (
     fingerprint,
     list_words,
 )
+from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryTask
 
 # tasks of fairseq whose models generate stories from prompts, and prompts
@@ -95,6 +96,7 @@ class LoadedModels:
                     "earlier checkpoint."
                 )
             model.make_generation_fast_()
+            share_beams(model)
             # fairseq's replacement of `train` is a function within a function: not picklable
             model.train = _refuse_training
 

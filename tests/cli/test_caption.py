@@ -19,6 +19,7 @@ from fairseq_mm.extract.weights import compute_sha256
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.readers import ImageReader
+from fairseq_mm.modules import packed_weights
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +101,7 @@ def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
         "beam": 2, "nbest": 1, "prefix": "a dog", "sampling": False, "sampling_topk": -1,
         "sampling_topp": -1.0, "temperature": 1.0, "lenpen": 1.0, "unkpen": 0.0, "seed": 1,
         "min_len": 1, "max_len_a": 0, "max_len_b": 7, "no_repeat_ngram_size": 0,
-        "allow_unk": False,
+        "allow_unk": False, "weights_dtype": "float32",
     }  # fmt: skip
 
 
@@ -167,6 +168,17 @@ def test_draws_follow_the_seed(caption, images):
         caption(*images, "--sampling", "--sampling-topk", 9, "--seed", s)[1] for s in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_smaller_weights_are_used_for_the_captions(caption, images, monkeypatch):
+    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
+    _, lines, _ = caption(*images, "--jsonl")
+    status, found, errors = caption(*images, "--jsonl", "--weights-dtype", "int8")
+    assert (status, errors) == (0, "")
+    scores = [json.loads(line)["score"] for line in lines]
+    found_scores = [json.loads(line)["score"] for line in found]
+    assert found_scores != scores
+    assert found_scores == pytest.approx(scores, abs=0.1)
 
 
 def test_an_unreadable_image_is_named_and_the_others_are_captioned(caption, images, tmp_path):

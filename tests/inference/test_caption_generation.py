@@ -327,6 +327,11 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
             r"`indices` must be 5 integers of 0 or more and below 2\*\*63",
         ),
         ({"indices": np.array(3)}, r"`indices` must be a list of integers, but is array\(3\) \(nd"),
+        (
+            {"weights_dtype": "int4"},
+            "`weights_dtype` must be one of float32, bfloat16, int8, but is",
+        ),
+        ({"weights_dtype": 8}, "`weights_dtype` must be a string, but is 8"),
         ({"seed": 2**64}, "`seed` must be an integer of 64 bits, but is 18446744073709551616"),
         ({"max_len_b": 0}, "`max_len_b` must be 1 or more"),
         ({"no_repeat_ngram_size": -1}, "`no_repeat_ngram_size` must be 0 or more"),

@@ -27,6 +27,8 @@ from toy_data import (
     write_story_checkpoint,
 )
 
+from fairseq_mm.modules import packed_weights
+
 B, N, T, D, S = 3, 2, 7, 5, 6
 V = 20
 PAD, EOS = 1, 2
@@ -375,10 +377,18 @@ def rows_of(batch, order):
     return {key: x[order] for key, x in batch.items()}
 
 
-@pytest.mark.parametrize("is_prepared", [False, True])
-def test_incremental_decoding_equals_the_full_pass_under_reordering(model, batch, is_prepared):
-    if is_prepared:
+@pytest.mark.parametrize("preparation", ["none", "fairseq's", "packed weights"])
+def test_incremental_decoding_equals_the_full_pass_under_reordering(
+    model, batch, preparation, monkeypatch
+):
+    if preparation != "none":
         model.prepare_for_inference_(PREPARED)
+    if preparation == "packed weights":
+        # tiny weights as well
+        monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
+        full_before = logits_of(model, batch)
+        packed_weights.pack_weights(model)
+        assert_close(logits_of(model, batch), full_before)
     state: dict = {}
     order = torch.arange(B)
     tokens = batch["prev_output_tokens"].clone()

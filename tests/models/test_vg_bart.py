@@ -8,6 +8,7 @@ import torch
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.bart import BARTModel
+from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.sequence_generator import SequenceGenerator
 from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
@@ -15,8 +16,9 @@ from toy_data import build_model, make_dictionary, video_task
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import bart_backbone
 from fairseq_mm.models._provenance import STATE_KEY
-from fairseq_mm.models._vg_bart_parts import DUPLICATES
-from fairseq_mm.models.vg_bart import VgBartConfig, bart_options
+from fairseq_mm.models._text_bart import share_beams
+from fairseq_mm.models._vg_bart_parts import DUPLICATES, VgBartDecoder
+from fairseq_mm.models.vg_bart import VgBartConfig, VgBartModel, bart_options
 from fairseq_mm.modules.video_fusion import FusionTrace
 
 B, S, M, T, D, V = 3, 6, 4, 5, 5, 20
@@ -128,6 +130,32 @@ def summaries_of(model, net_input, **chosen):
     net_input = {key: x for key, x in net_input.items() if key != "prev_output_tokens"}
     found = generator.generate([model], {"net_input": net_input})
     return [[(x["tokens"].tolist(), x["score"].item()) for x in beams] for beams in found]
+
+
+@pytest.mark.parametrize(
+    "chosen", [{}, {"beam_size": 1}, {"min_len": 5, "no_repeat_ngram_size": 2}]
+)
+def test_fairseqs_bart_generates_the_same_with_our_steps(batch, chosen):
+    plain = shaken(text_only())
+    expected = summaries_of(plain, text_of(batch), **chosen)
+    names = list(plain.state_dict())
+    share_beams(plain)
+    assert type(plain.decoder) is VgBartDecoder
+    found = summaries_of(plain, text_of(batch), **chosen)
+    for ours, theirs in zip(found, expected):
+        assert [x for x, _ in ours] == [x for x, _ in theirs]
+        assert [x for _, x in ours] == pytest.approx([x for _, x in theirs], rel=1e-5)
+    assert list(plain.state_dict()) == names
+
+
+def test_a_bart_with_other_layers_keeps_fairseqs_steps(batch):
+    plain = text_only()
+    plain.decoder.layers[1].c_attn = torch.nn.Parameter(torch.ones(2))
+    share_beams(plain)
+    assert type(plain.decoder) is TransformerDecoderBase
+    model = build()
+    share_beams(model)
+    assert type(model) is VgBartModel
 
 
 def test_beams_equal_those_of_fairseqs_bart(batch):

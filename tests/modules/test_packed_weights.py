@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fairseq_mm.errors import UserError
 from fairseq_mm.modules import packed_weights
 from fairseq_mm.modules.linear import WeightNormalized, linear
 from fairseq_mm.modules.packed_weights import can_pack, pack_weights
@@ -142,3 +143,54 @@ def test_the_packed_copy_goes_with_its_weight():
     del layers
     gc.collect()
     assert len(packed_weights._registry) == before
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("bfloat16", 0.01), ("int8", 0.03)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_smaller_types_are_close(dtype, error, bias):
+    if not can_pack(dtype):
+        pytest.skip(f"this PyTorch packs no {dtype}")
+    layers = model(bias)
+    x = torch.randn(3, 5, SIZES[0])
+    with torch.no_grad():
+        expected = layers(x)
+        pack_weights(layers, dtype)
+        found = layers(x)
+        difference = (found - expected).norm() / expected.norm()
+        assert 0 < difference < error
+        # a vector's result does not depend on the vectors beside it
+        scaled = torch.cat([100 * x, x, torch.zeros(1, 5, SIZES[0])])
+        torch.testing.assert_close(layers(scaled)[3:6], found, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(layers(x[:1, :1]), found[:1, :1], rtol=1e-6, atol=1e-6)
+        assert layers(scaled)[6].abs().max() <= (layers[0].bias.abs().max() if bias else 0)
+        pack_weights(layers)
+        torch.testing.assert_close(layers(x), expected)
+
+
+def test_int8_equals_the_product_of_rounded_numbers():
+    if not can_pack("int8"):
+        pytest.skip("this PyTorch packs no int8")
+    layers = model()
+    x = torch.randn(4, SIZES[0])
+    weight = layers[0].weight.detach()
+    with torch.no_grad():
+        pack_weights(layers, "int8")
+        found = layers(x)
+    for row, vector in zip(found, x):
+        scale = vector.abs().max() / 127
+        rounded = (vector / scale).round()
+        for output in range(0, len(weight), 50):
+            own = weight[output].abs().max() / 127
+            product = float((rounded * (weight[output] / own).round()).sum()) * float(scale * own)
+            assert float(row[output]) == pytest.approx(
+                product + float(layers[0].bias[output]), abs=1e-4
+            )
+
+
+def test_an_old_pytorch_is_named(monkeypatch):
+    monkeypatch.setattr(packed_weights, "can_pack", lambda dtype="float32": False)
+    layers = model()
+    pack_weights(layers)
+    assert "forward" not in vars(layers[0])
+    with pytest.raises(UserError, match="`weights_dtype` int8 needs PyTorch 2"):
+        pack_weights(layers, "int8")
