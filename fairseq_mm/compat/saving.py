@@ -65,7 +65,7 @@ def repair_writing_of_checkpoints() -> None:
 
 
 def name_full_disks() -> None:
-    """Make fairseq report in one line that a checkpoint or the folder of it cannot be written."""
+    """Make fairseq report in one line that a checkpoint or its folder cannot be written."""
     from fairseq import checkpoint_utils
     from fairseq.file_io import PathManager
 

@@ -70,7 +70,7 @@ class _Ngrams(NamedTuple):
 class CopiedRuns:
     """Search for the longest run of words that each story shares with the training text.
 
-    The training text is read in blocks, of which one at a time is in memory.
+    The training text is read in blocks; only one block at a time is in memory.
 
     Args:
         stories: Words of each generated story.

@@ -16,7 +16,7 @@ from fairseq_mm.metrics.bootstrap import interval, resampled
 
 @dataclass(frozen=True)
 class VideoGain:
-    """Gains of a multimodal system in each metric, and the video's share of them.
+    """Gains of a multimodal system in each metric, and the video's share of each gain.
 
     Args:
         gains: Score of the system minus score of the baseline.

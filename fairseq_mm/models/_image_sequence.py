@@ -108,7 +108,7 @@ class ImageVectors(nn.Module):
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the features of each story into those of its five images.
+        """Split the features of each story into one part for each of its five images.
 
         Args:
             features: [B, 5 R, D] features of five images with R regions each.

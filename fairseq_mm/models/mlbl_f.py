@@ -22,7 +22,7 @@ Differs from the paper / left open:
 - G is the dimension of the features, which may differ from K.
 - u is scaled to a mean square of one, see ``--feature-scaling``: an embedding of unit length would
   make the factors small.
-- n-1 is 5. Dropout and initial values are not those of the paper. The scripts in
+- n-1 is 5. Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
 - Words before the beginning of a sentence are the start token, in fairseq also the end token.
 
@@ -61,7 +61,7 @@ class MlblFConfig(ContentConfig):
 
 @register_model("mlbl_f", dataclass=MlblFConfig)
 class MlblFModel(LogBilinearModel):
-    """Language model whose word vectors depend on a feature vector, such as that of an image."""
+    """Language model whose word vectors depend on a feature vector, such as an image's vector."""
 
     @classmethod
     def build_model(cls, cfg: MlblFConfig, task: Any) -> "MlblFModel":

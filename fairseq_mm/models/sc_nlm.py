@@ -24,7 +24,7 @@ Differs from the paper / left open:
 - The paper's T^(i) are G x G and its t_i have K numbers, which fits because G = K. Here T^(i) are
   G x K, and T^(u) has as many columns as u has numbers.
 - u is scaled to a mean square of one, see ``--feature-scaling``.
-- Dropout and initial values are not those of the paper. The scripts in
+- Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
 - Words before the beginning of a sentence are the start token, in fairseq also the end token.
 

@@ -50,7 +50,7 @@ class TranstoryFullConfig(FairseqDataclass):
     """Options of Transtory-full.
 
     The default sizes follow Li et al. 2020, section 4.3. Sizes that the paper does not give
-    are those of the paper's code.
+    follow the paper's code.
     """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")

@@ -64,8 +64,8 @@ PAPER_SEGMENT, RELEASED_SEGMENT = 50, 49
 class TranstoryXLConfig(FairseqDataclass):
     """Options of Transtory-XL.
 
-    The default sizes follow the code of Li et al. 2020. The default number of layers, two, is
-    that of the paper's section 4.3.
+    The default sizes follow the code of Li et al. 2020. The default number of layers, two,
+    follows the paper's section 4.3.
     """
 
     picture_dim: int = option(1024, "Dimension of an image's projected features.")

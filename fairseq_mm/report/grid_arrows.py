@@ -155,7 +155,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Format a point that is ``distance`` along the arrow and ``aside`` to the side of it."""
+        """Format a point that is ``distance`` along the arrow and ``aside`` to its side."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"
