@@ -24,6 +24,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Optional
 
 import torch
@@ -299,7 +300,10 @@ def main() -> None:
         if name == "bart":
             if is_wanted(HUGGING_FACE, args.systems, "transformers"):
                 turns[HUGGING_FACE] = writing_by_hugging_face(model, drawn, sizes)
-            if is_wanted(CTRANSLATE2, args.systems, "transformers", "ctranslate2"):
+            if is_wanted(CTRANSLATE2, args.systems, "transformers", "ctranslate2") and (
+                args.weights_dtype
+                in import_module("ctranslate2").get_supported_compute_types("cpu")
+            ):
                 turns[CTRANSLATE2] = writing_by_ctranslate2(model, drawn, sizes, args.weights_dtype)
     with torch.set_grad_enabled(is_training):
         compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)

@@ -1,4 +1,4 @@
-"""Weights of linear maps, packed once for the products of oneDNN on a CPU.
+"""Weights of linear maps, packed once for oneDNN's matrix products on a CPU.
 
 A product with few vectors, as in a decoding step, spends most of its time reading the weights. Kept
 in oneDNN's own layout they are read in order, and in bfloat16 or int8 there are fewer bytes to
@@ -136,9 +136,8 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
         return
     for module in model.modules():
         weights: list[Tensor] = list(module.parameters(recurse=False))
-        folded = getattr(module, "folded", None)
-        if isinstance(folded, Tensor):
-            weights.append(folded)
+        # Weights that `fold` of a module computed for inference are plain attributes.
+        weights += [value for value in vars(module).values() if isinstance(value, Tensor)]
         for weight in filter(_is_packable, weights):
             packed = _registry.get(id(weight))
             if packed is None or packed.dtype != dtype:
