@@ -164,7 +164,8 @@ class PairwiseRankingCriterion(FairseqCriterion):
         """Return the kind of negatives, ``sum``, ``max`` or ``random``.
 
         ``update`` is the number of updates so far in training, and None in validation, where
-        ``sum`` replaces ``random``, because validation batches carry no extra pairs.
+        ``sum`` replaces ``random``: only training batches contain the extra image-sentence pairs
+        that ``random`` takes as negatives.
         """
         if update is None:
             return "sum" if self.negatives == "random" else self.negatives

@@ -107,7 +107,7 @@ class SharedMemory:
         Args:
             attention: ``encoder_attn`` of the layer, in evaluation mode.
             layer: Number of the layer, from 0; keys and values are computed at its first call.
-            x: [R, C] states of the rows.
+            x: [R, C] states of R rows (beams).
             need_weights: True to return the attention weights.
 
         Returns:

@@ -1,7 +1,7 @@
 """Building and loading of the parts of a convolutional story model.
 
 The parts are the encoder and the trunk, which is the decoder without its output layer. A fusion
-model has an encoder and a trunk in training, and a frozen encoder and trunk from a pretrained
+model has an encoder and a trunk that are trained, and a frozen encoder and trunk from a pretrained
 checkpoint.
 """
 

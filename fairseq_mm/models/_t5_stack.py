@@ -208,7 +208,10 @@ class T5Encoder(FairseqEncoder):
         return x
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the rows (beams) by updating only ``rows``, the index of each row's source."""
+        """Reorder the beams by updating only ``encoder_out["rows"]``.
+
+        It has, for each beam, the index of its source text in the other tensors.
+        """
         rows = encoder_out["rows"]
         # fairseq reorders at every step of a search, and the beams of an item can share its
         # tensors.

@@ -5,11 +5,11 @@ Kiros, Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014, secti
 biased". It is the additive variant of Kiros et al. 2014, section 2.4
 (https://arxiv.org/abs/1411.2539), and a baseline of Mao et al. 2015 (m-RNN).
 
-With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
+With R the matrix of word vectors, r_w its row for word w, C^(j) a matrix for position j of the
 context (the n-1 words before a word), b_i the bias of word i, C^(m) a matrix, and u the content
 vector:
 
-    r        = sum_(i=1)^(n-1) C^(i) r_(w_i) + C^(m) u
+    r        = sum_(j=1)^(n-1) C^(j) r_(w_j) + C^(m) u
     P(w_n=i) = softmax_i(r . r_i + b_i)
 
 u is the feature vector that the task provides: features or an embedding of an image, or an

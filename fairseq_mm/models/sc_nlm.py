@@ -71,9 +71,10 @@ class ScNlmConfig(ContentConfig):
 class ScNlmEncoder(ConditionEncoder):
     """Encoder that computes a vector for each word from tags and a feature vector.
 
-    This vector, the word's condition, is ``W^fd u_n`` for word n: F factors of the attribute vector
-    u_n of dimension G. The attribute vector is computed from a sum over the feature vector
-    (content) and the tags of word n and the next k words; k is ``cfg.structure_length``.
+    This vector, the word's condition, is ``W^fd u_n`` for word n: the matrix W^fd projects the
+    attribute vector u_n, of dimension G, to F factors. The attribute vector is computed from a
+    sum over the feature vector (content) and the tags of word n and the next k words; k is
+    ``cfg.structure_length``.
 
     Args:
         tags: Dictionary of the tags.

@@ -162,9 +162,9 @@ class _Tiles:
             self.wide = problem.features.new_empty(num_rows * columns, dtype=sum_dtype)
 
     def product_memory(self, num_rows: int, start: int, end: int) -> Tensor:
-        """Return the memory for a tile's logits, which are [num_rows, end - start].
+        """Return a view [num_rows, end - start] of the memory that holds a tile's logits.
 
-        The tile has the types ``start`` to ``end - 1``.
+        The tile covers the vocabulary entries ``start`` to ``end - 1``.
         """
         first = num_rows * start if self.keeps else 0
         return self.memory[first : first + num_rows * (end - start)].view(num_rows, end - start)
@@ -224,9 +224,9 @@ class _Chunk:
     ) -> None:
         """Add this chunk's gradients of the weights [V, E] and biases [V].
 
-        The term ``-s / V`` of label smoothing is left out, because :class:`_InForward` adds it for
-        all chunks at once. ``beta`` is 0 to overwrite ``grad_weight`` and ``grad_bias``, 1 to add
-        to them.
+        The term ``-s / V`` of label smoothing s is left out, because :class:`_InForward` adds it
+        for all chunks at once. ``beta`` is 0 to overwrite ``grad_weight`` and ``grad_bias``,
+        1 to add to them.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
