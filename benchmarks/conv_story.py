@@ -1,6 +1,7 @@
 """Story generation and training against fairseq's own ``fconv_self_att_wp``, on equal weights.
 
     python benchmarks/conv_story.py generation [--threads 2] [--rounds 3]
+    python benchmarks/conv_story.py weights [--threads 2] [--rounds 3] [--clock cpu]
     python benchmarks/conv_story.py training [--threads 2] [--rounds 3]
 
 Sizes are the published ones: 19,025 and 104,960 types, prompts of 30 words.
@@ -10,6 +11,10 @@ model computes every prefix anew; the time of such a step is measured at several
 a story takes is the sum over its steps, interpolated between them. The limits: reading the
 decoder's weights once a step at the speed at which a large matrix is multiplied by a vector, or
 the step's products at the speed of a large product, whichever is longer; both are measured here.
+
+Weights: a step of our generation, stories of 60 words, with the weights as PyTorch stores them, and
+packed in float32, bfloat16 and int8 (`weights_dtype`), beside the limit in float32. `--clock cpu`
+counts the process's own time, for a machine that others use as well: with one thread.
 
 Training: forward, loss and backward of 3 stories of 500 words, without optimizer, each in a
 process of its own for the peak of its memory: fairseq's model with fairseq's cross-entropy, this
@@ -25,6 +30,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +43,7 @@ from fairseq.sequence_generator import EnsembleModel, SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
 from fairseq_mm.models._fairseq_stories import convert_weights
+from fairseq_mm.modules.packed_weights import pack_weights
 
 SOURCE_TYPES, TARGET_TYPES, PROMPT = 19_025, 104_960, 30
 PREFIXES = (1, 50, 100, 150, 300, 500, 750, 1000)
@@ -76,14 +83,20 @@ def build_both() -> tuple[Any, Any]:
     return theirs, ours
 
 
-def median_time(function: Callable[[], Any], rounds: int, *, warms_up: bool = True) -> float:
+def median_time(
+    function: Callable[[], Any],
+    rounds: int,
+    *,
+    warms_up: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     if warms_up:
         function()
     times = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = clock()
         function()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return statistics.median(times)
 
 
@@ -140,23 +153,55 @@ def story_time(times: dict[int, float], words: int) -> float:
     return float(np.interp(steps, list(times), list(times.values())).sum())
 
 
-def machine_speed() -> tuple[float, float]:
+def machine_speed(clock: Callable[[], float] = time.perf_counter) -> tuple[float, float]:
     """Bytes a second of reading a matrix, and operations a second of a large product."""
     matrix, rows = torch.randn(104_960, 256), torch.randn(4, 256)
-    reading = median_time(lambda: matrix @ rows.t(), 20)
+    reading = median_time(lambda: matrix @ rows.t(), 20, clock=clock)
     square = torch.randn(2048, 2048)
-    product = median_time(lambda: square @ square, 5)
+    product = median_time(lambda: square @ square, 5, clock=clock)
     return matrix.numel() * 4 / reading, 2 * 2048**3 / product
 
 
-def benchmark_generation(rounds: int) -> None:
-    theirs, ours = (model.eval() for model in build_both())
-    ours.prepare_for_inference_(Namespace(generation=Namespace(print_alignment=None, beam=1)))
-    weights = sum(
+def prepare(model: Any) -> int:
+    """Prepare our model for generation; return the number of weights in a decoding step."""
+    model.eval()
+    model.prepare_for_inference_(Namespace(generation=Namespace(print_alignment=None, beam=1)))
+    return sum(
         x.numel()
-        for name, x in ours.decoder.named_parameters()
+        for name, x in model.decoder.named_parameters()
         if not name.startswith("trunk.embedding")
     )
+
+
+def benchmark_weights(rounds: int, clock: Callable[[], float]) -> None:
+    model, words = build("conv_story_wp"), 60
+    weights = prepare(model)
+    bandwidth, speed = machine_speed(clock)
+    print(
+        f"{weights / 1e6:.1f} M weights in a decoding step; {bandwidth / 1e9:.1f} GB/s, "
+        f"{speed / 1e9:.0f} GFLOP/s"
+    )
+    steps: dict[str, list[float]] = {}
+    limits = []
+    for rows in (4, 32):
+        limits.append(max(4 * weights / bandwidth, 2 * rows * weights / speed))
+    for kind in ("as stored", "float32", "bfloat16", "int8"):
+        if kind != "as stored":
+            pack_weights(model, kind)
+        for rows in (4, 32):
+            seconds = median_time(partial(generate, model, rows, words), rounds, clock=clock)
+            steps.setdefault(kind, []).append(seconds / (words + 1))
+    print("weights | ms a step, batch 4 | step / limit | ms a step, batch 32 | step / limit")
+    for kind, times in steps.items():
+        parts = [f"{1e3 * x:.1f} | {x / limit:.2f}" for x, limit in zip(times, limits)]
+        print(" | ".join([kind, *parts]))
+
+
+def benchmark_generation(rounds: int) -> None:
+    theirs, ours = build_both()
+    theirs.eval()
+    weights = prepare(ours)
+    pack_weights(ours)
     bandwidth, speed = machine_speed()
     print(
         f"{weights / 1e6:.1f} M weights in a decoding step; {bandwidth / 1e9:.1f} GB/s, "
@@ -232,15 +277,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("generation", "training", "one"))
+    parser.add_argument("part", choices=("generation", "weights", "training", "one"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--arch", default="conv_story_wp", help="of part one")
     parser.add_argument("--precision", default="float32", help="of part one")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="of part weights")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.part == "generation":
         benchmark_generation(args.rounds)
+    elif args.part == "weights":
+        clock = time.process_time if args.clock == "cpu" else time.perf_counter
+        benchmark_weights(args.rounds, clock)
     elif args.part == "training":
         benchmark_training(args.rounds, args.threads)
     else:
