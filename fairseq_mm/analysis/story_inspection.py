@@ -210,16 +210,16 @@ def inspect_story(
 
 
 def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.ndarray]:
-    """Assign traced weights to layers.
+    """Assign attention weights, which were recorded in a forward pass, to layers.
 
     Args:
         trunk: Stack of decoder layers.
-        name: Name of the layers' attribute for one kind of attention; the attribute is None in
+        name: Python attribute with a layer's attention module, such as ``self_attention``; None in
             layers without this attention.
         weights: Attention weights of the layers that have this attention, in order.
 
     Returns:
-        Index of a layer -> [heads, words, ...] weights of the first example.
+        Dict from the index of a layer to the [heads, words, ...] weights of the first example.
     """
     # the trace is a list without indices: layers without this attention add nothing to it
     layers = [i for i, layer in enumerate(trunk.layers) if getattr(layer, name) is not None]

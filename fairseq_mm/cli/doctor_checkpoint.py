@@ -88,8 +88,10 @@ def _find_fault(
 ) -> Optional[Finding]:
     """Build the model in the task of a data folder, as fairseq-generate does.
 
+    ``features`` has paths of feature stores; None for the stores of the data folder.
+
     Returns:
-        Problem that prevents this; None if the model can be built.
+        Problem because of which the model cannot be built; None if it can be built.
     """
     from fairseq.tasks import TASK_REGISTRY
 

@@ -158,7 +158,7 @@ def _inspect_attention(
 
 
 class _Videos:
-    """Video files of a split, from which the page's thumbnails and times of frames are read.
+    """Video files of a split; the HTML page shows thumbnails and times of their frames.
 
     Args:
         paths: Folders or archives in which videos are searched; empty for no thumbnails.

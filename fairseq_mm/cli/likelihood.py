@@ -76,12 +76,12 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
 def resolve_options(
     args: argparse.Namespace, options: Options, checkpoints: "Sequence[Checkpoint]"
 ) -> str:
-    """Set options that are not given to their defaults, and return the kind of the checkpoints.
+    """Set missing options in ``args`` to the defaults of the checkpoints' kind; return the kind.
 
     Args:
         args: Parsed command line, in which options are set.
-        options: Kind of checkpoint -> name of an option that the kind accepts -> default. Other
-            kinds of checkpoints are refused.
+        options: For each accepted kind of checkpoint, such as ``captions``, a dict from the name
+            of an option to its default.
         checkpoints: Opened checkpoints, all of one kind.
 
     Raises:
@@ -137,7 +137,8 @@ def build_card(
 
     Args:
         args: Parsed command line.
-        files: Role -> path of an input file, whose hash is recorded; None to leave the file out.
+        files: Dict from the label of an input file in the record, such as ``references``, to its
+            path. The hash of the file is recorded; a file with the path None is left out.
         options: Names of options whose values are recorded, in addition to ``--split``,
             ``--seed`` and ``--precision``.
         device: Device of the models.
@@ -163,7 +164,8 @@ class _Texts:
         likelihood: Object that computes the likelihood of texts under the models.
         texts: Words of each line's text.
         names: Prompt or album of each line, as a string; empty for language models.
-        files: Role, such as ``checkpoint_0`` -> path of a file that determines the likelihoods.
+        files: Dict from a label, such as ``checkpoint_0``, to the path of a file that determines
+            the likelihoods.
         ends: Indices of the tokens that end a text or a sentence.
     """
 
@@ -182,7 +184,11 @@ class _Texts:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return role -> hashes of the files with this role, which determine the likelihoods."""
+        """Return the hashes of the files that determine the likelihoods, so that a later run can
+        check that the files are the same.
+
+        The result is a dict from a kind of file, such as ``checkpoint``, to the list of hashes.
+        """
         from fairseq_mm.metrics.result_card import file_hash
 
         hashes: dict[str, Any] = {}
@@ -278,7 +284,7 @@ class PromptTexts(_Texts):
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return prompt -> a line that has this prompt, for the prompts ``names``.
+        """Return a dict from each prompt in ``names`` to the number of a line with this prompt.
 
         Prompts whose tokens are equal, because they differ only in unknown words, get the same
         line.
@@ -345,7 +351,7 @@ class AlbumTexts(_Texts):
         return self.visual_ids[line]
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return album -> first line that has this album, for the albums ``names``."""
+        """Return a dict from each album in ``names`` to the number of its first line."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             # condition_columns ignores white space, too
@@ -407,8 +413,8 @@ def load_on_data(
 class DatasetTexts:
     """Captions or summaries of a binarized split, with the models that compute their likelihood.
 
-    The attributes are those of :class:`_Texts`, without ``models``. ``texts`` has the indices of
-    the lines instead of words.
+    The attributes are the same as in :class:`_Texts`, without ``models``. ``texts`` has the indices
+    of the lines instead of words.
     """
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
@@ -474,7 +480,7 @@ class DatasetLikelihood:
 
         Yields:
             numbers: Indices in ``pairs`` of the texts of one batch.
-            log_probs: For each of these texts, [tokens] natural logarithms of the probabilities.
+            log_probs: For each text, [tokens] natural logarithms of the probabilities.
         """
         import torch
         from fairseq import utils

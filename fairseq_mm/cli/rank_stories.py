@@ -33,7 +33,7 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
-    """Rank each story's own prompt or images among those of other stories, and report the results.
+    """Rank each story's prompt or images among those for other stories, and report the results.
 
     Args:
         args: Parsed command line.
@@ -125,13 +125,14 @@ def _score(
 
     Args:
         file: File of log-likelihoods, to which new ones are added.
-        pairs: [pairs, 2] row (story) and column (condition) of each needed pair.
-        texts: Texts and models.
+        pairs: [pairs, 2] index in ``lines`` (story) and in ``columns`` (prompt or album) of each
+            needed pair.
+        texts: Object that holds the stories of the split and the models that score them.
         lines: Line of each story.
-        columns: Conditions, which are prompts or albums.
+        columns: Prompts or albums under which stories are scored.
 
     Returns:
-        [stories, conditions] log-likelihoods; NaN for pairs that are not needed.
+        [stories, columns] log-likelihoods; NaN for pairs that are not needed.
     """
     # Pairs are named by line numbers, so that runs with other draws or stories can reuse them.
     line_by_name = texts.find_lines(columns.texts)

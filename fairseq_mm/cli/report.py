@@ -114,7 +114,8 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
 
     Args:
         command: Command line.
-        files: Role -> path of an input file; None to leave the file out.
+        files: Dict from the label of an input file in the section to its path; None as a path
+            leaves the file out.
         hypotheses: Path of the generated texts. If the first lines of the file name the checkpoint
             and the decoding settings, both are added.
     """
@@ -165,7 +166,7 @@ def _make_items(
         args: Parsed command line.
         references: Item id -> references.
         texts: Item id -> hypothesis.
-        scores: Item id -> name of a score -> number.
+        scores: For each item id, a dict from the name of a score to its value.
 
     Returns:
         items: Items of the page.
@@ -200,7 +201,7 @@ def _make_items(
 def _read_scores(
     paths: list[Path], references: dict[str, list[str]]
 ) -> dict[str, dict[str, float]]:
-    """Read the files of ``--scores``; return item id -> name of a score -> number.
+    """Read the files of ``--scores``; return for each item id a dict from score name to value.
 
     Raises:
         UserError: if a file has an id that is not in ``references`` (item id -> references).

@@ -258,7 +258,8 @@ class _Sentences:
         return text if isinstance(text, str) else self.dictionary.string(text)
 
     def _read(self, path: str, split: str) -> Any:
-        """Return the published captions of a split; if they are missing, its binarised text."""
+        """Return the captions of a split before tokenization; if they are missing, its binarised
+        text, whose path without ``.bin`` and ``.idx`` is ``path``."""
         from fairseq_mm.data.binarised_text import load_binarised_text
         from fairseq_mm.data.split_files import read_published_captions
 

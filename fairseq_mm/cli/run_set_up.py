@@ -16,7 +16,7 @@ is_program = False
 
 
 def silence_deprecations() -> None:
-    """Hide all deprecation warnings: those of fairseq and fairscale do not concern the user."""
+    """Hide all deprecation warnings; users cannot act on the warnings of fairseq and fairscale."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
@@ -71,7 +71,7 @@ def import_user_dir(folder: str) -> None:
     """
     if not folder:
         raise UserError("--user-dir: must name a folder, but is empty.")
-    # fairseq imports the package and the modules of its subfolders; a folder without any of them
+    # fairseq imports the package and the modules of its subfolders; a folder without any such file
     # would be imported, too, and register nothing
     parts = [os.path.join(folder, name) for name in ("__init__.py", "tasks", "models")]
     if os.path.isdir(folder) and not any(map(os.path.exists, parts)):

@@ -561,7 +561,8 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 def _perplexities(args: argparse.Namespace) -> list[Row]:
     """Return two scores: the perplexity over all tokens, and the mean perplexity of the sentences.
 
-    Without ``--reference-scores`` the scores have no value, but a note about the reason.
+    They are computed from the token log-probabilities of the references under the scored model, in
+    the file ``--reference-scores``. Without this option, both values are missing, with a note.
     """
     if args.reference_scores is None:
         return perplexity_rows(None)

@@ -181,9 +181,9 @@ def compute_gain(
 
 
 def _read_system(name: str, value: str) -> SystemScores:
-    """Read scores from a file, or from three numbers separated by commas.
+    """Read the ROUGE-1, -2 and -L of a system from a file, or from three numbers with commas.
 
-    The numbers are percent or, if no number is above 1, fractions.
+    Three numbers are percent or, if no number is above 1, fractions.
 
     Args:
         name: Name of the option, a key of :data:`OPTIONS`.

@@ -79,7 +79,8 @@ class JoinedTexts:
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
-        """Return description of a problem -> ids of the items or texts that have the problem."""
+        """Return the problems of the file of texts, such as references without a text: a dict from
+        the description of a problem to the ids of the affected items or texts."""
         read = self.hypotheses
         problems = {
             "references without a text": self.missing,
@@ -397,7 +398,8 @@ def read_sources(
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return video id -> words for which the indexed OOV tokens (``<unk-0>``) of its texts stand.
+    """Return a dict from video id to the words that the indexed OOV tokens ``<unk-0>``,
+    ``<unk-1>``, ... stand for in the texts of the video.
 
     The result is empty if the data folder has no file of such words.
 

@@ -10,7 +10,7 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
 def run_subcommand(*words: str) -> None:
-    """Run ``fairseq-mm WORDS ARGUMENTS`` and exit; the arguments are those of this process."""
+    """Run ``fairseq-mm WORDS ARGUMENTS`` with the arguments of this process, and exit."""
     sys.exit(main([*words, *sys.argv[1:]]))
 
 

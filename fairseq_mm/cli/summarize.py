@@ -210,7 +210,8 @@ class _Reading(NamedTuple):
     Attributes:
         example: Example for the model.
         is_cut: True if the video was truncated.
-        images: Frames of the video for the page; empty without a page.
+        images: Frames of the video that the HTML page of ``--html`` shows; empty without
+            ``--html``.
     """
 
     example: Any

@@ -1,7 +1,7 @@
-"""Applies the repairs of fairseq, and remembers which of them this process has applied.
+"""Applies the repairs of fairseq, and remembers which repairs this process has applied.
 
 The table of all repairs, :mod:`.repairs`, imports the modules that implement them and calls
-:func:`use_table`. Some of these modules must apply all repairs; they import this module instead of
+:func:`use_table`. Some such modules must apply all repairs; they import this module instead of
 the table, so that there is no cycle of imports.
 """
 

@@ -28,7 +28,7 @@ def enable() -> None:
 
 
 def defer_configs(config_store: Any) -> None:
-    """Make hydra's store of configs convert new configs only when one of its configs is read.
+    """Make hydra's store of configs add new configs only when a config of the store is read.
 
     Args:
         config_store: Class ``hydra.core.config_store.ConfigStore``.

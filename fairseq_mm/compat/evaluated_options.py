@@ -248,7 +248,7 @@ def _is_endless(path: str) -> bool:
 def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
     """Yield (path, option name, value) of all values that are not containers.
 
-    A container that several places of the same option refer to is read once.
+    A container that occurs several times within the value of one option is read once.
 
     Args:
         options: Section of a checkpoint's options.

@@ -104,9 +104,9 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
 
 
 def restore_amp_retries(trainer: Any) -> None:
-    """Set the trainer's number of repetitions of a batch under ``--amp`` from the checkpoint.
+    """Restore how often the trainer has repeated the current batch after an overflow (``--amp``).
 
-    The number was loaded with the optimizer's state, but belongs to the trainer.
+    The count was loaded from the checkpoint with the optimizer's state.
     """
     if hasattr(trainer._optimizer, "saved_amp_retries"):
         trainer._amp_retries = trainer._optimizer.saved_amp_retries

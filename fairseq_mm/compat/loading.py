@@ -90,7 +90,13 @@ class _GuardedTorch(types.ModuleType):
 
 
 def _activate_for(state: Any) -> None:
-    """Apply all repairs if a checkpoint was trained with a model or task of this package."""
+    """Apply this package's patches to fairseq if a checkpoint needs them.
+
+    It does if it was trained with a model or task of this package.
+
+    Args:
+        state: Content of the checkpoint.
+    """
     if activation.are_active():
         return
     options = [state.get("cfg"), state.get("args")] if isinstance(state, Mapping) else []
@@ -276,7 +282,7 @@ def allow_checkpoint_classes() -> None:
     from omegaconf.base import ContainerMetadata, Metadata
     from omegaconf.nodes import AnyNode, BooleanNode, EnumNode, FloatNode, IntegerNode, StringNode
 
-    # objects of these classes only hold values
+    # such objects only hold values
     classes: list[Any] = [
         argparse.Namespace,
         collections.defaultdict,

@@ -2,7 +2,7 @@
 
 With Python's unpickler, a pickle can call any function that it names. With this unpickler, it can
 use only classes that hold values, and functions that rebuild tensors and arrays. It can set
-attributes of objects of these classes, never of a class or a function. The module works with every
+attributes of such objects, never of a class or a function. The module works with every
 version of PyTorch, whatever the default of ``weights_only`` of ``torch.load``.
 """
 
@@ -386,7 +386,7 @@ class RestrictedUnpickler(_PythonUnpickler):
 
 
 def _check_keys(keys: Iterable[Any]) -> None:
-    """Refuse tuples that contain tuples as keys of a dictionary or items of a set."""
+    """Refuse nested tuples: no key of a dictionary or item of a set may be one."""
     # the hash of 40 tuples that each contain the next one twice would never be computed
     for key in keys:
         if type(key) is tuple and any(type(item) is tuple for item in key):
@@ -419,7 +419,7 @@ def _checked_array_state(state: Any) -> Any:
 
 
 def _checked_dictionary_state(state: Any) -> dict[str, Any]:
-    """Check the attributes of a fairseq Dictionary in a pickle, and return copies of them."""
+    """Check the attributes of a fairseq Dictionary in a pickle, and return their copies."""
     # copies, because the pickle could change the originals after the check
     needed = {"symbols": list, "count": list, "indices": dict}
     if type(state) is not dict or any(type(state.get(x)) is not needed[x] for x in needed):

@@ -1,7 +1,7 @@
 """Converts checkpoints of fairseq's BART to folders that Hugging Face's transformers loads.
 
 The checkpoint can be of any version of fairseq. It can be a published checkpoint, a result of
-:mod:`fairseq_mm.conversion.bart`, or a checkpoint that was trained from one of these.
+:mod:`fairseq_mm.conversion.bart`, or a checkpoint trained from such a file.
 """
 
 import os

@@ -51,7 +51,7 @@ class BartVocabulary(NamedTuple):
         return [f"{word} 1" for word in words]
 
     def merge_lines(self) -> list[str]:
-        """Return the lines of ``vocab.bpe`` and ``merges.txt``, which are equal."""
+        """Return the lines of ``vocab.bpe``; ``merges.txt`` has the same lines."""
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
     def pieces(self) -> dict[str, int]:

@@ -17,8 +17,8 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
     """Read the dropout probabilities of a pretrained model.
 
     Args:
-        path: Path of a checkpoint of fairseq's BART or of T5, or of a model that was trained from
-            one of them.
+        path: Path of a checkpoint of fairseq's BART or of T5, or of a
+            model trained from such a checkpoint.
 
     Returns:
         Probability for each of the options ``dropout``, ``attention_dropout`` and

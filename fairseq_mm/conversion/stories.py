@@ -189,7 +189,7 @@ def convert_stories(
             reading them from the options.
         pretrained: Checkpoint of the pretrained model that a fusion model contains. Options of the
             frozen part that its weights do not show, such as dropout, are read from it; if None,
-            they are taken to be those of the fusion model.
+            the fusion model's options are used.
 
     Raises:
         UserError: if the model cannot be converted.

@@ -37,7 +37,7 @@ class CoverageCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Label-smoothed cross-entropy plus ``coverage_weight`` times the coverage loss.
 
-    The arguments except ``coverage_weight`` are those of fairseq's
+    The arguments except ``coverage_weight`` are the same as in fairseq's
     ``LabelSmoothedCrossEntropyCriterion``.
     """
 

@@ -391,8 +391,11 @@ def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
 
 
 def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Optional[Source]]]:
-    """Return the CRC-32 of the rows, number of rows, key and file record of an item; None if the
-    line is incomplete."""
+    """Parse the line of an item in the file ``journal``; return None if the line is incomplete.
+
+    Otherwise return the CRC-32 of the item's rows, the number of rows, the item's key, and the
+    :class:`.Source` (size, time and SHA-256) of the image or video file; None without a Source.
+    """
     try:
         text = line.decode("utf-8")
         checksum, count, key, *rest = text.rstrip("\n").split("\t")

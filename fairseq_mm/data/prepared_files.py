@@ -291,7 +291,9 @@ def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
 
 
 def record_store(path: AnyPath, items: int, checksum: str) -> None:
-    """Record a new feature store if it is the ``features.h5`` of a data folder with digests.
+    """Record a new store ``features.h5`` in the ``prepare.json`` of its data folder.
+
+    Other stores, and stores in folders whose ``prepare.json`` has no digests, are not recorded.
 
     ``items`` is the number of the store's items, ``checksum`` the checksum of its ids and rows.
     Nothing is recorded if the checksum is empty, or while another process writes to the folder.

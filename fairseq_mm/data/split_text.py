@@ -47,7 +47,8 @@ class VisualStorySplit(NamedTuple):
 def side_path(data: Folder, split: str, side: str) -> Path:
     """Return the path of a split's prompts (``side`` is ``wp_source``) or stories (``wp_target``).
 
-    ``data`` is a data folder, or its subfolder ``prompts`` or ``stories`` for a language model.
+    ``data`` is a data folder. It may also be the subfolder ``prompts`` or ``stories`` for language
+    models; the path is then in the folder around it.
     """
     folder = Path(data)
     # the folder of a language model has binarised text only; its words are in the folder around it
@@ -76,9 +77,12 @@ def read_story_words(data: Folder, split: str) -> list[list[str]]:
 
 
 def read_story_split(data: Folder, split: str) -> StorySplit:
-    """Read the prompts and stories of a split; ``data`` is a data folder, or its subfolder
-    ``prompts`` or ``stories`` for a language model. Raise UserError if the line counts of prompts
-    and stories differ."""
+    """Read the prompts and stories of a split from a data folder.
+
+    ``data`` is the data folder. It may also be one of the subfolders ``prompts`` and ``stories``
+    for language models; both texts are then read from the folder around it. Raise UserError if the
+    line counts of prompts and stories differ.
+    """
     sides = {str(side_path(data, split, x)): read_side(data, split, x) for x in (SOURCE, TARGET)}
     check_line_counts({path: len(words) for path, words in sides.items()})
     return StorySplit(*sides.values())

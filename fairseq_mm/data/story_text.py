@@ -98,8 +98,11 @@ def tokenize_story_text(text: str) -> list[str]:
 
 
 def _split_word(word: str, text: str, end: int) -> list[str]:
-    """Split clitics, closing apostrophes and the full stop of a sentence off a word that ends
-    before ``text[end]``."""
+    """Return the parts of a word: its stem, clitics, closing apostrophe and full stop.
+
+    ``word`` ends before ``text[end]``. The text that follows shows whether a full stop at the end
+    of the word ends a sentence; only then is the full stop a part of its own.
+    """
     tail: list[str] = []
     if word[-1] == "." and word.strip(".") and _ends_sentence(word, text, end):
         word, tail = word[:-1], ["."]

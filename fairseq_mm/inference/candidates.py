@@ -61,8 +61,9 @@ class Neighbourhood(NamedTuple):
     """Vectors to generate captions of B images from, and each image's nearest training sentence.
 
     Attributes:
-        conditions: [B, C, K] float32, C vectors of unit length for each image, in the order of the
-            ``names`` that :func:`find_conditions` was called with.
+        conditions: [B, C, K] float32, C vectors of unit length for each image: one for each
+            condition, such as ``image`` or ``words``, in the order of the argument ``names`` of
+            :func:`find_conditions`.
         nearest: Nearest training sentence of each image.
     """
 

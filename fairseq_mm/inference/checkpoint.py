@@ -406,7 +406,7 @@ class Checkpoint:
         )
 
     def check_ensemble(self, other: "Checkpoint") -> None:
-        """Check that this model and that of ``other`` can be an ensemble.
+        """Check that this model and the model of ``other`` can be an ensemble.
 
         Raises:
             UserError: if task, dictionaries, subwords or kind of features differ.

@@ -29,7 +29,7 @@ from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
 
-# two streams of random numbers: a prompt and the story of it must not be sampled with equal numbers
+# two streams of random numbers: a prompt and its story must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
 
 
@@ -382,7 +382,7 @@ class Generator(Picklable):
             reading: See :meth:`generate`.
 
         Returns:
-            A :class:`.Hypothesis` for one text, a list of them for a list of texts.
+            A :class:`.Hypothesis` for one text, a list of hypotheses for a list of texts.
 
         Raises:
             UserError: if the numbers of texts and inputs differ, or an input or text cannot be

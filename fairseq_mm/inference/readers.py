@@ -199,7 +199,7 @@ class ImageReader(MediaReader):
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Return the features [rows, D] float32 of each image, in the order of the images.
 
-        The options are those of :meth:`read_features`.
+        The options are the same as in :meth:`read_features`.
 
         Raises:
             UserError: if an image cannot be read; the message names the first such image.
@@ -235,7 +235,7 @@ class VideoReader(MediaReader):
             not read.
 
     Raises:
-        UserError: if weights are given, but the models read no video.
+        UserError: if weights of the feature extractor are given, but the models read no video.
     """
 
     noun = "video"

@@ -203,7 +203,8 @@ class StructuredCaptioner(Picklable):
 
         Raises:
             UserError: if D differs from the dimension of the embedding model's training features,
-                or no training structure has from ``search.shortest`` to ``search.longest`` tags.
+                or if no tag sequence of a training caption has a length between
+                ``search.shortest`` and ``search.longest``.
         """
         if not features:
             return
@@ -229,10 +230,16 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Generate a sentence for each of B images and each pair of condition and structure.
+        """Generate a sentence for each of B images and each sampled pair.
 
-        ``conditions`` are [B, C, K], C vectors of dimension K for each image. Returns, for each
-        image, the token indices of the sentences without ``</s>``, in the order of the pairs.
+        Args:
+            conditions: [B, C, K], C vectors of dimension K for each image.
+            draws: Sampled pairs of a vector and a sequence of part-of-speech tags.
+            search: Options for generating candidates.
+
+        Returns:
+            For each image, the token indices of the sentences without ``</s>``, in the order of
+            ``draws``.
         """
         B, P, device = len(conditions), len(draws.structures), self.decoder.device
         tags = TagLines(draws.structures, self.tags)

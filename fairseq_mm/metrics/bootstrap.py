@@ -42,8 +42,8 @@ def interval(figures: np.ndarray) -> tuple[float, float]:
 def p_value(differences: np.ndarray) -> float:
     """Compute the two-sided p-value of the difference between the scores of two systems.
 
-    ``differences`` are the differences on resampled corpora. The p-value is twice the share of
-    these corpora in which the difference has the rarer sign.
+    ``differences`` are the differences on resampled corpora. The p-value is twice the
+    share of the resampled corpora in which the difference has the rarer sign.
     """
     smaller = int(min((differences <= 0).sum(), (differences >= 0).sum()))
     # the observed sample counts as well, so that p is never 0

@@ -251,14 +251,11 @@ def all_draws_credits(
 ) -> np.ndarray:
     """Compute the mean of :func:`draw_credits` over all possible draws of other prompts: [stories].
 
-    Of the M other prompts, w score lower than the story's own prompt and t score equally. A draw of
-    K prompts, of which none scores higher and j score equally, has the credit 1 / (1 + j). Summed
-    over j by Vandermonde's identity, the mean is
-    (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)). Without ties this is C(w, K) / C(M, K),
-    the probability that no better prompt is sampled.
+    A credit is the probability that the story's own prompt is chosen as the best of a draw: 0 if
+    another prompt scores higher; with j ties, 1 / (1 + j).
 
     Args:
-        scores: ``[stories, columns]``, log-likelihoods of all pairs, none of them NaN.
+        scores: ``[stories, columns]``, log-likelihoods of all pairs, without NaN.
         true: ``[stories]``, column of the story's own prompt.
         distractors: Number K of other prompts in a draw.
     """
@@ -266,6 +263,9 @@ def all_draws_credits(
     lower = (scores < own).sum(axis=1)
     # the own condition equals itself
     equal = (scores == own).sum(axis=1) - 1
+    # of the M other prompts, w score lower and t equally; a draw of K prompts with j ties has the
+    # credit 1 / (1 + j); summed over j by Vandermonde's identity, the mean is
+    # (C(t + w + 1, K + 1) - C(w, K + 1)) / ((t + 1) C(M, K)), without ties C(w, K) / C(M, K)
     # in Python's integers: binomials of a thousand prompts do not fit into 64 bits
     possible = comb(scores.shape[1] - 1, distractors)
     return np.array(
@@ -338,9 +338,9 @@ def rank_albums(
 ) -> AlbumRanking:
     """Rank each story's own album among the sampled albums, by one system's log-likelihoods.
 
-    The arguments are the ones of :func:`rank_prompts`, for albums in place of prompts. In a tie the
-    own album gets the worst rank. Confidence intervals are computed by resampling stories. Raise
-    ValueError if there is no story, or the score of a compared pair is missing.
+    The arguments are the same as in :func:`rank_prompts`, for albums in place of prompts. In a tie
+    the own album gets the worst rank. Confidence intervals are computed by resampling stories.
+    Raise ValueError if there is no story, or the score of a compared pair is missing.
     """
     stories, K = distractors.shape[1:]
     ranks = candidate_ranks(scores, true, distractors)
@@ -366,9 +366,9 @@ def rank_albums(
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
     """Compute the share of first ranks and the mean rank of the own albums over all possible draws.
 
-    A draw has K = ``drawn`` of the M other albums. If a story is less likely under w of these M
-    albums than under its own album, the own album has rank 1 in a share C(w, K) / C(M, K) of the
-    draws. On average, K (M - w) / M albums of a draw rank before the own album.
+    A draw has K = ``drawn`` of the M other albums. If a story is less likely under w of
+    the M albums than under its own album, the own album has rank 1 in a share C(w, K) / C(M, K) of
+    the draws. On average, K (M - w) / M albums of a draw rank before the own album.
     """
     own = scores[np.arange(len(true)), true][:, None]
     M = scores.shape[1] - 1

@@ -58,7 +58,7 @@ class CopiedRun(NamedTuple):
 class _Ngrams(NamedTuple):
     """The K n-grams of all stories whose longest run found so far has n - 1 words, sorted by hash.
 
-    A match with one of these n-grams would make the longest run of its story longer.
+    A match with such an n-gram would make the longest run of its story longer.
     """
 
     hashes: np.ndarray  # [K] uint64
@@ -188,13 +188,13 @@ class CopiedRuns:
         places: np.ndarray,
         first: np.ndarray,
     ) -> None:
-        """Compare n words of the block and of stories if their hashes are equal.
+        """Compare n words of training lines with n words of stories that have the same hash.
 
-        If the words are equal as well, the run is extended as far as the words are equal, and
+        If the words are equal as well, the run of equal words is extended as far as possible, and
         recorded as the story's longest run.
 
         Args:
-            block: Number of each word in ``_word_numbers``.
+            block: Ids of the words of training lines; ``_word_numbers`` maps words to ids.
             ends: Indices of the line ends in ``block``.
             path: Path of the training file.
             n: Number of words that were hashed.

@@ -1,7 +1,7 @@
 """Reading of generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
 The format is detected from the content. Texts are returned by item id. If an item has several
-texts, one of them is returned and the id is reported.
+texts, one text is returned and the id is reported.
 """
 
 import re
@@ -27,7 +27,7 @@ class Hypotheses:
     Args:
         texts: Item id -> text.
         layout: Detected format of the file.
-        repeated: Ids of items that should have one text, but have several; the first of them is in
+        repeated: Ids of items that should have one text, but have several; the first text is in
             ``texts``.
         unused: Number of further texts that are ignored without being an error: lower ranks of an
             n-best list, and the texts of an item's second and later lines in the split.

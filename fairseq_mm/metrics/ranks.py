@@ -55,7 +55,7 @@ def true_ranks(
     ``-inf``, or a block of scores has a wrong shape.
 
     Args:
-        score_block: Function ``(start, end)`` -> ``[end - start, C]`` scores of these queries and
+        score_block: Function ``(start, end)`` -> ``[end - start, C]`` scores of the queries and
             all candidates, greater is better. ``-inf`` removes a candidate from a query's list.
         query_groups: ``[Q]`` group of each query, such as the number of its image.
         candidate_groups: ``[C]`` group of each candidate; candidates in the query's group are true.

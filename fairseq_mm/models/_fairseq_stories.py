@@ -179,7 +179,7 @@ def convert_weights(
 def current_name(name: str) -> str:
     """Return a tensor's name, with ``weight_g`` or ``weight_v`` instead of a suffix of PyTorch 2.
 
-    The suffixes are those of weight normalisation by parametrization.
+    The suffixes belong to weight normalisation by parametrization.
     """
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")

@@ -164,7 +164,7 @@ class FusionDecoder(StoryDecoder):
         trace: Optional[Trace] = None,
         **unused: Any,
     ) -> tuple[Tensor, None]:
-        """Fuse the hidden states of the model in training with those of the frozen model.
+        """Fuse the hidden states of the model in training with the frozen model's hidden states.
 
         Returns features [B, T, out_dim], or [B, 1, out_dim] when decoding incrementally, and None.
         ``out_dim`` is the input dimension of the output layer. See :meth:`hidden_states` for

@@ -211,7 +211,7 @@ class StoryModel(FairseqEncoderDecoderModel):
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
         """Compute logits [B, T, V] of stories.
 
-        The second result is that of the decoder's ``extract_features``: a dict of attention
+        The second result is the same as in the decoder's ``extract_features``: a dict of attention
         weights, or None.
 
         Args:

@@ -233,7 +233,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
 def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> None:
     """Load the weights whose names begin with ``prefix`` into a module.
 
-    The prefix is removed from the names. The remaining names must be those of the module.
+    The prefix is removed from the names. The remaining names must belong to the module.
     """
     own = {name[len(prefix) :]: x for name, x in weights.items() if name.startswith(prefix)}
     # strict, because a missing weight would leave a random layer in a model that is never trained.

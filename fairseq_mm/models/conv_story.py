@@ -80,8 +80,8 @@ Compat: Any = ChoiceEnum(("none", "released"))
 class ConvStoryConfig(FairseqDataclass):
     """Options of the story model.
 
-    Default sizes are those of fairseq's ``fconv_self_att_wp``, the code of Fan et al. 2018; the
-    default dropout is that of the paper's section 9.2. Lists of layers are Python expressions such
+    Default sizes follow fairseq's ``fconv_self_att_wp``, the code of Fan et al. 2018; the
+    default dropout follows the paper's section 9.2. Lists of layers are Python expressions such
     as ``[(128, 3)] * 2 + [(512, 3)]``.
     """
 

@@ -219,7 +219,7 @@ class MRnnDecoder(FeatureDecoder):
         Returns:
             What the image adds to the input of the multimodal layer [B, M], and to the output of
                 embedding layer II [B, H]; None for a layer that the image does not enter. M and H
-                are the dimensions of these layers.
+                are the dimensions of the two layers.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:

@@ -18,8 +18,8 @@ embedding of the sentence itself. The features of several regions are averaged.
 Differs from the paper / left open:
 - The released code has a hidden layer between the image and C^(m); the paper and this model have
   none.
-- u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values are not
-  those of the paper; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
+- u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values differ
+  from the paper; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
 - n-1 is 5, and word vectors have 300 dimensions, as in the other log-bilinear models.
 - Words before the beginning of a sentence are the start token, in fairseq also the end token.
 """

@@ -7,7 +7,7 @@ Models. 2014, section 2.5. https://arxiv.org/abs/1411.2539
 It is the multiplicative model (``mlbl_f``) with an attribute vector u_n, of dimension G, that
 changes from word to word. u is the content vector, and t_i the vector of the i-th tag of the
 sentence's structure, such as the part of speech of word i. T^(i) is a matrix for each of k + 1
-tags, the tag of the word and of the k next words; the other symbols are those of ``mlbl_f.py``:
+tags, the tag of the word and of the k next words; the other symbols are explained in ``mlbl_f.py``:
 
     u_n      = ReLU(sum_(i=n)^(n+k) T^(i) t_i + T^(u) u + b)  (eq. 11)
     E        = (W^fk)' W^fv

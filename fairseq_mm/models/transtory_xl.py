@@ -414,7 +414,7 @@ class TranstoryXLDecoder(FeatureDecoder):
     ) -> None:
         """Compute the memory of rows that begin a new sentence (Li et al. 2020, eq. 9 to 12).
 
-        ``rows`` [r] are indices of these rows, ``last`` [r] the positions at which their previous
+        ``rows`` [r] are the indices of the rows, ``last`` [r] the positions at which their previous
         sentences ended, and ``sentence`` [r] the indices of the new sentences.
         """
         M = self.memory_length
@@ -429,7 +429,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         """Compute features [B, 1, D] of the last word of ``tokens`` [B, T] (``--compat released``).
 
         As in the code of Li et al. 2020, all words of the current sentence are read at each step,
-        and the states of these words are added to the memory each time.
+        and their states are added to the memory each time.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:

@@ -208,8 +208,8 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model.
 
         Raises:
-            UserError: if the sizes or the vocabulary of the checkpoint's BART differ from those of
-                this model.
+            UserError: if the sizes or the vocabulary of the checkpoint's BART differ
+                from this model's.
         """
         fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)

@@ -138,8 +138,8 @@ def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
 
 
 class _Tiles:
-    """Ranges of vocabulary types (tiles) in which a chunk's logits are computed, and the memory of
-    these logits, which all chunks share.
+    """Ranges of vocabulary types (tiles) in which a chunk's logits are computed, and the
+    memory for the logits, which all chunks share.
 
     Args:
         problem: Inputs of the loss.

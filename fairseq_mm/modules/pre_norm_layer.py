@@ -40,7 +40,7 @@ class PreNormEncoderLayer(nn.Module):
 
 
 class SourceAttention(nn.Module):
-    """Multi-head attention to a source, whose dimension may differ from that of the queries."""
+    """Multi-head attention to a source, whose dimension may differ from the queries' dimension."""
 
     def __init__(self, dim: int, source_dim: int, num_heads: int) -> None:
         super().__init__()

@@ -96,6 +96,6 @@ class SourceAttention(nn.Module):
         """Compute :meth:`forward` for the newest position of the target only.
 
         ``hidden`` and the result are [B, hidden_dim], ``embedding`` is [B, embed_dim]. ``source``
-        and ``valid_mask`` are those of :meth:`forward`.
+        and ``valid_mask`` are the same as in :meth:`forward`.
         """
         return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)

@@ -22,7 +22,7 @@ from fairseq_mm.errors import UserError
 logger = logging.getLogger(__name__)
 
 # folder for the files of a run before they are moved to the data folder; name of its prepare.json
-# while they are moved, by which the next run recognises a move that was killed
+# while they are moved, so that the next run recognises a move that was killed
 _PARTIAL = ".partial"
 _MOVING = "prepare.json.moving"
 # arguments of a run, by which the next run recognises that it is the same one
@@ -209,8 +209,12 @@ def is_half_moved(folder: str) -> bool:
 
 
 def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
-    """Move the files of a killed run to ``output`` if they are complete and of the kind ``kind``;
-    return True if they were moved."""
+    """Finish a killed run: move its files from its temporary folder ``partial`` to ``output``.
+
+    Nothing is moved if the run had not completed all files, or prepared another kind of data than
+    ``kind``. ``files`` are the paths, relative to ``output``, of all files that a run may make; old
+    ones are removed. Return True if files were moved.
+    """
     reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
         if not reports or read_json(reports[0])["kind"] != kind:

@@ -28,8 +28,8 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writer of captions that are tokenized already; the references are the captions before
-    tokenization."""
+    """Writer of the data folder that joins others: their tokenized captions are not tokenized
+    again, and their untokenized captions become the references."""
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
@@ -167,7 +167,11 @@ def _prefix_repeated_ids(
     corpus: Corpus,
     stores: dict[Path, list[tuple[str, str]]],
 ) -> None:
-    """Prefix all ids with the names of their folders, if an id occurs in two folders."""
+    """If an id occurs in two folders, put the name of its folder before every id.
+
+    ``selected`` has the examples of each folder by split. The ids change in these examples, and in
+    ``corpus``, the joined data. ``stores`` has path and id prefix of each folder's feature stores.
+    """
     ids: dict[Path, set[str]] = {}
     for folder, splits in selected.items():
         ids[folder] = {str(image.id) for images in splits.values() for image in images or []}

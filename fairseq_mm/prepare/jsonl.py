@@ -71,7 +71,7 @@ def make_visual_key(path: str, keys: str) -> str:
 
 class _Reader:
     """Reader of examples that checks, line by line, whether fields, ids and keys of images or
-    videos agree with those of earlier lines.
+    videos agree with earlier lines.
 
     ``table`` is the field table of the task; for ``keys`` see :func:`make_visual_key`.
     """

@@ -427,7 +427,12 @@ class FolderWriter:
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
-        """Run fairseq-preprocess, and add the sizes of the dictionaries to ``report``."""
+        """Run fairseq-preprocess on the text in ``folder``, and add the sizes of the dictionaries
+        to ``report``, the content of ``prepare.json``.
+
+        If a size differs from the published size of the data set ``corpus``, this is added to
+        ``report``; with ``strict``, UserError is raised.
+        """
         counts = report["counts"]
         words = sum(split[name] for split in counts.values() for name, _ in self.sides.values())
         # so that a run of several minutes does not look as if it hung
@@ -474,8 +479,11 @@ class FolderWriter:
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` that records the stores listed in ``features.json``, or
-    an undamaged ``features.h5``; {} if the folder has neither."""
+    """Return the entry of ``prepare.json`` with the number of items and checksum of each store.
+
+    The stores are those that ``features.json`` lists in ``partial``, the temporary folder of the
+    run; without this file, an undamaged ``features.h5`` in ``output``. {} if there is neither.
+    """
     path, listed = output / STORE, partial / STORE_LIST
     if listed.exists():
         records = {}

@@ -57,7 +57,8 @@ def draw(
 
     Args:
         plot: Function that draws onto matplotlib's axes. It returns the texts that appear on
-            hover, SVG id of an artist -> text of each of its marks, or None for no texts.
+            hover, a dict from the SVG id of an artist to a list with a text for each of the
+            artist's marks; or None for no texts.
         width: Width in inches of 72 pixels.
         height: Height in inches of 72 pixels.
         label: Description for screen readers, for a figure that is put into a page; None for the

@@ -60,7 +60,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """Return the caption for the arrows from the grid position with the index ``position``."""
+        """Return the caption that is shown with the arrows from the position of this index."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (

@@ -245,7 +245,7 @@ class FactoredLikelihood:
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:
-    """Return ``exp(4/3 terms)``; None if products of two such values could overflow."""
+    """Return ``exp(4/3 x)`` of each term x; None if products of two results could overflow."""
     if bool((terms.abs() > _LARGEST_TERM).any()):
         return None
     return terms.mul(4 / 3).exp_()

@@ -127,7 +127,7 @@ def nearest(
         k: Number of candidates to return.
 
     Returns:
-        Indices ``[Q, k]`` of these candidates, and the inner products ``[Q, k]`` in float64. The
+        Indices ``[Q, k]`` of the candidates, and the inner products ``[Q, k]`` in float64. The
         largest product comes first; equal products keep the order of the candidates.
     """
     places = np.empty((len(queries), k), dtype=np.int64)

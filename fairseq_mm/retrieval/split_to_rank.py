@@ -23,8 +23,8 @@ class SplitToRank:
             the split.
         max_images: Number of images of the split to use, from the first, with their sentences; None
             for all.
-        sampled: Further images: lines of the training split's ``visual_ids``. Their indices follow
-            those of the split's images.
+        sampled: Further images: lines of the training split's ``visual_ids``. Their
+            indices follow the indices of the split's images.
         mean_image: [1, D] mean features of the training images. They count as one more further
             image, with the last index. None for no such image.
 
@@ -71,7 +71,7 @@ class SplitToRank:
     def read_images(self, start: int, end: int) -> tuple[Tensor, Tensor]:
         """Return the features [B, N, D] and padding mask [B, N] of images ``start`` to ``end - 1``.
 
-        B is the number of these images, N the largest number of regions, D the number of features.
+        B is the number of images, N the largest number of regions, D the number of features.
         The mask is True at padding.
         """
         return pad_features([self.rows(place) for place in range(start, end)])
@@ -118,7 +118,7 @@ def sample_training_images(folder: str, count: int, seed: int) -> list[str]:
 def mean_training_image(folder: str, store: Any) -> np.ndarray:
     """Return the mean ``[1, D]`` of the features of a data folder's training images.
 
-    ``store`` is the feature store of these images. If an image has several regions, their mean is
+    ``store`` is the feature store of the images. If an image has several regions, their mean is
     the image's feature.
     """
     images = dict.fromkeys(read_visual_ids(os.path.join(folder, "train.visual_ids")))

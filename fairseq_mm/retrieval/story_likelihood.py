@@ -100,7 +100,7 @@ class TextLikelihood:
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
-        """Return True if two pairs may be in the same batch."""
+        """Return True if the model can encode the conditions of two pairs in one batch."""
         return True
 
     def _split_batches(

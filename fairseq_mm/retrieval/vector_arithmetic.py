@@ -90,8 +90,8 @@ def retrieve_shifted(
         minus: ``[n, K]`` vectors of words to subtract; None for no words.
         plus: ``[n, K]`` vectors of words to add; None for no words.
         top: Number of items to return.
-        resort: Number of nearest items to sort by the distance to their mean; the first ``top`` of
-            these are returned. If it is below ``top``, the ``top`` nearest items are returned,
+        resort: Number of nearest items to sort by the distance to their mean; the first ``top``
+            items are returned. If it is below ``top``, the ``top`` nearest items are returned,
             sorted by cosine.
         exclude: Keys of items that are not returned, such as an item that is the query itself.
     """

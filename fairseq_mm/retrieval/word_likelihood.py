@@ -186,8 +186,8 @@ class TemperatureSums:
     Attributes:
         sums: [3, G] sums, over all tokens so far, of the log-probability and of its first and
             second derivative with respect to 1 / temperature, at each temperature.
-        top_sums: [3, G] like ``sums``, but only over the tokens that are among the k most probable
-            words, with the probabilities among these k words.
+        top_sums: [3, G] like ``sums``, but only over the tokens that are among the k =
+            ``top_k`` most probable words; the probabilities of these k words are normalized to 1.
         top_words: Number of tokens in ``top_sums``.
     """
 

@@ -163,7 +163,7 @@ def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int,
     """Generate one text for each item of a batch with ``task.sequence_generator``.
 
     An item, such as an image, has one line of the split per reference, and all these lines would
-    give the same hypothesis. The text is therefore generated only for the first of these lines, in
+    give the same hypothesis. The text is therefore generated only for the first such line, in
     the batch that contains it.
 
     Returns:

@@ -403,7 +403,7 @@ class MultimodalTask(GenerationTask):
         """Generate texts for a batch; return the sums of their scores, by name.
 
         An item with several lines, such as an image with several captions, is scored only in the
-        batch with the first of these lines.
+        batch with the first such line.
         """
         split = sample["split"]
         scores = self.generated_text_scores[split]

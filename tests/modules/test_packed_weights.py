@@ -192,5 +192,5 @@ def test_an_old_pytorch_is_named(monkeypatch):
     layers = model()
     pack_weights(layers)
     assert "forward" not in vars(layers[0])
-    with pytest.raises(UserError, match="`weights_dtype` int8 needs PyTorch 2"):
+    with pytest.raises(UserError, match="`weights_dtype` int8 needs operators of oneDNN"):
         pack_weights(layers, "int8")

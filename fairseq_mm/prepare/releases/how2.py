@@ -233,11 +233,12 @@ def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSour
 
 
 def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
-    """Write features to a feature store, or continue an interrupted run.
+    """Write the features of videos to a feature store, or continue an interrupted run.
 
-    Returns False if the store at ``path`` already has all videos with this dtype, so that nothing
-    was written, otherwise True. Raise UserError that names the file if features are not
-    ``[rows, 2048]`` finite numbers.
+    ``source`` reads the features of each video from its ``.npy`` file, see :func:`find_features`.
+    Return False if the store at ``path`` already has all videos with this dtype, so that nothing
+    was written, otherwise True. Raise UserError that names the ``.npy`` file if its features are
+    not ``[rows, 2048]`` finite numbers.
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore
