@@ -129,8 +129,8 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
             )
         if not can_pack(dtype):
             raise UserError(
-                f"`weights_dtype` {dtype} needs operators of oneDNN, which the installed PyTorch does "
-                "not have; PyTorch 2.1 or newer has them."
+                f"`weights_dtype` {dtype} needs operators of oneDNN, which the installed PyTorch "
+                "does not have; PyTorch 2.1 or newer has them."
             )
     elif not can_pack():
         return
