@@ -6,7 +6,9 @@ training that receives ``SIGUSR1``, which schedulers send before they take a mac
 checkpoint and ends.
 """
 
+import atexit
 import functools
+import gc
 import importlib
 import logging
 import math
@@ -177,7 +179,7 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
         original(device_id, main, cfg, kwargs)
         return
     activation.activate()
-    _set_allocator(on_cpu=cfg.common.cpu or not torch.cuda.is_available())
+    _tune_process(on_cpu=cfg.common.cpu or not torch.cuda.is_available())
     is_spawned = cfg.distributed_training.distributed_rank is None
     # spawned data workers would import everything in each epoch, and leave semaphores behind
     if is_spawned and "fork" in multiprocessing.get_all_start_methods():
@@ -191,11 +193,19 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
 run_process.original = None  # type: ignore[attr-defined]
 
 
-def _set_allocator(*, on_cpu: bool) -> None:
-    """Set the allocator to keep freed memory if this program is a fairseq command on a CPU."""
+def _tune_process(*, on_cpu: bool) -> None:
+    """Make this process faster if it is a fairseq command.
+
+    On a CPU, the allocator keeps freed memory. When the command ends, Python does not search its
+    objects for cycles, which takes .4 s after an import of fairseq.
+    """
     program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
     # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions
-    if on_cpu and any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
+    if not any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
+        return
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
+    if on_cpu:
         allocator.keep_freed_memory()
 
 
@@ -238,7 +248,7 @@ def watch_commands() -> None:
         with open_dict(cfg):
             configure_launch(cfg)
             on_cpu = cfg.common.cpu or not torch.cuda.is_available()
-            _set_allocator(on_cpu=on_cpu)
+            _tune_process(on_cpu=on_cpu)
             check_ddp_backend(cfg, on_cpu=on_cpu)
             check_block_momentum(cfg)
             if distributed.distributed_world_size > 1 and not distributed.distributed_no_spawn:

@@ -1,3 +1,5 @@
+import atexit
+import gc
 import os
 import subprocess
 import sys
@@ -72,9 +74,11 @@ def test_the_users_own_setting_stays(name):
 def test_only_commands_of_fairseq_on_a_cpu_set_the_allocator(
     program, on_cpu, expected, monkeypatch
 ):
-    calls = []
+    calls, at_exit = [], []
     monkeypatch.setattr(allocator, "keep_freed_memory", lambda: calls.append(True))
+    monkeypatch.setattr(atexit, "register", at_exit.append)
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.chdir("/")
-    launching._set_allocator(on_cpu=on_cpu)
+    launching._tune_process(on_cpu=on_cpu)
     assert calls == expected
+    assert at_exit == ([gc.freeze] if "fairseq-train" in program or "cli" in program else [])
