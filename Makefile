@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 help:
 	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
-	@echo "make check        run ruff and the fast tests, before each commit (two minutes)"
+	@echo "make check        run ruff and the fast tests, before each commit (one minute)"
 	@echo "make test         run all tests but the long ones"
 	@echo "make soak         run the long tests too"
 	@echo "make gpu-check    train, generate and extract on the GPUs at hand, beside a CPU"
