@@ -8,6 +8,7 @@ per item, and each row has the index of its item.
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut
@@ -32,6 +33,14 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
     before = encoder_out[ROWS]
     rows = before[0] if before else torch.arange(num_items, device=new_order.device)
     return {**encoder_out, ROWS: [rows.index_select(0, new_order)]}
+
+
+def get_rate(dropout: Any) -> float:
+    """Return the rate at which a dropout module of fairseq drops now; 0 in evaluation.
+
+    With ``--retain-dropout``, it drops in evaluation as well.
+    """
+    return dropout.p if dropout.training or dropout.apply_during_inference else 0.0
 
 
 class SharedMemory:
@@ -105,7 +114,7 @@ class SharedMemory:
         """Attend to the text of the items with one of fairseq's attention modules.
 
         Args:
-            attention: ``encoder_attn`` of the layer, in evaluation mode.
+            attention: ``encoder_attn`` of the layer.
             layer: Number of the layer, from 0; keys and values are computed at its first call.
             x: [R, C] states of R rows (beams).
             need_weights: True to return the attention weights.
@@ -123,13 +132,14 @@ class SharedMemory:
         # the rows of an item are several queries to one text: [B, rows, C] -> [B, heads, rows, D]
         query = split_heads(attention.q_proj(x).view(len(keys), self.size, -1), heads)
         mask = None if self._is_unpadded else ~self.text_mask[:, None, None]
+        dropout = get_rate(attention.dropout_module)
         weights = None
         if need_weights:
             weights = attention_weights(query, keys, mask)
-            attended = torch.matmul(weights, values)
+            attended = torch.matmul(F.dropout(weights, dropout), values)
             weights = weights.transpose(1, 2).flatten(0, 1)
         else:
-            attended = attend(query, keys, values, mask)
+            attended = attend(query, keys, values, mask, dropout=dropout)
         return attention.out_proj(merge_heads(attended).reshape(x.shape)), weights
 
     def _assign(self, rows: Tensor) -> Optional[Tensor]:

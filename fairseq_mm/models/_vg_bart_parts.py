@@ -6,7 +6,13 @@ from fairseq.models.transformer import TransformerDecoder, TransformerEncoder
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._shared_memory import ROWS, EncoderOut, SharedMemory, reorder_items
+from fairseq_mm.models._shared_memory import (
+    ROWS,
+    EncoderOut,
+    SharedMemory,
+    get_rate,
+    reorder_items,
+)
 from fairseq_mm.models._video_guided import VideoReader, numbered
 from fairseq_mm.modules.decoding_caches import BeamCache
 from fairseq_mm.modules.video_fusion import FusionTrace
@@ -173,26 +179,21 @@ class VgBartDecoder(TransformerDecoder):
                 [R, T, S] of S tokens of the transcript.
         """
         assert encoder_out is not None
-        if incremental_state is not None and not self.training:
+        if incremental_state is not None:
             return self._step(
                 prev_output_tokens, encoder_out, incremental_state, alignment_layer, alignment_heads
             )
         # The rest of this method copies fairseq's, which has no hook between the layers for the
         # fusions.
-        positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
-        if incremental_state is not None:
-            # Positions are computed from all tokens, because their number is the position of the
-            # last.
-            prev_output_tokens, positions = prev_output_tokens[:, -1:], positions[:, -1:]
+        positions = self.embed_positions(prev_output_tokens)
         x = self.embed_scale * self.embed_tokens(prev_output_tokens) + positions
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x).transpose(0, 1)  # [T, R, C]
         is_padding = prev_output_tokens.eq(self.padding_idx)
         padding_mask = is_padding if is_padding.any() else None
-        is_causal = incremental_state is None and not full_context_alignment
-        future_mask = self.buffered_future_mask(x) if is_causal else None
-        memory = self._memory(encoder_out, incremental_state)
+        future_mask = None if full_context_alignment else self.buffered_future_mask(x)
+        memory = self._memory(encoder_out, None)
         aligned = self.num_layers if alignment_layer is None else alignment_layer + 1
         attention = None
         for number, layer in numbered(self.layers):
@@ -200,7 +201,7 @@ class VgBartDecoder(TransformerDecoder):
                 x,
                 memory.text,
                 memory.text_mask,
-                incremental_state,
+                None,
                 self_attn_mask=future_mask,
                 self_attn_padding_mask=padding_mask,
                 need_attn=number == aligned,
@@ -235,6 +236,8 @@ class VgBartDecoder(TransformerDecoder):
         x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1]) + positions[:, -1]
         if self.layernorm_embedding is not None:
             x = self.layernorm_embedding(x)
+        # Dropout does nothing here, except with fairseq's --retain-dropout.
+        x = self.dropout_module(x)
         memory = self._memory(encoder_out, incremental_state)
         cache = self._cache(memory, x, incremental_state)
         cache.add_position()
@@ -246,25 +249,27 @@ class VgBartDecoder(TransformerDecoder):
             before = layer.normalize_before
             h = layer.self_attn_layer_norm(x) if before else x
             own = layer.self_attn
-            h = cache.attend(index, own.q_proj(h), own.k_proj(h), own.v_proj(h))
-            x = x + own.out_proj(h)
+            dropout = get_rate(own.dropout_module)
+            h = cache.attend(index, own.q_proj(h), own.k_proj(h), own.v_proj(h), dropout=dropout)
+            x = x + layer.dropout_module(own.out_proj(h))
             x = x if before else layer.self_attn_layer_norm(x)
             h = layer.encoder_attn_layer_norm(x) if before else x
             h, weights = memory.attend(layer.encoder_attn, index, h, need_weights=index == aligned)
-            x = x + h
+            x = x + layer.dropout_module(h)
             x = x if before else layer.encoder_attn_layer_norm(x)
             h = layer.final_layer_norm(x) if before else x
-            x = x + layer.fc2(layer.activation_fn(layer.fc1(h)))
+            h = layer.activation_dropout_module(layer.activation_fn(layer.fc1(h)))
+            x = x + layer.dropout_module(layer.fc2(h))
             x = x if before else layer.final_layer_norm(x)
             attention = attention if weights is None else weights
             if str(number) in self.fusions:
                 fusion = self.fusions[str(number)]
                 x = memory.fuse(fusion, str(number), x.unsqueeze(1)).squeeze(1)
-        assert attention is not None
-        attention = attention[:, :alignment_heads].float().mean(dim=1).to(x)  # [R, S]
+        if attention is not None:
+            attention = attention[:, :alignment_heads].float().mean(dim=1).to(x).unsqueeze(1)
         if self.layer_norm is not None:
             x = self.layer_norm(x)
-        return x.unsqueeze(1), {"attn": [attention.unsqueeze(1)]}
+        return x.unsqueeze(1), {"attn": [attention]}  # [R, 1, S]
 
     def reorder_incremental_state_scripting(
         self, incremental_state: dict, new_order: Tensor

@@ -197,7 +197,9 @@ class BeamCache:
             is_own = self._writers.unsqueeze(2) == slots  # [R, tokens, beams]
             self._mask = is_own.view(items, 1, self.beams, -1)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, dropout: float = 0.0
+    ) -> Tensor:
         """Write the newest token's key and value in a layer, and attend to all tokens so far.
 
         Args:
@@ -205,6 +207,7 @@ class BeamCache:
             query: [R, heads * head_dim] query of each row, not scaled.
             key: [R, heads * head_dim] key of the newest token of each row.
             value: [R, heads * head_dim] value of the newest token of each row.
+            dropout: Dropout rate of the attention weights.
 
         Returns:
             [R, heads * head_dim] averages of the values.
@@ -220,6 +223,7 @@ class BeamCache:
             keys[:, :, :length].flatten(2, 3),
             values[:, :, :length].flatten(2, 3),
             self._mask,
+            dropout=dropout,
         )
         return attended.transpose(1, 2).reshape(query.shape)
 

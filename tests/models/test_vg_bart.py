@@ -148,6 +148,22 @@ def test_fairseqs_bart_generates_the_same_with_our_steps(batch, chosen):
     assert list(plain.state_dict()) == names
 
 
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])
+def test_retained_dropout_is_applied_at_each_step(batch, name):
+    model = shaken(build(**{name: 0.5}))
+    expected = summaries_of(model, batch)
+    assert summaries_of(model, batch) == expected
+    for module in model.modules():
+        if hasattr(module, "make_generation_fast_") and module is not model:
+            module.make_generation_fast_(retain_dropout=True, name="")
+    torch.manual_seed(1)
+    with torch.no_grad():
+        out = model.encoder(batch["src_tokens"], None, batch["features"], batch["padding_mask"])
+        tokens = batch["prev_output_tokens"][:, :1]
+        first, second = (model.decoder(tokens, out, {})[0] for _ in range(2))
+    assert not torch.equal(first, second)
+
+
 def test_a_bart_with_other_layers_keeps_fairseqs_steps(batch):
     plain = text_only()
     plain.decoder.layers[1].c_attn = torch.nn.Parameter(torch.ones(2))
