@@ -169,8 +169,8 @@ def _prefix_repeated_ids(
 ) -> None:
     """If an id occurs in two folders, put the name of its folder before every id.
 
-    ``selected`` has the examples of each folder by split. The ids change in these examples, and in
-    ``corpus``, the joined data. ``stores`` has path and id prefix of each folder's feature stores.
+    ``selected`` has the examples of each folder by split, ``stores`` the path and id prefix of each
+    folder's feature stores; ids and prefixes change in place. ``corpus`` gets a note for the user.
     """
     ids: dict[Path, set[str]] = {}
     for folder, splits in selected.items():
