@@ -168,8 +168,9 @@ class GeneratesText:
         if getattr(args, "score_reference", False):
             return generator
         for model in models if isinstance(models, (list, tuple)) else [models]:
-            # in training, the weights change with each update
-            if not model.training:
+            # models prepared by make_generation_fast_ are not trained any more. `training` is False
+            # in a training, too: fairseq's generator sets evaluation mode
+            if getattr(model, "_is_generation_fast", False):
                 pack_weights(model, getattr(args, "weights_dtype", "float32"))
         cfg = self.cfg  # type: ignore[attr-defined]
         self._forbid_tokens(generator, args, cfg.allow_unk if allow_unk is None else allow_unk)

@@ -8,8 +8,9 @@ which is slower still on AMD processors. The packed copy is kept beside the weig
 In int8, each row of a weight has its own scale, and so has each vector, whose scale is computed at
 each product. The result of a vector therefore does not depend on the other vectors of its batch.
 
-Only models that generate are packed, see :func:`pack_weights`. A weight that changes afterwards is
-packed anew.
+Only models that are not trained any more are packed, see :func:`pack_weights`: fairseq's optimizers
+change weights through ``weight.data``, which PyTorch does not count as a change. After changes that
+PyTorch counts, a weight is packed anew.
 """
 
 import weakref
@@ -114,7 +115,7 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
     rounding.
 
     Args:
-        model: Model in evaluation mode.
+        model: Model in evaluation mode, which is not trained afterwards.
         dtype: Type of the packed weights: ``float32``, ``bfloat16`` or ``int8``.
 
     Raises:

@@ -1,6 +1,8 @@
 """``fairseq-mm caption``: lines, order, exit status, refusals before any work."""
 
+import copy
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -401,3 +403,16 @@ def test_a_split_that_cannot_be_captioned(caption, trained, tmp_path, arguments,
     assert (status, lines) == (2, [])
     assert message in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_copies_of_a_generator_use_smaller_weights_as_well(trained, images, monkeypatch):
+    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
+    model = from_pretrained(trained, device="cpu")
+    exact = [best.score for best, *_ in model.generate(images)]
+    expected = [best.score for best, *_ in model.generate(images, weights_dtype="int8")]
+    assert expected != exact
+    for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        found = [best.score for best, *_ in made.generate(images, weights_dtype="int8")]
+        assert found == pytest.approx(expected, rel=1e-6)
+        found = [best.score for best, *_ in made.generate(images)]
+        assert found == pytest.approx(exact, rel=1e-6)

@@ -24,6 +24,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
+from fairseq_mm.modules import packed_weights
 from fairseq_mm.tasks.multimodal_captioning import (
     MultimodalCaptioningConfig,
     MultimodalCaptioningTask,
@@ -153,6 +154,18 @@ def test_first_words_of_the_reference_can_be_given(monkeypatch, capsys, tmp_path
 def validation_of(checkpoint):
     state = torch.load(checkpoint, map_location="cpu")
     return state["extra_state"]["val_loss"], state["extra_state"]["best"]
+
+
+def test_validation_uses_the_weights_of_the_moment(monkeypatch, data, tmp_path):
+    # fairseq's optimizers change parameters through `.data`, which a packed copy does not notice
+    found = []
+    for name, least in (("plain", 1 << 30), ("packed", 1)):
+        monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", least)
+        checkpoint = train(monkeypatch, data, tmp_path / name, "--eval-gen", "--lr", "0.1")
+        found.append(validation_of(checkpoint))
+        state = torch.load(checkpoint, map_location="cpu")
+        found.append(state["extra_state"]["val_loss"])
+    assert found[:2] == found[2:]
 
 
 def test_validation_scores_equal_those_of_generated_text(monkeypatch, capsys, tmp_path, data):
