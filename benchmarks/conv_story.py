@@ -182,9 +182,7 @@ def benchmark_weights(rounds: int, clock: Callable[[], float]) -> None:
         f"{speed / 1e9:.0f} GFLOP/s"
     )
     steps: dict[str, list[float]] = {}
-    limits = []
-    for rows in (4, 32):
-        limits.append(max(4 * weights / bandwidth, 2 * rows * weights / speed))
+    limits = [max(4 * weights / bandwidth, 2 * rows * weights / speed) for rows in (4, 32)]
     for kind in ("as stored", "float32", "bfloat16", "int8"):
         if kind != "as stored":
             pack_weights(model, kind)

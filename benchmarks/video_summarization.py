@@ -35,6 +35,7 @@ from fairseq.models.bart import BARTModel
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
+from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
 from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.models.vg_bart import bart_options
 from fairseq_mm.modules.packed_weights import pack_weights
@@ -271,9 +272,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="4 for training, 8 for generation")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
-    parser.add_argument(
-        "--weights-dtype", default="float32", choices=("float32", "bfloat16", "int8")
-    )
+    parser.add_argument("--weights-dtype", default="float32", choices=WEIGHTS_DTYPES)
     parser.add_argument("--systems", nargs="+", help="of those that are printed; all by default")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

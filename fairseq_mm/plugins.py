@@ -72,9 +72,9 @@ def refused_names() -> Iterator[None]:
     tasks.register_task = _refusing(tasks.register_task, tasks.TASK_REGISTRY)
     try:
         yield
-        # converts the package's configs, which `defer_configs` would do when a command first reads
-        # one: an error in a config is an error of the package
-        _ = ConfigStore.instance().repo
+        # hydra converts configs that wait before it lists any: an error in a config is an error of
+        # the package, and must not wait until a command reads a config
+        ConfigStore.instance().list("")
     finally:
         models.register_model, tasks.register_task = originals
 

@@ -39,12 +39,20 @@ def defer_configs(config_store: Any) -> None:
     def store_later(self: Any, *args: Any, **kwargs: Any) -> None:
         waiting.append((args, kwargs))
 
+    is_storing = False
+
     def read(self: Any) -> Any:
-        # emptied first, because hydra's `store` reads the attribute, too
-        configs = waiting[:]
-        waiting.clear()
-        for args, kwargs in configs:
-            store(self, *args, **kwargs)
+        nonlocal is_storing
+        # hydra's `store` reads the attribute, too
+        if not is_storing:
+            is_storing = True
+            try:
+                while waiting:
+                    args, kwargs = waiting.pop(0)
+                    store(self, *args, **kwargs)
+            finally:
+                # after an error, the next reading goes on with the other configs
+                is_storing = False
         return self.__dict__["repo"]
 
     def write(self: Any, value: Any) -> None:

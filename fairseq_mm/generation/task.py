@@ -167,11 +167,9 @@ class GeneratesText:
         # a scorer has no search to change
         if getattr(args, "score_reference", False):
             return generator
-        for model in models if isinstance(models, (list, tuple)) else [models]:
-            # models prepared by make_generation_fast_ are not trained any more. `training` is False
-            # in a training, too: fairseq's generator sets evaluation mode
-            if getattr(model, "_is_generation_fast", False):
-                pack_weights(model, getattr(args, "weights_dtype", "float32"))
+        generator.weights_dtype = getattr(args, "weights_dtype", "float32")
+        # here too, so that a type that cannot be used is reported before inputs are read
+        self.use_weights(generator, models)
         cfg = self.cfg  # type: ignore[attr-defined]
         self._forbid_tokens(generator, args, cfg.allow_unk if allow_unk is None else allow_unk)
         size = getattr(args, "no_repeat_ngram_size", 0)
@@ -188,6 +186,26 @@ class GeneratesText:
                 stream=stream,
             )
         return generator
+
+    def use_weights(self, generator: Any, models: Any) -> None:
+        """Pack the weights of models in the type that a generator uses.
+
+        Each batch calls this method, because other generators may have used the models with another
+        type since. Models in training, and scorers of given texts, use the weights themselves.
+
+        Args:
+            generator: Result of :meth:`build_generator`.
+            models: One model, or the models of an ensemble.
+
+        Raises:
+            UserError: if the weights cannot have this type on the device of a model.
+        """
+        dtype = getattr(generator, "weights_dtype", None)
+        for model in models if isinstance(models, (list, tuple)) else [models]:
+            # models prepared by make_generation_fast_ are not trained any more. `training` is False
+            # in a training, too: fairseq's generator sets evaluation mode
+            if dtype is not None and getattr(model, "_is_generation_fast", False):
+                pack_weights(model, dtype)
 
     def _forbid_tokens(self, generator: Any, args: Any, allow_unk: bool) -> None:
         unkpen = getattr(args, "unkpen", 0)

@@ -74,8 +74,9 @@ class SharedMemory:
         self.text_mask = text_mask
         self.projected = projected
         self.video_mask = video_mask
-        self._is_unpadded = not bool(text_mask.any())
         self.size = 1
+        # Computed by the first step: training needs none, and would wait for the device.
+        self._step_mask: Optional[Tensor] = None
         self.keys_values: dict[int, tuple[Tensor, Tensor]] = {}
         if rows is not None:
             self._assign(rows)
@@ -128,10 +129,12 @@ class SharedMemory:
             keys = split_heads(attention.k_proj(text), heads).contiguous()
             values = split_heads(attention.v_proj(text), heads).contiguous()
             self.keys_values[layer] = keys, values
+            if bool(self.text_mask.any()):
+                self._step_mask = ~self.text_mask[:, None, None]
         keys, values = self.keys_values[layer]
         # the rows of an item are several queries to one text: [B, rows, C] -> [B, heads, rows, D]
         query = split_heads(attention.q_proj(x).view(len(keys), self.size, -1), heads)
-        mask = None if self._is_unpadded else ~self.text_mask[:, None, None]
+        mask = self._step_mask
         dropout = get_rate(attention.dropout_module)
         weights = None
         if need_weights:
@@ -157,5 +160,6 @@ class SharedMemory:
         self.text_mask = self.text_mask.index_select(0, items)
         self.projected = select_rows(self.projected, items)
         self.keys_values = select_rows(self.keys_values, items)
+        self._step_mask = select_rows(self._step_mask, items)
         self.video_mask = select_rows(self.video_mask, items)
         return items

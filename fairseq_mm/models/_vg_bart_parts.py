@@ -281,10 +281,9 @@ class VgBartDecoder(TransformerDecoder):
         """
         memory: Any = self.get_incremental_state(incremental_state, STATE)
         cache: Any = self.get_incremental_state(incremental_state, CACHE)
-        if memory is None or cache is None:
-            return
-        items = memory.reorder(new_order)
-        cache.select(new_order, items, memory.size)
+        if cache is not None:
+            items = memory.reorder(new_order)
+            cache.select(new_order, items, memory.size)
 
     def _cache(self, memory: SharedMemory, x: Tensor, incremental_state: dict) -> BeamCache:
         cache: Any = self.get_incremental_state(incremental_state, CACHE)

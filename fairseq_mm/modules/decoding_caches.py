@@ -155,7 +155,8 @@ class BeamCache:
     An item is an example of the batch, a row is one of its beams; the rows of an item are
     neighbours. Every row attends to the tokens of all rows of its item, and a mask hides the tokens
     that are not its own. Reordering the beams then changes the mask and nothing else; copying keys
-    and values would take a tenth of a step of BART with 5 beams.
+    and values took 7 % of the time of BART with 5 beams. In return, a row whose keys or values are
+    not finite makes all rows of its item not finite.
 
     Args:
         num_layers: Number of layers.

@@ -92,7 +92,7 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
     K = images.shape[1]
     check_same_dimension(K, "image", sentences.shape[1], "sentence")
     true_image = np.asarray(image_of_sentence)  # [N]
-    _check_images_of_sentences(true_image, len(images), len(sentences), None)
+    _check_images_of_sentences(true_image, len(images), len(sentences))
     exact = ExactProducts(images, sentences)
     truth = exact(true_image, np.arange(len(sentences)))  # [N]
     best = np.full(len(images), -np.inf)  # [I] score of the best true sentence
@@ -212,7 +212,10 @@ def _mean(summaries: list[RankSummary]) -> RankSummary:
 
 
 def _check_images_of_sentences(
-    true_image: np.ndarray, num_images: int, num_sentences: int, names: Optional[Sequence[str]]
+    true_image: np.ndarray,
+    num_images: int,
+    num_sentences: int,
+    names: Optional[Sequence[str]] = None,
 ) -> None:
     if true_image.shape != (num_sentences,) or true_image.dtype.kind not in "iu":
         raise UserError(

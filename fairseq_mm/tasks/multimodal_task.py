@@ -251,6 +251,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         if "id" not in sample:  # fairseq-interactive builds its batches without the dataset
             sample = self.numbered(sample)
         self.begin_search(generator, sample, prefix_tokens)
+        self.use_weights(generator, models)
         try:
             with torch.no_grad():
                 return generator.generate(

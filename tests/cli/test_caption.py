@@ -405,6 +405,20 @@ def test_a_split_that_cannot_be_captioned(caption, trained, tmp_path, arguments,
     assert len(errors.splitlines()) == 1
 
 
+def test_generators_of_one_model_keep_their_types_of_weights(trained, images, monkeypatch):
+    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
+    model = from_pretrained(trained, device="cpu")
+    examples = list(model.processor.examples(images))
+    exact, rounded = (model.config(weights_dtype=dtype) for dtype in ("float32", "int8"))
+    expected = [model.stream(examples, config, batch_size=1) for config in (exact, rounded)]
+    expected = [[best.score for best, *_ in scores] for scores in expected]
+    assert expected[0] != expected[1]
+    # batch by batch in turn
+    streams = [model.stream(examples, config, batch_size=1) for config in (exact, rounded)]
+    found = [[first.score, second.score] for (first, *_), (second, *_) in zip(*streams)]
+    assert list(map(list, zip(*found))) == expected
+
+
 def test_copies_of_a_generator_use_smaller_weights_as_well(trained, images, monkeypatch):
     monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
     model = from_pretrained(trained, device="cpu")

@@ -4,7 +4,9 @@ import dataclasses
 import subprocess
 import sys
 
+import pytest
 from hydra.core.config_store import ConfigStore
+from omegaconf import ValidationError
 
 from fairseq_mm.compat.deferred_imports import defer_configs, deferred
 
@@ -70,6 +72,11 @@ def test_configs_are_converted_when_hydra_reads_one():
     assert store.load("second.yaml").node.size == 4
     store.store(name="third", node=Config(5))
     assert store.list("") == ["model", "second.yaml", "third.yaml"]
+    store.store(name="wrong", node=object)
+    store.store(name="fourth", node=Config(6))
+    with pytest.raises(ValidationError):
+        store.load("fourth.yaml")
+    assert store.load("fourth.yaml").node == {"size": 6}
     # hydra's own class stays as it is
     assert isinstance(ConfigStore.instance().repo, dict)
     assert not isinstance(vars(ConfigStore).get("repo"), property)
