@@ -55,9 +55,9 @@ def is_generate() -> bool:
 
 
 def repair_output_of_generate() -> None:
-    """Make ``fairseq-generate`` write its log, which has the settings of the search, to its output.
+    """Make ``fairseq-generate`` write its log to stdout, or to its file in ``--results-path``.
 
-    The output is stdout, or a file in ``--results-path``.
+    The log contains the settings of the search.
 
     Log handlers that another program has set up before it calls ``fairseq_cli.generate`` are kept.
     """
@@ -99,9 +99,14 @@ def check_sampling(options: Any) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:
-    """Replace ``parser.error``: for a wrong choice of an option, exit with similar names.
+    """Exit; if an option has a value outside of its choices, suggest similar values.
 
-    ``error`` is the original ``parser.error``, which is called for all other messages.
+    Replaces ``parser.error``.
+
+    Args:
+        parser: Parser that found the error.
+        error: Original ``parser.error``, which is called for all other errors.
+        message: argparse's description of the error.
     """
     match = re.match(r"argument (\S+): invalid choice: '(.*?)' \(choose from", message)
     if match is None:
@@ -122,9 +127,12 @@ def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoRet
 
 
 def _check_language_pair(args: argparse.Namespace) -> None:
-    """Refuse a missing ``--task`` if the data folder has no pair of languages.
+    """Refuse a missing ``--task`` if the data folder is not one of fairseq's ``translation``.
 
-    fairseq's default task is ``translation``, which needs such a pair.
+    This is fairseq's default task; its files name two languages, as in ``train.de-en.de.bin``.
+
+    Args:
+        args: Parsed command line.
     """
     from fairseq.data.data_utils import infer_language_pair
 
@@ -186,7 +194,7 @@ def check_hydra_recipe() -> None:
 
 
 def _recipe_file(name: str) -> str:
-    """Return the path of the config file ``name``, or "" if hydra has not read it from a file."""
+    """Return the path of hydra's config ``name``, or "" if hydra did not read it from a file."""
     from hydra.core.global_hydra import GlobalHydra
 
     for source in GlobalHydra.instance().config_loader().get_sources():

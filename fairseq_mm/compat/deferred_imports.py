@@ -2,8 +2,8 @@
 
 fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, and
 torchvision imports PyTorch's compiler for one function of ``roi_align``. These imports take a third
-of the starting time of ``fairseq-mm caption``. Inside the context :func:`deferred`, placeholders
-stand for the modules, and their functions import the real module when they are called.
+of the starting time of ``fairseq-mm caption``. The context :func:`deferred` replaces the modules by
+placeholders, whose functions import the real module when they are called.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ _enabled = False
 
 
 def enable() -> None:
-    """Let :func:`deferred` defer imports in this process; before, it does nothing."""
+    """Let :func:`deferred` defer imports; until this call, it does nothing."""
     global _enabled
     _enabled = True
 
 
 def defer_configs(config_store: Any) -> None:
-    """Make hydra's store of configs add new configs only when a config of the store is read.
+    """Make hydra's ``ConfigStore`` add configs only when one of its configs is read.
 
     Args:
         config_store: Class ``hydra.core.config_store.ConfigStore``.

@@ -269,7 +269,8 @@ def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
 def _check_number(options: Any, root: str, source: str) -> None:
     """Check the number of values in the options, and that no container contains itself.
 
-    A container that occurs several times is counted each time.
+    A container that occurs several times is counted each time. Messages name the checkpoint
+    ``source`` and its section ``root``, ``"cfg"`` or ``"args"``.
     """
     # omegaconf builds a container as often as it occurs: 40 levels of containers that each contain
     # the next one twice would never end

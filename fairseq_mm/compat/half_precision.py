@@ -128,9 +128,13 @@ def _base_name(cfg: Any) -> Any:
 
 
 def _optimizer_name(cfg: Any, precision: str) -> Any:
-    """Return the class name of the optimizer that fairseq writes to a checkpoint's history.
+    """Return the name of the optimizer's class, as fairseq saves it in a checkpoint.
 
     In half precision, this is the class that wraps the optimizer. None for an unknown optimizer.
+
+    Args:
+        cfg: Config of the training.
+        precision: ``"float32"``, or an option such as ``"fp16"``.
     """
     from fairseq.optim import OPTIMIZER_REGISTRY
 
@@ -158,7 +162,7 @@ def _use_float32_weights(
         model: State dict of the model.
         parameters: Trained parameters by name, in the order of ``weights``.
         weights: Float32 weights. A weight is used only if it rounds to the one in ``model``.
-        precision: ``fp16`` if the weights in ``model`` are float16, else they are bfloat16.
+        precision: ``"fp16"`` if the weights in ``model`` are float16; otherwise they are bfloat16.
     """
     import torch
 
@@ -172,7 +176,12 @@ def _use_float32_weights(
 
 
 def _read_added_state(trainer: Any) -> dict[str, Any]:
-    """Return the float32 weights and the scaler's state; an empty dict for float32 trainings."""
+    """Return what this module adds to the optimizer's state in a checkpoint.
+
+    Returns:
+        Dict with the float32 weights and the state of the loss scaler, as far as the precision of
+        the training has them; empty for a float32 training.
+    """
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)
     state: dict[str, Any] = {}
@@ -228,14 +237,16 @@ def _loading_added_state(original: Any) -> Any:
 
 
 def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
-    """Check the entry that this module adds to the optimizer's state in a checkpoint.
+    """Check the float32 weights and the state of the loss scaler in a checkpoint, if it has them.
 
     Args:
-        optimizer_state: State of the optimizer.
+        optimizer_state: State of the optimizer in the checkpoint, to which
+            :func:`save_float32_weights` has added both.
         path: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if a part of the entry has the wrong type, or a counter is out of its range.
+        UserError: if the weights are no list of tensors, or a number in the scaler's state has the
+            wrong type or is out of its range.
     """
     import torch
 
@@ -278,9 +289,13 @@ def check_added_state(optimizer_state: Mapping[str, Any], path: str) -> None:
 
 
 def _load_weights(optimizer: Any, saved: list[Any]) -> None:
-    """Copy saved float32 weights to the optimizer's float32 copies of the model's weights.
+    """Copy the float32 weights of a checkpoint to the optimizer's float32 copies of the weights.
 
-    A saved weight that does not round to the model's half-precision weight is ignored.
+    A tensor that does not round to the model's half-precision weight is ignored.
+
+    Args:
+        optimizer: fairseq's optimizer, which wraps the model's half-precision weights.
+        saved: Float32 tensors of the checkpoint, in the optimizer's order.
     """
     import torch
 

@@ -165,7 +165,7 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
     the process group. Configs without parts of this package are passed to the original.
 
     Args:
-        device_id: Number of the process on this machine.
+        device_id: Index of the process on this machine, from 0.
         main: Main function of the command.
         cfg: Config of the command.
         kwargs: Further arguments of ``main``.
@@ -196,8 +196,8 @@ run_process.original = None  # type: ignore[attr-defined]
 def _tune_process(*, on_cpu: bool) -> None:
     """Make this process faster if it is a fairseq command.
 
-    On a CPU, the allocator keeps freed memory. When the command ends, Python does not search its
-    objects for cycles, which takes .4 s after an import of fairseq.
+    With ``on_cpu``, the allocator keeps freed memory. When the command ends, Python does not search
+    its objects for cycles, which takes .4 s after an import of fairseq.
     """
     program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
     # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions

@@ -107,7 +107,7 @@ def _combine_sequences(operator: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _count(value: Any) -> int:
-    """Count the values in nested containers; stop when there are more than allowed."""
+    """Count the values in nested containers; stop counting above the number that is allowed."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if not isinstance(value, (list, tuple)):

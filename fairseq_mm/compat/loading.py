@@ -90,9 +90,9 @@ class _GuardedTorch(types.ModuleType):
 
 
 def _activate_for(state: Any) -> None:
-    """Apply this package's patches to fairseq if a checkpoint needs them.
+    """Apply all repairs of fairseq if a checkpoint needs them.
 
-    It does if it was trained with a model or task of this package.
+    A checkpoint needs them if it was trained with a model or task of this package.
 
     Args:
         state: Content of the checkpoint.
@@ -107,7 +107,12 @@ def _activate_for(state: Any) -> None:
 
 
 def _check_weights(state: Any, name: str) -> None:
-    """Refuse complex weights, whose imaginary part would be lost when the model copies them."""
+    """Refuse complex weights, whose imaginary part would be lost when the model copies them.
+
+    Args:
+        state: Content of the checkpoint.
+        name: Path of the checkpoint, for messages.
+    """
     weights = state.get("model") if isinstance(state, Mapping) else None
     for key, weight in weights.items() if isinstance(weights, Mapping) else ():
         if hasattr(weight, "is_complex") and weight.is_complex():
@@ -232,7 +237,7 @@ def _newest_intact_beside(path: str) -> Optional[str]:
 
 
 def _shard_of(path: str) -> Optional[str]:
-    """Return the part ``-shard3`` of the name of a sharded checkpoint's file, else None."""
+    """Return the part such as ``-shard3`` of a checkpoint's file name, or None if it has none."""
     match = re.search(r"-shard\d+(?=\.pt$)", path)
     return match and match.group()
 

@@ -107,8 +107,13 @@ def check_loaded_checkpoints() -> None:
 def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
     """Check the numbers in a checkpoint that a resumed training starts from.
 
-    These are the number of updates, the position in the training data and, with ``has_optimizer``,
-    the loss scale and the entry that :mod:`.half_precision` adds.
+    These are the number of updates and the position in the training data.
+
+    Args:
+        state: Content of the checkpoint.
+        path: Path of the checkpoint, for messages.
+        has_optimizer: If True, also check the loss scale, and the weights and numbers that
+            :mod:`.half_precision` adds to the optimizer's state.
     """
     for entry in state.get("optimizer_history") or []:
         if "num_updates" in entry:
@@ -144,7 +149,12 @@ def _check_count(value: Any, where: str) -> None:
 
 
 def _check_optimizer(optimizer: Any, path: str) -> None:
-    """Check that the optimizer's state of each parameter is finite and has the right shape."""
+    """Check that the optimizer's state of each parameter is finite and has the right shape.
+
+    Args:
+        optimizer: fairseq's optimizer, which has loaded the checkpoint ``path``.
+        path: Path of the checkpoint, for messages.
+    """
     states = getattr(optimizer.optimizer, "state", None)
     for parameter, state in states.items() if isinstance(states, Mapping) else ():
         for name, value in state.items() if isinstance(state, Mapping) else ():
@@ -157,9 +167,12 @@ def _check_optimizer(optimizer: Any, path: str) -> None:
 
 
 def _describe_fault(name: str, value: Any, parameter: Any) -> Any:
-    """Describe what is wrong with an entry of the optimizer's state of a parameter, else None.
+    """Describe what is wrong with a value in the optimizer's state, or return None.
 
-    ``name`` is the name of the entry, such as ``exp_avg``.
+    Args:
+        name: Name of the value, such as ``exp_avg``.
+        value: Value, such as the running mean of the gradients.
+        parameter: Parameter of the model to which the value belongs.
     """
     import torch
 

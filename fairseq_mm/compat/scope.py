@@ -1,6 +1,7 @@
 """Tests whether a class, a config or a trainer uses this package.
 
-Repairs with the scope ``OURS`` change nothing for fairseq commands that do not use this package.
+This package replaces functions of fairseq that have defects. Most replacements have the scope
+``OURS``: they change nothing for fairseq commands that do not use this package.
 Classes of other packages count as this package's if they derive from its classes.
 """
 

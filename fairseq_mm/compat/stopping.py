@@ -66,9 +66,11 @@ def keep_finished_trainings() -> None:
 
 
 def _counting_functions() -> list[Any]:
-    """Return the copies of fairseq's ``should_stop_early``, which counts in its attributes.
+    """Return fairseq's function ``should_stop_early``, and its copy if there is one.
 
-    There are two copies if ``fairseq_cli/train.py`` was started as a program.
+    The function counts validations without improvement in its own attributes. If
+    ``fairseq_cli/train.py`` was started as a program, Python has loaded the function twice; the
+    copy that counts is first.
     """
     # if the program has the function, then this copy counts, so the program is first
     modules = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
@@ -93,7 +95,9 @@ def _forget_scores() -> None:
 
 
 def _score(cfg: Any) -> list[Any]:
-    """Return the options that define the score by which the best checkpoint is chosen."""
+    """Return the first validation subset, the name of the score of the best checkpoint, and
+    whether a larger score is better.
+    """
     return [
         cfg.dataset.valid_subset.split(",")[0],
         cfg.checkpoint.best_checkpoint_metric,
@@ -105,7 +109,8 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the stopping rules to save in a checkpoint.
 
     If fairseq validates only because a limit is reached, the score of this validation is left out,
-    because a training with a larger limit would not have it.
+    because a training with a larger limit would not have it. ``extra_state`` is fairseq's entry of
+    this name in the checkpoint.
     """
     is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
     plateau = getattr(trainer.lr_scheduler, "lr_scheduler", None)
@@ -120,9 +125,13 @@ def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
-    """Return True if the options plan a validation after this update, even without a limit.
+    """Return True if an interval such as ``--validate-interval`` plans a validation now.
 
-    ``position`` is the state of the training data's iterator.
+    Otherwise fairseq validates after this update only because the training ends.
+
+    Args:
+        trainer: fairseq's trainer.
+        position: State of the training data's iterator.
     """
     data, updates = trainer.cfg.dataset, trainer.get_num_updates()
     intervals = [data.validate_interval_updates]
@@ -134,7 +143,7 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
 
 
 class Restart:
-    """Restart of a training from a checkpoint, with the options that leave parts of it out.
+    """Restart of a training from a checkpoint, with the options that leave parts of the file out.
 
     Args:
         filename: Path of the checkpoint.
@@ -249,7 +258,7 @@ def _resume_schedule(
 
 
 def _answer_once(trainer: Any, lr: float) -> None:
-    """Make the next call of ``trainer.get_lr``, by fairseq before an epoch, return ``lr``."""
+    """Make the next call of ``trainer.get_lr`` return ``lr``; fairseq calls it before an epoch."""
 
     def get_lr() -> float:
         del trainer.get_lr

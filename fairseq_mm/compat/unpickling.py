@@ -153,9 +153,15 @@ _UNCALLED = (object, np.ndarray, typing.Any)
 
 
 def _tensor_with_attributes(rebuild: Any, kind: Any, args: Any, attributes: Any) -> Any:
-    """Rebuild a tensor that has attributes of its own, as fairscale sets them; drop the attributes.
+    """Rebuild a tensor without the attributes that a library such as fairscale has set on it.
 
     Replaces ``torch._tensor._rebuild_from_type_v2``.
+
+    Args:
+        rebuild: Function of PyTorch that rebuilds the tensor.
+        kind: Class of the tensor, which must be ``torch.Tensor``.
+        args: Arguments of ``rebuild``.
+        attributes: Attributes of the tensor, which are dropped.
     """
     if rebuild not in _rebuilding().values() or kind is not _PLAIN_TENSOR:
         raise pickle.UnpicklingError(f"it calls {_shown(rebuild)} for {_shown(kind)}")
@@ -234,7 +240,8 @@ class RestrictedUnpickler(_PythonUnpickler):
 
     Args:
         file: File object of the pickle.
-        table: Class or function, or its replacement, for each pair (module, name) in a pickle.
+        table: Dict from the pairs (module, name) that a pickle may use to the class or function, or
+            to its replacement.
         **options: Further arguments of :class:`pickle.Unpickler`.
     """
 
@@ -386,7 +393,7 @@ class RestrictedUnpickler(_PythonUnpickler):
 
 
 def _check_keys(keys: Iterable[Any]) -> None:
-    """Refuse nested tuples: no key of a dictionary or item of a set may be one."""
+    """Refuse keys of a dictionary, or items of a set, that are tuples which contain tuples."""
     # the hash of 40 tuples that each contain the next one twice would never be computed
     for key in keys:
         if type(key) is tuple and any(type(item) is tuple for item in key):
@@ -419,7 +426,7 @@ def _checked_array_state(state: Any) -> Any:
 
 
 def _checked_dictionary_state(state: Any) -> dict[str, Any]:
-    """Check the attributes of a fairseq Dictionary in a pickle, and return their copies."""
+    """Check the attributes of a fairseq ``Dictionary`` in a pickle, and return a copy of them."""
     # copies, because the pickle could change the originals after the check
     needed = {"symbols": list, "count": list, "indices": dict}
     if type(state) is not dict or any(type(state.get(x)) is not needed[x] for x in needed):
@@ -463,7 +470,7 @@ def refusal(path: str, error: Exception, *, kind: str = "checkpoint") -> UserErr
     Args:
         path: Path of the file.
         error: Exception that was raised.
-        kind: What the file should be, for the message.
+        kind: Description of the expected file, such as ``"fairseq checkpoint"``, for the message.
     """
     remedy = ""
     if isinstance(error, pickle.UnpicklingError):
@@ -516,7 +523,10 @@ _environment_lock = threading.RLock()
 
 @contextlib.contextmanager
 def _our_unpickler_allowed() -> Iterator[None]:
-    """Unset ``TORCH_FORCE_WEIGHTS_ONLY_LOAD``, which rules out other unpicklers than PyTorch's."""
+    """Unset ``TORCH_FORCE_WEIGHTS_ONLY_LOAD`` inside the context.
+
+    This environment variable makes ``torch.load`` refuse all unpicklers but PyTorch's own.
+    """
     # PyTorch's unpickler allows more than this one
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     with _environment_lock:
@@ -529,7 +539,7 @@ def _our_unpickler_allowed() -> Iterator[None]:
 
 
 def _refuse_other_forms(file: Any) -> None:
-    """Refuse TorchScript, tar archives, and zip archives with far more content than their size.
+    """Refuse TorchScript, tar archives, and zip archives whose content is far larger than the file.
 
     ``torch.load`` would run TorchScript. PyTorch before version 0.2 wrote tar archives.
     """
