@@ -168,7 +168,11 @@ def _rename(
 ) -> dict[str, Tensor]:
     """Check Hugging Face's weights, and return them by fairseq's names.
 
-    A sentence about omitted weights is appended to ``notes``.
+    Args:
+        weights: Weights by Hugging Face's names.
+        options: Options of fairseq's BART, which give the expected shapes.
+        folder: Folder of Hugging Face's BART, for messages.
+        notes: List to which a sentence about omitted weights is appended.
     """
     # the base class BartModel saves its weights without the prefix
     weights = {name.removeprefix(_PREFIX): x.float() for name, x in weights.items()}
@@ -194,9 +198,12 @@ def _rename(
 def _expected_shapes(
     options: Mapping[str, Any], num_rows: int, positions: tuple[int, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors by fairseq's names; shared embeddings have only one name.
+    """Return the shapes of a BART's tensors by fairseq's names; shared embeddings have one name.
 
-    ``positions`` has the numbers of rows of the encoder's and of the decoder's position table.
+    Args:
+        options: Options of fairseq's BART.
+        num_rows: Number of rows of the word embeddings.
+        positions: Numbers of rows of the encoder's and of the decoder's position table.
     """
     C = options["encoder_embed_dim"]
     shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}

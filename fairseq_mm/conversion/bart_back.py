@@ -133,7 +133,14 @@ def convert_bart_to_huggingface(
 
 
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
-    """Return ``--arch`` and all options of the model; refuse what Hugging Face's BART lacks."""
+    """Return ``--arch`` and all options of the model in a checkpoint.
+
+    Options whose values Hugging Face's BART cannot compute are refused.
+
+    Args:
+        state: Content of the checkpoint.
+        path: Path of the checkpoint, for messages.
+    """
     arch, saved = checkpoint_options(state, path)
     if ARCH_MODEL_NAME_REGISTRY.get(arch) != "bart":
         raise UserError(f"{path}: must be of fairseq's BART, but is of --arch {arch}.")
@@ -156,7 +163,10 @@ def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _select_weights(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights that Hugging Face's BART has, and notes on omitted weights."""
+    """Return the weights of a checkpoint that Hugging Face's BART has too, and notes on omissions.
+
+    The weights keep fairseq's names. ``state`` is the content of the checkpoint.
+    """
     notes = []
     if any(name.startswith(_HEADS) for name in state["model"]):
         notes.append("Heads that classify texts are left out.")

@@ -31,8 +31,8 @@ class BartVocabulary(NamedTuple):
     """Vocabulary of a BART.
 
     Attributes:
-        symbols: Symbol in fairseq's dictionary of each row of the embeddings, with the special
-            symbols and ``<mask>``.
+        symbols: Symbols of fairseq's dictionary in the order of the rows of the embeddings; special
+            symbols and ``<mask>`` are included.
         encoder: GPT-2's number of each BPE piece. fairseq's texts and dictionary have this number
             instead of the piece.
         merges: Pairs of pieces that the BPE merges, in the order of the merges.
@@ -112,7 +112,7 @@ def read_huggingface_vocabulary(
 
 
 def read_encoder(path: str) -> dict[str, int]:
-    """Read GPT-2's ``encoder.json``: the number of each BPE piece.
+    """Read GPT-2's ``encoder.json``, which maps each BPE piece to its number.
 
     Raises:
         UserError: if the file is not ``{"piece": number, ...}``.
@@ -188,7 +188,9 @@ def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
     """Return GPT-2's number of each BPE piece: bytes first, then merged pieces, then added pieces.
 
-    ``by_row`` has the piece of each row of the embeddings.
+    Args:
+        merges: Pairs of pieces that the BPE merges, in the order of the merges.
+        by_row: Dict from the row of the embeddings to its piece, for the added pieces.
     """
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
@@ -206,9 +208,12 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
 
 
 def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
-    """Return the symbol in fairseq's dictionary of each of the ``rows`` rows of the embeddings.
+    """Return the symbols of fairseq's dictionary in the order of the rows of the embeddings.
 
-    ``by_row`` has the piece of each row, ``encoder`` the number of each piece.
+    Args:
+        by_row: Dict from the row of the embeddings to its piece.
+        rows: Number of rows of the embeddings.
+        encoder: Dict from the piece to GPT-2's number, which is the symbol of the piece.
     """
     symbols = list(SPECIAL)
     used = set(by_row.values())
@@ -225,7 +230,10 @@ def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list
 
 
 def write_vocab_json(pieces: dict[str, int], path: str) -> None:
-    """Write ``vocab.json`` in Hugging Face's format, from the row of each BPE piece."""
+    """Write ``vocab.json`` in Hugging Face's format to ``path``.
+
+    ``pieces`` maps each BPE piece to its row of the embeddings.
+    """
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         json.dump(pieces, file, ensure_ascii=False)
         file.write("\n")

@@ -95,8 +95,8 @@ def read_plain_pickle(
 
     Args:
         path: Path of the pickle.
-        stand_ins: For each further class that the pickle may have, as (module, name), a function
-            that builds an object instead.
+        stand_ins: Dict from (module, name) of each further class that the pickle may have, to a
+            function that builds an object in place of the class's object.
 
     Returns:
         Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;

@@ -67,8 +67,8 @@ def checkpoint_of_config(
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options ``given``, with the defaults of ``arch`` for all missing options.
 
-    ``arch`` must be an architecture of a model without a dataclass. If fairseq does not know it, no
-    option is added.
+    ``arch`` must be an architecture of one of fairseq's models that has no dataclass of options,
+    such as ``bart_base``. If fairseq does not know it, no option is added.
     """
     namespace = Namespace(**given)
     # older versions of fairseq had fewer options; an unknown architecture has no defaults

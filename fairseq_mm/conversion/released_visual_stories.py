@@ -101,15 +101,17 @@ _EMBEDDING = "decoder.embedding.weight"
 
 
 class _Files(NamedTuple):
-    """Paths of a released model's three files."""
+    """Paths of the three files of a released model: encoder, decoder and vocabulary."""
 
     encoder: str
     decoder: str
     vocabulary: str
 
     def locate(self, name: str) -> str:
-        """Return ``FILE: TENSOR`` for messages, from a tensor's name with ``encoder.`` or
-        ``decoder.`` before it."""
+        """Return ``FILE: TENSOR`` for a message about the tensor ``name``.
+
+        ``name`` begins with ``encoder.`` or ``decoder.``, which tells the file.
+        """
         part, _, rest = name.partition(".")
         return f"{getattr(self, part)}: {rest}"
 
@@ -226,12 +228,14 @@ def _rename(name: str) -> str:
 def _split(
     weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Split released weights that are several weights in this package.
+    """Split each released tensor that is stored as several tensors in this package.
+
+    An example is the matrix that computes queries, keys and values together.
 
     Args:
         weights: Weights by the names of this package.
-        origins: Released name of each weight; the names of the new weights are added.
-        files: Files of the released model, for messages.
+        origins: Dict from these names to the released names; the new tensors' names are added.
+        files: Paths of the released model's files, for messages.
     """
     parts: dict[str, Tensor] = {}
     for name, x in weights.items():
@@ -276,8 +280,8 @@ def _reorder_rows(
 
     Args:
         x: Embedding, or weight or bias of the output layer.
-        rows: Row in ``x`` of each word of the new dictionary.
-        special: Row in ``x`` of each special token.
+        rows: Row in ``x`` of each word, in the order of the new dictionary.
+        special: Row in ``x`` of each special token, such as ``<start>``.
         is_input: True for an embedding, False for an output layer.
     """
     names = ("<start>", "<pad>", "<end>", "<unk>")
@@ -292,7 +296,7 @@ def _reorder_rows(
 def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str, dict[str, Any]]:
     """Infer ``--arch`` and the model's options from the shapes of the weights.
 
-    Sentences about assumptions are appended to ``notes``.
+    ``weights`` have this package's names. Sentences about assumptions are appended to ``notes``.
     """
 
     def size(name: str, dim: int) -> int:
@@ -353,7 +357,7 @@ def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str
 
 
 def _count(names: Mapping[str, Any], prefix: str) -> int:
-    """Count the layers of a module: the different numbers that follow ``prefix`` in the names."""
+    """Count the layers of a module: the different numbers after ``prefix`` in ``names``."""
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     return len({match[1] for match in map(pattern.match, names) if match})
 
@@ -361,7 +365,14 @@ def _count(names: Mapping[str, Any], prefix: str) -> int:
 def _build_weights(
     arch: str, options: Mapping[str, Any], words: Sequence[str], feature_dim: int
 ) -> dict[str, Tensor]:
-    """Return the weights of an untrained model of this package with the given options."""
+    """Return the weights of an untrained model of this package with the given options.
+
+    Args:
+        arch: ``--arch`` of the model.
+        options: Options of the model; missing ones have their defaults.
+        words: Words of the dictionary, without special symbols.
+        feature_dim: Dimension of the image features.
+    """
     model = ARCH_MODEL_REGISTRY[arch]
     # fairseq's registry sets __dataclass on the class of a model
     cfg = Namespace(**{**config_defaults(model.__dataclass), **options})
@@ -385,9 +396,13 @@ def _check(
     origins: Mapping[str, str],
     files: _Files,
 ) -> None:
-    """Check that ``weights`` have the names and shapes of the weights ``expected``.
+    """Check that converted weights have the names and shapes that this package's model has.
 
-    ``origins`` has the released name of each weight, for messages.
+    Args:
+        expected: Weights of an untrained model of this package.
+        weights: Converted weights by the names of this package.
+        origins: Dict from these names to the released names, for messages.
+        files: Paths of the released model's files, for messages.
     """
     for name in sorted({*weights} - {*expected}):
         raise UserError(f"{files.locate(origins[name])} has no place in our model.")
@@ -405,7 +420,7 @@ def _check(
 
 
 def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of the encoder's ResNet by torchvision's names."""
+    """Select the weights of the encoder's ResNet, and return them by torchvision's names."""
     network = {}
     for name, x in weights.items():
         if name.startswith(_RESNET):
@@ -415,7 +430,12 @@ def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
-    """Return torchvision's name of a ResNet, such as ``resnet152``, from its numbers of blocks."""
+    """Return torchvision's name of a ResNet, such as ``resnet152``, from its numbers of blocks.
+
+    Args:
+        network: Weights of the ResNet by torchvision's names.
+        files: Paths of the released model's files, for messages.
+    """
     blocks = tuple(_count(network, f"layer{stage}.") for stage in range(1, 5))
     name = _RESNETS.get((blocks, "layer1.0.conv3.weight" in network))
     if name is None:

@@ -173,7 +173,7 @@ def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[in
     """Select the words that a dictionary of fairseq can have.
 
     Args:
-        by_number: Word of each row of the embedding.
+        by_number: Dict from the row of the embedding to its word.
         notes: List to which a sentence about omitted words is appended.
 
     Returns:
@@ -286,7 +286,13 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
     """Read the word of each row of the embedding from row 2 on; rows 0 and 1 are special.
 
-    A sentence about omitted words is appended to ``notes``.
+    Args:
+        path: Path of ``X.npz.dictionary.pkl``.
+        rows: Number of rows of the embedding.
+        notes: List to which a sentence about omitted words is appended.
+
+    Returns:
+        Dict from the row to its word.
     """
     content = read_plain_pickle(path)
     if not isinstance(content, dict) or not all(
@@ -313,9 +319,10 @@ def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
 
 
 def _convert_gru(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-    """Convert the weights of the GRU to PyTorch's layout.
+    """Convert the weights of the GRU to PyTorch's layout, and return them by this package's names.
 
-    PyTorch stacks reset gate, update gate and candidate state in this order.
+    PyTorch stacks reset gate, update gate and candidate state in this order. ``arrays`` are the
+    released weights by name.
     """
     W, b, U, Wx, Ux, bx = (torch.from_numpy(arrays[name]) for name in _GRU)
     prefix = "sentence_encoder.recurrence."

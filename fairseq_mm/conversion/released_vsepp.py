@@ -138,7 +138,12 @@ def _read_options(opt: Any, path: str) -> dict[str, Any]:
 
 
 def _read_weights(model: Any, path: str) -> list[dict[str, Tensor]]:
-    """Return the weights of the image encoder and of the sentence encoder, in float32."""
+    """Return the weights of the image encoder and of the sentence encoder, in float32.
+
+    Args:
+        model: Entry ``model`` of the checkpoint.
+        path: Path of the checkpoint, for messages.
+    """
     is_pair = len(model) == 2 and all(isinstance(part, Mapping) for part in model)
     if not is_pair or not all(
         isinstance(name, str) and isinstance(x, Tensor)
@@ -189,7 +194,10 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the image network's weights by torchvision's names."""
+    """Return the image network's weights by torchvision's names.
+
+    ``network`` are these weights by the names in VSE++'s checkpoint.
+    """
     # DataParallel wrapped a whole ResNet, but only the features of AlexNet and VGG
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x

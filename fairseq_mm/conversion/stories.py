@@ -262,9 +262,9 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:
-    """Return the ``--arch`` of ``conv_story`` that has the kind of self-attention in ``options``.
+    """Return the ``--arch`` of the model ``conv_story`` whose self-attention ``options`` describe.
 
-    These architectures are the models that Fan et al. 2018 compare. If none of them has this kind
+    The choices are the architectures that Fan et al. 2018 compare. If none of them has this kind
     of self-attention, the result is ``conv_story_wp``.
     """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
@@ -317,7 +317,7 @@ def _frozen_options(
     """Return the options of a fusion model's frozen part.
 
     Args:
-        checkpoint: Checkpoint of the fusion model, from whose weights sizes are inferred.
+        checkpoint: Checkpoint of the fusion model; sizes are inferred from its weights.
         other: Checkpoint of the pretrained model, for options that weights do not show; or again
             ``checkpoint``, if the pretrained model is not given.
         own: Options of the fusion model.
@@ -377,7 +377,13 @@ def _convert(
 def _state(
     checkpoint: FairseqStories, model: ConvStoryModel, result: ConvertedStories
 ) -> dict[str, Any]:
-    """Build the content of the new checkpoint, for generation and for further training."""
+    """Build the content of the new checkpoint, for generation and for further training.
+
+    Args:
+        checkpoint: Converted checkpoint of fairseq.
+        model: Model of this package, from which tensors that are not converted are taken.
+        result: Options and converted weights of the new checkpoint.
+    """
     model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
     if result.frozen_options is not None:
         model_options.update(pretrained="True", pretrained_checkpoint=_CARRIED)
@@ -458,7 +464,9 @@ def load_story_dictionaries(
 def _explain_size(words: list[str], expected: int) -> str:
     """Return the probable reason why a dictionary does not have the expected number of words.
 
-    Special symbols are not among ``words``, and not counted in ``expected``.
+    Args:
+        words: Words of the dictionary, without special symbols.
+        expected: Number of words that the model has, without special symbols.
     """
     num_fillers = sum(word.startswith("madeupword") for word in words)
     if num_fillers and len(words) - num_fillers == expected:

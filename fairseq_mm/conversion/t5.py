@@ -140,7 +140,8 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
 def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
     """Return the options of ``--arch t5`` for Hugging Face's ``config.json``.
 
-    Fields that ``config`` lacks have Hugging Face's defaults. ``path`` is for messages.
+    Fields that ``config`` lacks have Hugging Face's defaults. ``path`` is the path of this file,
+    for messages.
     """
     options: dict[str, Any] = {}
     for names, kinds in ((_SIZES, (int,)), (_RATES, (int, float))):
@@ -166,9 +167,10 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` whose sizes are those in ``options``, and the sizes that it sets.
+    """Return the ``--arch`` whose sizes, such as ``encoder_layers``, are those in ``options``.
 
-    Models of no known size are ``t5``, which sets no sizes.
+    The second result is a dict of the sizes. For a model of another size than T5 small, base and
+    large, the results are ``t5`` and an empty dict.
     """
     for arch, sizes in (("t5_small", SMALL), ("t5_base", BASE), ("t5_large", LARGE)):
         if all(options[name] == size for name, size in sizes.items()):
@@ -177,7 +179,10 @@ def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 
 
 def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
-    """Remove all copies of the embedding [V, D] from ``weights``, and return one copy."""
+    """Remove all copies of the embedding [V, D] from ``weights``, and return one copy.
+
+    ``folder`` is the folder of the model, for messages.
+    """
     copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
         raise UserError(f"{folder}: has no tensor {_THEIR_EMBEDDINGS[0]}.")
@@ -192,12 +197,20 @@ def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
 def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
-    """Remove the output layer from ``weights``, and return weights [V, D] for ``--arch t5``.
+    """Remove the output layer from ``weights``, and return the one for ``--arch t5``.
 
     The output layer of ``--arch t5`` either shares the embedding and scales its input, or has its
     own weights and does not scale. In transformers, sharing and scaling are two separate settings.
-    If the model both shares and scales, the result is None. Otherwise the result includes the scale
-    if the model scales. A sentence about the change is appended to ``notes``.
+
+    Args:
+        config: Content of Hugging Face's ``config.json``.
+        weights: Weights by Hugging Face's names, changed in place.
+        embedding: [V, D] embedding of the model.
+        notes: List to which a sentence is appended if sharing or scaling changes.
+
+    Returns:
+        None if the model both shares and scales; otherwise [V, D] weights of the output layer,
+        multiplied by the scale if the model scales.
     """
     is_scaled = config.get("scale_decoder_outputs")
     if is_scaled is None:  # transformers before 5 scale if, and only if, the embeddings are tied
@@ -217,7 +230,8 @@ def _pop_own_output(
 def _weight_names(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name in ``--arch t5`` and Hugging Face's name of each tensor.
 
-    Embedding and output layer are left out.
+    The tensors of the embedding and of the output layer are left out. ``options`` are the options
+    of ``--arch t5``.
     """
     for stack, attentions in (
         ("encoder", {"self_attention": "SelfAttention"}),
@@ -268,9 +282,13 @@ def _check_tensors(
     options: Mapping[str, Any],
     folder: str,
 ) -> None:
-    """Check that ``weights`` are finite and have the shapes of the tensors ``expected``.
+    """Check that converted weights are finite and have the right shapes.
 
-    Messages name tensors as Hugging Face does.
+    Args:
+        weights: Converted weights by the names of ``--arch t5``.
+        expected: Tensors with the right shapes, by the same names.
+        options: Options of ``--arch t5``, for Hugging Face's names in messages.
+        folder: Folder of Hugging Face's model, for messages.
     """
     their_names = dict(_weight_names(options))
     their_names.update(dict.fromkeys(_EMBEDDINGS, _THEIR_EMBEDDINGS[0]), **{_OUTPUT: _THEIR_OUTPUT})
