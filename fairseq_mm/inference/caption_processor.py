@@ -76,7 +76,8 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     ) -> Iterator[Union[Example, UserError]]:
         """Yield the example of each image, or the error of an unreadable image.
 
-        The options are ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
+        The keyword options are ``batch_size`` and ``max_pixels``, as in
+        :meth:`.ImageReader.read_features`.
         """
         are_features = all(map(is_features, inputs))
         images: Any = iter(inputs) if are_features else self.reader.read_features(inputs, **options)
@@ -94,7 +95,8 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     def _embedded(self, features: Iterator[Any], size: int) -> Iterator[Any]:
         """Yield the embedding [1, K] of each image's features, computed ``size`` images at a time.
 
-        An error among the features is yielded unchanged, at its position.
+        Errors of unreadable images, which ``features`` has in place of features, are yielded
+        unchanged.
         """
         assert self.embedder is not None
         while True:

@@ -14,9 +14,10 @@ CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
 def checkpoint_file(path: str) -> str:
-    """Return the path of a checkpoint, which ``path`` names itself or by its folder.
+    """Return the path of a checkpoint file.
 
-    In a folder, this is ``checkpoint_best.pt``, or else ``checkpoint_last.pt``.
+    If ``path`` is a file, it is returned. If it is a folder, the result is its
+    ``checkpoint_best.pt``, or else its ``checkpoint_last.pt``.
 
     Raises:
         UserError: if the file or the folder does not exist, or the folder has no checkpoint.

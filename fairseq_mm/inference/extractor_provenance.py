@@ -55,10 +55,12 @@ def find_weights_file(
         given: Path that the user gave, or None.
 
     Returns:
-        The path; None for weights that are recorded by name, which the extractor downloads.
+        The path; None if ``identity`` records the name of published weights instead of a digest,
+        because the extractor then downloads the weights.
 
     Raises:
-        UserError: if no file has the digest, or ``given`` is set for weights recorded by name.
+        UserError: if no file has the digest, or ``given`` is set although ``identity`` records
+            the name of published weights.
     """
     recorded = str(identity.get("weights"))
     # weights from a file are recorded by SHA-256, which has 64 digits; other weights by their name

@@ -123,7 +123,10 @@ class Generator(Picklable):
         return config
 
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
-        """Return fairseq's generator for a config; ``stream`` is a name from ``STREAMS``."""
+        """Return fairseq's generator for a config.
+
+        ``stream``, one of ``STREAMS``, names the stream of random numbers for sampling.
+        """
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             with float32_by_default():
@@ -179,7 +182,10 @@ class Generator(Picklable):
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """Convert all inputs to examples; raise an error that names the first unreadable input."""
+        """Convert all inputs to examples; raise an error that names the first unreadable input.
+
+        ``reading`` has the options for reading inputs, by name; None for none.
+        """
         examples = []
         reading = {} if reading is None else reading
         if not isinstance(reading, Mapping):

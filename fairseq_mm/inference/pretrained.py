@@ -78,7 +78,10 @@ def from_checkpoints(
 
 
 def _refuse(kind: str, **arguments: Any) -> None:
-    """Raise an error if an argument is not None; ``kind`` describes models without the argument."""
+    """Raise an error if one of ``arguments`` is not None.
+
+    ``kind`` says in the message which kind of model has no such argument.
+    """
     for name, value in arguments.items():
         if value is not None:
             raise UserError(f"`{name}` is no option of {kind}, which `path` is.")
@@ -100,7 +103,10 @@ def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Gener
 
 
 def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> None:
-    """Raise an error if the vocabulary of the prompt models is not what the story models read."""
+    """Raise an error if ``models`` cannot read the prompts that ``prompt_models`` generate.
+
+    The vocabulary of the prompt models must equal the source vocabulary of the story models.
+    """
     file = models.files[0]
     if models.source_dictionary is None:
         raise UserError(f"{file}: is a language model, which needs no prompt model.")

@@ -58,7 +58,7 @@ class Decoded(NamedTuple):
 
 
 def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
-    """Return the field ``name`` of a JSON object, after a check of its type.
+    """Return the field ``name`` of the JSON object ``record``; its type must be ``kind``.
 
     Raises:
         UserError: if the field is missing, or of another type.
@@ -117,7 +117,8 @@ class Processor(Generic[Input]):
 
         Args:
             inputs: Raw inputs, such as paths of images.
-            **options: Options of the kind of processor, named in ``reading_options``.
+            **options: Options for reading the inputs; each subclass names its own in
+                ``reading_options``.
         """
         raise NotImplementedError
 

@@ -63,7 +63,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
     ) -> Iterator[Union[Example, UserError]]:
         """Yield the example of each prompt, or the error of an unreadable prompt.
 
-        The option is ``truncate`` of :meth:`read_prompt`.
+        The keyword option is ``truncate``, as in :meth:`read_prompt`.
         """
         for value in inputs:
             if value is None and self.max_source_words is None:
@@ -149,7 +149,10 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
 
 
 def _masks_padding(model: Any) -> bool:
-    """Return True if a model says that it masks padding; fairseq's own models do not say so."""
+    """Return True if, according to the model, padding of a prompt gets no attention.
+
+    Models of fairseq do not say so, and the result is then False.
+    """
     decoder = model.decoder
     return getattr(decoder, "masks_padding", False) and getattr(
         decoder, "frozen_masks_padding", True

@@ -42,7 +42,8 @@ class PromptRanking:
 
     Args:
         generator: Generator whose models compute the likelihoods.
-        prompts: Prompts to sample the other prompts from, as examples; equal prompts count once.
+        prompts: Prompts from which the other prompts are sampled, as a processor returns them;
+            equal prompts count once.
         seed: Seed for sampling other prompts.
         distractors: Maximum number of other prompts for each story.
     """

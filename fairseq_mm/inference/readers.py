@@ -199,7 +199,7 @@ class ImageReader(MediaReader):
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Return the features [rows, D] float32 of each image, in the order of the images.
 
-        The options are the same as in :meth:`read_features`.
+        The keyword options are the same as in :meth:`read_features`.
 
         Raises:
             UserError: if an image cannot be read; the message names the first such image.

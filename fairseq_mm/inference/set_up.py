@@ -1,4 +1,4 @@
-"""On import, registers the package with fairseq and applies the package's repairs of fairseq."""
+"""On import, registers the package with fairseq and patches known bugs of fairseq."""
 
 import fairseq_mm
 from fairseq_mm import compat

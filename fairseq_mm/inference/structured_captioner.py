@@ -185,7 +185,10 @@ class StructuredCaptioner(Picklable):
     def stream(
         self, features: Sequence[np.ndarray], search: StructuredSearch, **_: Any
     ) -> Iterator[StructuredCaption]:
-        """Call :meth:`caption_features`; has the same name and options as ``Generator.stream``."""
+        """Call :meth:`caption_features`.
+
+        The commands call ``stream`` of a captioner and of a :class:`.Generator` in the same way.
+        """
         return self.caption_features(features, search)
 
     def caption_features(

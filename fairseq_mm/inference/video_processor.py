@@ -106,7 +106,10 @@ class TranscriptEncoder:
         return Transcript(text, tokens, oov_words, len(words), num_cut, is_available)
 
     def _with_ends(self, tokens: list[torch.Tensor]) -> Any:
-        """Truncate lines and add start and end symbols, with the dataset class of the training."""
+        """Truncate each row of token indices in ``tokens``, and add start and end symbols.
+
+        The dataset class that the training used does this.
+        """
         # fairseq's lines end with </s>
         end = self.task.source_dictionary.eos()
         lines = [torch.cat([line, line.new_tensor([end])]) for line in tokens]
@@ -176,8 +179,8 @@ class VideoProcessor(Processor[AnyInput]):
     ) -> Iterator[Union[Example, UserError]]:
         """Yield the example of each video with transcript, or the error of an unreadable input.
 
-        The options are ``tokenizer`` of :meth:`.TranscriptEncoder.encode`, and ``batch_size``,
-        ``keep_damaged`` and ``max_pixels`` of :meth:`.VideoReader.read_video`.
+        The keyword options are ``tokenizer``, as in :meth:`.TranscriptEncoder.encode`, and
+        ``batch_size``, ``keep_damaged`` and ``max_pixels``, as in :meth:`.VideoReader.read_video`.
         """
         # the reader of videos does not know this option
         tokenizer = options.pop("tokenizer", None)

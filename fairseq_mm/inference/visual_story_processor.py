@@ -62,7 +62,8 @@ class VisualStoryProcessor(Processor[ImageSequence]):
     ) -> Iterator[Union[Example, UserError]]:
         """Yield the example of each image sequence, or the error of an unreadable sequence.
 
-        The options are ``batch_size`` and ``max_pixels`` of :meth:`.ImageReader.read_features`.
+        The keyword options are ``batch_size`` and ``max_pixels``, as in
+        :meth:`.ImageReader.read_features`.
         """
         # all sequences at once, so that the extractor gets full batches
         images = [image for sequence in inputs for image in _listed(sequence) if image is not None]
