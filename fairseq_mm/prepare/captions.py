@@ -46,8 +46,8 @@ TEXT_TABLE = FieldTable(
 def captioned_image(key: str, captions: list[str], where: str) -> Example:
     """Return the example of an image with its captions.
 
-    ``key`` is the image's key in the feature store; ``where`` says for messages where the captions
-    stand in the input, such as ``path:line``.
+    ``key`` is the image's key in the feature store. ``where`` is the place of the captions in the
+    input, such as ``path:line``, for messages.
     """
     return Example({"captions": captions}, where, key, [key])
 
@@ -88,8 +88,8 @@ class CaptionWriter(FolderWriter):
 
 
 class TextWriter(CaptionWriter):
-    """Writer of a data folder of captions without images: only ``text/<split>.txt`` and what
-    fairseq-preprocess makes from it."""
+    """Writer of a data folder of captions without images: only ``text/<split>.txt`` and the files
+    that fairseq-preprocess makes from it."""
 
     table = TEXT_TABLE
     counts = ("texts", "captions", "words", "empty_captions_skipped")

@@ -22,7 +22,7 @@ class Field(NamedTuple):
     """Required field of an example.
 
     Attributes:
-        name: Name in JSON lines.
+        name: Name of the field in the user's JSON lines.
         many: True for a list of texts, False for one text.
         length: Required length of the list; None for any length.
         may_be_file: True if the field may name a text or subtitle file instead of having the text.
@@ -77,14 +77,16 @@ class Example:
     """One example before tokenization.
 
     Args:
-        texts: Text field -> texts: captions of an image, sentences of a story, one prompt.
+        texts: Dict from the name of a text field to its texts, such as the captions of an image or
+            the sentences of a story.
         where: Place of the example in the input, for messages: ``path:line``, or the path if the
             line is not known.
         id: Id of the image, video or story; None for a pair of prompt and story without id.
         visual: Keys of the example's images or video in the feature store, in order.
         group: Name of the group of examples that must be in one split, such as an album or a
             prompt; None if the example is a group of its own.
-        places: Text field -> place of this text in the input, if it differs from ``where``.
+        places: Dict from the name of a text field to its place in the input, for fields whose place
+            differs from ``where``.
     """
 
     texts: dict[str, list[str]]
@@ -95,8 +97,10 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of ``seed`` and the example's group; a sample of groups consists of the
-        groups with the smallest hashes."""
+        """Return a hash of ``seed`` and the example's group.
+
+        :meth:`Corpus.draw` samples the groups with the smallest hashes.
+        """
         # A digest of seed and group, since hash() differs between processes: the sample then
         # depends neither on the order of the file nor on the version of Python.
         group = self.id if self.group is None else self.group
@@ -104,9 +108,11 @@ class Example:
 
 
 class Streamed:
-    """Examples that ``read`` yields anew at each iteration, since they do not fit into memory.
+    """Examples that are read anew at each iteration, since they do not fit into memory.
 
-    ``length`` is the number of examples.
+    Args:
+        read: Function that returns all examples; each iteration calls it.
+        length: Number of examples.
     """
 
     def __init__(self, read: Callable[[], Iterable[Example]], length: int) -> None:
@@ -125,22 +131,23 @@ Examples = Union[list[Example], Streamed]
 
 @dataclass
 class Corpus:
-    """Examples of a data set by split, and what its reader has noticed.
+    """Examples of a data set by split, with remarks and counts of the function that read them.
 
     Args:
         table: Field table of the task.
         name: Name of the data set; ``own`` for a user's own data.
         division: Name of the division of the data set into splits; scores on different divisions
             are not comparable.
-        splits: Split (train, valid, test) -> examples, in the order of the files.
+        splits: Dict from split (train, valid, test) to examples, in the order of the files.
         files: Paths of the files that were read.
         options: Options with which the data was read, for ``prepare.json``.
-        published: Split -> number of examples that the authors of the data set published.
-        further_references: Split -> visual stories that are no examples, but still serve as
-            references of their album.
-        missing: Key of an image or video -> reason why the image or video cannot be used.
-        counts: Split -> name of a count -> number, for counts that are made while reading.
-        exceptions: Description of a kind of irregular examples -> their ids.
+        published: Dict from split to the number of examples that the authors of the data set state.
+        further_references: Dict from split to visual stories that are no examples, but still serve
+            as references of their album.
+        missing: Dict from the key of an image or video to the reason why it cannot be used.
+        counts: For each split, a dict from the name of a count to its number; these counts are made
+            while reading.
+        exceptions: Dict from the description of a kind of irregular examples to their ids.
         notes: One-line remarks for the user.
         vocabulary_deviations: Function that returns a message for each dictionary whose size
             differs from the published size; None if no sizes were published. The arguments are the
@@ -189,8 +196,10 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add the ids of irregular examples to the exceptions under the description ``what``; an
-        empty list is not added."""
+        """Add the ids of irregular examples to ``exceptions``; an empty list is not added.
+
+        ``what`` is a description of these examples, such as ``"listed without captions"``.
+        """
         if ids:
             self.exceptions[what] = ids
 
@@ -264,7 +273,7 @@ class Corpus:
         Raise UserError if no example of a split would be left.
 
         Args:
-            missing: Key of a missing image or video -> reason.
+            missing: Dict from the key of a missing image or video to the reason.
             policy: ``drop`` leaves out every example that lacks an image or its video; visual
                 stories that are left out still serve as references of their album. ``keep``, which
                 only visual stories allow, leaves out the stories that lack all of their images.
@@ -323,9 +332,12 @@ class Corpus:
 def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy: str = "") -> None:
     """Raise UserError if an earlier example has the id of ``example``.
 
-    ``seen`` maps the ids of earlier examples to their places in the input; the id of ``example`` is
-    added. ``table`` is the field table of the task, and ``remedy`` the end of the message (default:
-    ``repeated`` of ``table``).
+    Args:
+        example: Example to check.
+        seen: Dict from the ids of earlier examples to their places in the input; the id of
+            ``example`` is added.
+        table: Field table of the task.
+        remedy: End of the error message; by default ``table.repeated``.
     """
     # pairs of prompt and story may lack an id: equal pairs are no mistake
     if example.id is not None and example.id in seen:

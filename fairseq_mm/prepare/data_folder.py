@@ -57,8 +57,12 @@ def run_preprocess(arguments: list[str]) -> None:
 
 
 def _check_output(output: Path, files: Set[str], *, kind: str, overwrite: bool) -> None:
-    """Raise UserError if fairseq-preprocess cannot read the path ``output``, if the folder has
-    prepared data of another kind than ``kind``, or if it has any and ``overwrite`` is False."""
+    """Check that a run may write prepared data to the folder ``output``.
+
+    Raise UserError if fairseq-preprocess cannot read its path, if the folder has prepared data and
+    ``overwrite`` is False, or if that data is of another kind, such as ``captions``, than ``kind``.
+    ``files`` are the paths, relative to ``output``, of all files that a run may make.
+    """
     # fairseq-preprocess splits --validpref and --testpref at commas
     if "," in os.path.abspath(output):
         raise UserError(f"--output {output}: fairseq-preprocess cannot read paths with a comma.")
@@ -202,18 +206,26 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def is_half_moved(folder: str) -> bool:
-    """Check whether a run was killed after it had prepared all files of the data folder
-    ``folder``, but before it had moved all of them there from its temporary folder."""
+    """Return True if a killed run left prepared files in the temporary folder of a data folder.
+
+    The run was killed after it had prepared all files, but before it had moved every file to the
+    data folder ``folder``.
+    """
     partial = os.path.join(folder, _PARTIAL)
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 
 
 def _finish_move(partial: Path, output: Path, files: Set[str], kind: str) -> bool:
-    """Finish a killed run: move its files from its temporary folder ``partial`` to ``output``.
+    """Move the files of a killed run to the data folder; return True if files were moved.
 
-    Nothing is moved if the run had not completed all files, or prepared another kind of data than
-    ``kind``. ``files`` are the paths, relative to ``output``, of all files that a run may make; old
-    ones are removed. Return True if files were moved.
+    Nothing is moved if the run had not completed all files, or prepared another kind of data.
+
+    Args:
+        partial: Temporary folder of the killed run.
+        output: Data folder.
+        files: Paths, relative to ``output``, of all files that a run may make; old files with these
+            names are removed.
+        kind: Kind of data, such as ``captions``.
     """
     reports = [partial / name for name in (REPORT, _MOVING) if (partial / name).exists()]
     try:
@@ -249,11 +261,13 @@ def _move_over(partial: Path, output: Path, files: Set[str]) -> None:
 def write_report(
     folder: Path, kind: str, report: dict[str, object], files: Set[str]
 ) -> dict[str, object]:
-    """Write ``prepare.json`` and return its content.
+    """Write ``prepare.json`` and return its content, which has the package's version as well.
 
-    The content is ``kind``, the version of the package, the entries of ``report`` (such as options
-    and counts), and a digest of each file in ``files`` that exists. ``files`` are paths relative to
-    ``folder``.
+    Args:
+        folder: Data folder, or the temporary folder of a run.
+        kind: Kind of data, such as ``captions``.
+        report: Entries such as options and counts.
+        files: Paths, relative to ``folder``, of files that get a digest if they exist.
     """
     digests = {name: digest_file(folder / name) for name in _files_in(folder) if name in files}
     report = {"kind": kind, "package_version": __version__, **report, "digests": by_split(digests)}
@@ -264,8 +278,11 @@ def write_report(
 
 
 def read_dictionary_words(path: Path) -> set[str]:
-    """Read the words of a ``dict.txt``. Raise UserError with ``path:line``, if a line is not ``word
-    count``, repeats a word or defines one of fairseq's control symbols."""
+    """Read the words of a ``dict.txt``.
+
+    Raise UserError, which names ``path:line``, if a line is not ``word count``, repeats a word or
+    defines one of fairseq's control symbols.
+    """
     words: set[str] = set()
     for number, line in read_lines(path):
         word, _, count = line.rpartition(" ")

@@ -28,8 +28,11 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 
 
 class JoinedWriter(CaptionWriter):
-    """Writer of the data folder that joins others: their tokenized captions are not tokenized
-    again, and their untokenized captions become the references."""
+    """Writer of a data folder that joins other data folders.
+
+    Their tokenized captions are not tokenized again, and their untokenized captions become the
+    references.
+    """
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
         return [line.split() for line in example.texts["tokens"]]
@@ -115,8 +118,10 @@ def _format_options(settings: dict[str, Any]) -> str:
 
 
 def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Return, for each folder, the path and the id prefix of each of its feature stores; {} if no
-    folder has stores."""
+    """Return the path of each feature store and the prefix of its ids, by folder.
+
+    The result is empty if no folder has stores.
+    """
     stores = {folder: listed_stores(str(folder)) for folder in folders}
     without = [folder for folder, listed in stores.items() if not listed]
     if len(without) == len(folders):
@@ -134,7 +139,7 @@ def _list_stores_by_folder(folders: Sequence[Path]) -> dict[Path, list[tuple[str
 
 
 def _read_split(folder: Path, split: str) -> Optional[list[Example]]:
-    """Read the images of a split; None if the folder does not have the split."""
+    """Read the images of a split with their captions; None if the folder lacks the split."""
     text, ids_path = folder / "text" / f"{split}.txt", folder / f"{split}.visual_ids"
     if not text.exists() and split != "train":
         return None
@@ -169,8 +174,10 @@ def _prefix_repeated_ids(
 ) -> None:
     """If an id occurs in two folders, put the name of its folder before every id.
 
-    ``selected`` has the examples of each folder by split, ``stores`` the path and id prefix of each
-    folder's feature stores; ids and prefixes change in place. ``corpus`` gets a note for the user.
+    Args:
+        selected: Examples by folder and split; their ids change in place.
+        corpus: Corpus whose notes get a line for the user.
+        stores: Path and id prefix of each feature store, by folder; prefixes change in place.
     """
     ids: dict[Path, set[str]] = {}
     for folder, splits in selected.items():

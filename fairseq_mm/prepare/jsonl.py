@@ -17,7 +17,7 @@ Paths = dict[Optional[str], list[Path]]
 
 
 def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus:
-    """Read a user's own data.
+    """Read a user's own examples.
 
     Raise UserError with ``path:line`` if a line is wrong, or if there is no example.
 
@@ -25,9 +25,9 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         table: Field table of the task. Each line must have the required fields of the task. An
             optional field of the task, and the field ``split`` (train, valid or test), must be in
             every line if it is in one.
-        paths: Split -> files of only this split. The key None -> files whose lines have the field
-            ``split``, or else all belong to train.
-        keys: Which part of the path of an image or video is its key in the feature store: ``name``
+        paths: Dict from split to files that have only examples of this split, and from None to files
+            whose lines have the field ``split``; without the field, all lines belong to train.
+        keys: Part of the path of an image or video that is its key in the feature store: ``name``
             (file name), ``stem`` (file name without suffix) or ``path`` (the path as in the line).
     """
     files = [path for split_files in paths.values() for path in split_files]
@@ -85,7 +85,10 @@ class _Reader:
         self.number = 0
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
-        """Yield split and example of each line, in the order of ``paths`` (split -> files)."""
+        """Yield split and example of each line, file by file.
+
+        For ``paths`` see :func:`read_jsonl`.
+        """
         split_paths = [(split, path) for split, files in paths.items() for path in files]
         for file_split, path in split_paths:
             for number, line in read_lines(path):
@@ -152,7 +155,10 @@ class _Reader:
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON line, check the types of the task's fields, and return all of its fields."""
+    """Parse a JSON line, check the types of the task's fields, and return all of its fields.
+
+    ``table`` is the field table of the task; ``where`` is the line's ``path:line``, for messages.
+    """
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]
     for field in required:

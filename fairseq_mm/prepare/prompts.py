@@ -36,7 +36,7 @@ TABLE = FieldTable(
 class PromptWriter(FolderWriter):
     """Writer of prompts to ``text/<split>.wp_source`` and of stories to ``text/<split>.wp_target``.
 
-    :class:`FolderWriter` explains the arguments that are not listed here.
+    The other arguments are those of :class:`FolderWriter`.
 
     Args:
         story_words: Number of words to which stories are cut; 0 keeps them whole.
@@ -184,6 +184,8 @@ class PromptWriter(FolderWriter):
 
 
 def _split_symbol(word: str) -> list[str]:
-    """Split a control symbol of fairseq into three words, such as ``</s>`` into ``<``, ``/s`` and
-    ``>``; return any other word as it is."""
+    """Split a control symbol of fairseq into three words: ``</s>`` into ``<``, ``/s`` and ``>``.
+
+    Any other word is returned in a list by itself.
+    """
     return ["<", word[1:-1], ">"] if word in RESERVED_TOKENS else [word]

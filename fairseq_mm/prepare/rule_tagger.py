@@ -78,8 +78,9 @@ _ADJECTIVE_ENDINGS = ("ful", "ous", "ish", "less", "able", "ible")
 class RuleTagger:
     """Tagger that uses word lists, endings and neighbouring words.
 
-    ``lines`` are texts of lower-case tokens separated by spaces. A word can be tagged as a verb
-    without an ending if its -ing form occurs in these texts.
+    Args:
+        lines: Texts of lower-case tokens separated by spaces, from which the tagger learns verbs: a
+            word without the ending of a verb can be one only if its -ing form occurs in them.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
@@ -129,13 +130,13 @@ class RuleTagger:
 
 
 def _agrees(verb: str, noun: str) -> bool:
-    """Return whether verb and noun agree in number: a dog jumps, dogs jump."""
+    """Return True if verb and noun agree in number, as in "a dog jumps" and "dogs jump"."""
     is_plural = noun in _PLURALS or (noun.endswith("s") and not noun.endswith("ss"))
     return verb.endswith("s") != is_plural
 
 
 def _list_gerunds(word: str) -> tuple[str, ...]:
-    """Return possible -ing forms: ``jump`` -> jumping, ``dive`` -> diving, ``run`` -> running."""
+    """Return the possible -ing forms of a word: jumping of jump, diving of dive, running of run."""
     if len(word) < 2:
         return ()
     dropped = (f"{word[:-1]}ing",) if word.endswith("e") else ()
@@ -143,7 +144,7 @@ def _list_gerunds(word: str) -> tuple[str, ...]:
 
 
 def _stem(word: str) -> str:
-    """Remove a verb's ending: ``jumps`` -> jump, ``catches`` -> catch, ``carries`` -> carry."""
+    """Remove the ending of a verb in the third person, as of jumps, catches and carries."""
     if word.endswith("ies"):
         return f"{word[:-3]}y"
     if word.endswith(("ches", "shes", "sses", "xes")):

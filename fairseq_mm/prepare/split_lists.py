@@ -17,11 +17,14 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the place, ``path: name[number]``, and the value of each entry of a list in a JSON
-    file.
+    """Yield place and value of each entry of a list in a JSON file.
 
-    ``content`` is the parsed content of the file ``path``, a JSON object; the list is its field
-    ``name``. Raise UserError if there is no such list.
+    A place is ``path: name[number]``, for messages. Raise UserError if there is no such list.
+
+    Args:
+        content: Parsed content of the file, a JSON object.
+        path: Path of the file.
+        name: Field of the object that has the list.
     """
     entries = content.get(name) if isinstance(content, dict) else None
     if not isinstance(entries, list):
@@ -32,8 +35,11 @@ def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, 
 
 @contextmanager
 def fields_at(where: str) -> Iterator[None]:
-    """Raise UserError that names ``where``, if the code in the ``with`` statement reads a field
-    that a JSON entry lacks or that has another type."""
+    """Report a missing or malformed field of a JSON entry as UserError.
+
+    The ``with`` statement must contain the code that reads the fields. ``where`` is the place of
+    the entry, for the message.
+    """
     try:
         yield
     # what indexing and methods raise on JSON of another shape
@@ -51,7 +57,7 @@ def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus
     Args:
         path: Path of the division file.
         name: Expected value of the file's field ``dataset``.
-        published: Split -> published number of images.
+        published: Dict from split to the published number of images.
     """
     content: Any = read_json(path)
     entries = list(list_entries(content, path, "images"))
@@ -97,7 +103,7 @@ def read_id_list(path: Path, *, parse_id: Optional[Callable[[str], str]] = None)
 
 
 def split_files(pairs: list[str]) -> dict[str, Path]:
-    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``; return split -> file.
+    """Parse the ``SPLIT=FILE`` arguments of ``--split-ids``; return a dict from split to file.
 
     Raise UserError if an argument has another form, or its split is unknown or repeated.
     """
@@ -125,8 +131,8 @@ def select_splits(
 
     Args:
         corpus: Corpus without splits, which is changed.
-        captions: Image id -> example with the captions of the image.
-        lists: Split -> ids of its images.
+        captions: Dict from the id of an image to the example with its captions.
+        lists: Dict from split to the ids of its images.
     """
     listed = set()
     for split, ids in lists.items():

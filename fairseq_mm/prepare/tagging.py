@@ -1,4 +1,4 @@
-"""Part-of-speech tags of all splits of a prepared folder: ``text/<split>.txt`` -> ``<split>.tags``.
+"""Writes the part-of-speech tags of a data folder's captions to ``<split>.tags``.
 
 The taggers are NLTK's, spaCy's and the rules of this package.
 """

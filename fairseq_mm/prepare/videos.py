@@ -55,7 +55,7 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 class VideoWriter(FolderWriter):
     """Writer of transcripts to ``text/<split>.tran`` and of summaries to ``text/<split>.desc``.
 
-    :class:`FolderWriter` explains the arguments that are not listed here.
+    The other arguments are those of :class:`FolderWriter`.
 
     Args:
         tokenize: Function from a text to the text that ``subwords`` encodes.
@@ -148,7 +148,8 @@ class VideoWriter(FolderWriter):
         """Write the subword tokenizer's files, and replace unknown words by indexed OOV tokens,
         ``<unk-0>``, ``<unk-1>`` and so on, if the options ask for such tokens.
 
-        ``counts`` (split -> name of a count -> number) gets the numbers of replaced words.
+        The numbers of replaced words are added to ``counts``, which has a dict from the name of a
+        count to its number for each split.
         """
         self.subwords.save(folder)
         if not self.subwords.indexed_oov:
@@ -190,8 +191,11 @@ class VideoWriter(FolderWriter):
         return set(words.symbols[words.nspecial :])
 
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
-        """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>``, ...,
-        list the words in ``<split>.unknowns.jsonl``, and return the numbers of replaced words."""
+        """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>`` etc.
+
+        The replaced words are listed in ``<split>.unknowns.jsonl``. Return their numbers, in
+        transcripts and in summaries.
+        """
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]
         # not splitlines(), which also splits at \x0b, \x85 and the like within a line

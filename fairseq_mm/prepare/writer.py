@@ -51,7 +51,7 @@ class Vocabulary:
 
     Args:
         text: Noun for the text, such as ``captions``, for messages.
-        default: Default of ``threshold``.
+        default: Value of ``threshold`` if it is None and there is no ``dictionary``.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
         max_words: Maximum number of words, of which the most frequent are kept; None for all.
         dictionary: Path of an existing ``dict.txt``; None to make a dictionary.
@@ -92,11 +92,10 @@ class Vocabulary:
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments by which fairseq-preprocess gets the dictionary of one side, ``src``
-        or ``tgt``.
+        """Return the arguments of fairseq-preprocess about the dictionary of one side.
 
-        ``dictionary`` is the path of an existing dictionary; with None, fairseq-preprocess makes
-        one.
+        ``side`` is ``src`` or ``tgt``. ``dictionary`` is the path of an existing dictionary; with
+        None, fairseq-preprocess makes one.
         """
         if dictionary is not None:
             return [f"--{side}dict", str(dictionary)]
@@ -115,8 +114,8 @@ class FolderWriter:
 
     Args:
         tokenize: Function from a text to its tokens.
-        vocabularies: File name of a dictionary -> its options; with a single entry, both sides of a
-            pair share the dictionary.
+        vocabularies: Dict from the file name of a dictionary to its options; with a single entry,
+            both sides of a pair share the dictionary.
         settings: Settings of the tokenizer, for ``prepare.json``.
         skip_empty: Leave out texts without a word, or the examples with them, instead of refusing
             the data.
@@ -124,7 +123,8 @@ class FolderWriter:
 
     Attributes:
         table: Field table of the task.
-        sides: Side -> the names in ``prepare.json`` of two counts: words, and unknown words.
+        sides: Dict from side to the names of two counts in ``prepare.json``: its words and its
+            unknown words.
         endings: Suffixes, such as ``visual_ids``, of further files ``<split>.<suffix>`` that get
             lines for each example.
         extra_files: Paths, relative to the data folder, of all other files that the writer may
@@ -326,8 +326,10 @@ class FolderWriter:
     def _write_split(
         self, folder: Path, split: str, corpus: Corpus, exceptions: dict[str, list[str]]
     ) -> dict[str, int]:
-        """Write the files of a split, and return the counts of the split; add the ids of examples
-        that are left out to ``exceptions``."""
+        """Write the files of a split to ``folder``, and return the counts of the split.
+
+        The ids of examples that are left out are added to ``exceptions``.
+        """
         counts = {**dict.fromkeys(self.counts, 0), **corpus.counts.get(split, {})}
         left_out: list[str] = []
         with ExitStack() as stack:
@@ -405,8 +407,10 @@ class FolderWriter:
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """Return the path of the dictionary with the file name ``name``; None if
-        fairseq-preprocess makes this dictionary."""
+        """Return the path of the existing dictionary that the data folder gets as file ``name``.
+
+        None if fairseq-preprocess makes the dictionary. ``folder`` is the folder of the text.
+        """
         return self.vocabularies[name].dictionary
 
     def preprocess_arguments(self, folder: Path, splits: list[str]) -> list[list[str]]:
@@ -427,11 +431,11 @@ class FolderWriter:
         return [[*arguments, "--padding-factor", "1", "--workers", str(self.workers)]]
 
     def _binarize(self, folder: Path, corpus: Corpus, report: dict[str, Any], strict: bool) -> None:
-        """Run fairseq-preprocess on the text in ``folder``, and add the sizes of the dictionaries
-        to ``report``, the content of ``prepare.json``.
+        """Run fairseq-preprocess on the text in ``folder``, and record the dictionaries' sizes.
 
-        If a size differs from the published size of the data set ``corpus``, this is added to
-        ``report``; with ``strict``, UserError is raised.
+        The sizes are added to ``report``, the content of ``prepare.json``. If a size differs from
+        the published size of the data set ``corpus``, a message is added too; with ``strict``,
+        UserError is raised.
         """
         counts = report["counts"]
         words = sum(split[name] for split in counts.values() for name, _ in self.sides.values())
@@ -473,16 +477,21 @@ class FolderWriter:
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
 
-        ``counts`` are the counts of ``split``; ``side`` is the suffix of the text whose unknown
-        words are counted. This method accepts every dictionary; subclasses may override it.
+        Args:
+            side: Suffix of the text whose unknown words are counted.
+            split: Split of the text.
+            counts: Counts of the split.
+
+        This method accepts every dictionary; subclasses may override it.
         """
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` with the number of items and checksum of each store.
+    """Return the entry of ``prepare.json`` with number of items and checksum of each feature store.
 
-    The stores are those that ``features.json`` lists in ``partial``, the temporary folder of the
-    run; without this file, an undamaged ``features.h5`` in ``output``. {} if there is neither.
+    If ``partial``, the temporary folder of the run, has a ``features.json``, the stores are those
+    in its list; otherwise the store is ``features.h5`` in the data folder ``output``, if this file
+    exists and is undamaged. Without stores, the result is empty.
     """
     path, listed = output / STORE, partial / STORE_LIST
     if listed.exists():

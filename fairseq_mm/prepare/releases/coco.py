@@ -60,7 +60,8 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
         division: ``karpathy``, ``official`` or ``m_rnn``, see the help of ``prepare coco``.
         files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
             ``captions_val2014.json``.
-        lists: For m_rnn ``valid`` and ``test`` -> file of image numbers; otherwise empty.
+        lists: For m_rnn, dict from ``valid`` and ``test`` to a file of image numbers; otherwise
+            empty.
     """
     names = "captions_train2014.json captions_val2014.json"
     if division == "karpathy":
@@ -112,7 +113,7 @@ def _select_listed(
 
 
 def read_annotations(path: Path) -> dict[int, Example]:
-    """Read an annotation file of the release; return image number -> image with its captions.
+    """Read an annotation file of the release; return its images with their captions, by number.
 
     Images without captions are included.
     """
@@ -146,8 +147,11 @@ def _number(value: Any) -> int:
 
 
 def read_image_numbers(path: Path) -> list[int]:
-    """Read a file of image numbers or names such as ``COCO_val2014_000000391895.jpg``; return the
-    numbers. The file is a JSON list, or has one entry per line."""
+    """Read a file of images, and return their numbers.
+
+    The file is a JSON list, or has one entry per line. An entry is a number, or a file name such as
+    ``COCO_val2014_000000391895.jpg``.
+    """
     # the lists of the released code are object arrays
     if path.suffix in (".npy", ".pkl", ".pickle"):
         raise UserError(

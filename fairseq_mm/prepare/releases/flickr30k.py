@@ -75,8 +75,11 @@ def _file_name(line: str) -> str:
 
 
 def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read the captions of a .token or .csv file by image name; return also the names of images
-    with a malformed line that :func:`read_results_csv` repairs."""
+    """Read the captions of a .token or .csv file, by image name.
+
+    Return also the names of images with a malformed line that :func:`read_results_csv` has
+    repaired.
+    """
     # Karpathy's file in the place of the release's is a likely mistake
     if path.suffix == ".json":
         raise UserError(f"{path}: must be results_20130124.token or results.csv.")
@@ -103,11 +106,11 @@ def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) ->
 
 
 def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
-    """Read a heading, and lines ``name.jpg| 0| caption``.
+    """Read ``results.csv``: a heading, and lines ``name.jpg| 0| caption``.
 
-    Returns the images by file name, and the names of images with a repaired line. The released
-    table has a line without its second bar (``2199200615.jpg| 4   A dog ...``); it is repaired by
-    splitting it after the number.
+    Return the images with their captions by file name, and the names of images with a repaired
+    line. The released table has a line without its second bar (``2199200615.jpg| 4   A dog ...``);
+    it is repaired by splitting it after the number.
     """
     repaired = []
 

@@ -57,7 +57,7 @@ def read_flickr8k(folder: Path) -> Corpus:
 
 
 def read_token_file(path: Path) -> dict[str, Example]:
-    """Read lines ``name.jpg#0<TAB>caption``; return image name -> example with its captions."""
+    """Read lines ``name.jpg#0<TAB>caption``; return a dict from image name to its captions."""
 
     def parse(line: str) -> Optional[tuple[str, int, str]]:
         # greedy, so that the last # is the separator: a name may contain another one
@@ -70,7 +70,7 @@ def read_token_file(path: Path) -> dict[str, Example]:
 def read_numbered_captions(
     path: Path, parse: Callable[[str], Optional[tuple[str, int, str]]], form: str
 ) -> dict[str, Example]:
-    """Read a file with one numbered caption per line; return image name -> example.
+    """Read a file with one numbered caption per line; return a dict from image name to captions.
 
     The captions of an image are sorted by number. Raise UserError with ``path:line`` if a line has
     a wrong form, or an image has two captions with the same number.

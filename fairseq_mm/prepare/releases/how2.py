@@ -103,8 +103,10 @@ def read(args: argparse.Namespace) -> Corpus:
 
 
 def read_how2(folder: Path, sets: dict[str, list[str]]) -> Corpus:
-    """Read How2 from a folder with a subfolder for each set; ``sets`` maps a split to the names of
-    the sets that form it."""
+    """Read How2 from a folder with a subfolder for each set, such as ``sum_train``.
+
+    ``sets`` maps a split to the names of the sets that form it.
+    """
     videos: dict[str, list[Example]] = {}
     exceptions: dict[str, list[str]] = {}
     files: list[str] = []
@@ -145,8 +147,12 @@ def _video(key: str, transcript: tuple[str, str], summary: tuple[str, str]) -> E
 
 
 def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[str]]]:
-    """Read the videos of a set; return also the paths of the set's files, and the ids of videos
-    that are left out, by the reason."""
+    """Read the videos of a set of How2 from its folder.
+
+    Returns:
+        Videos, paths of the set's files, and a dict from a reason to the ids of the videos that are
+        left out for this reason.
+    """
     with_ids = [folder / f"{side}.tok.txt" for side in ("tran", "desc")]
     if any(path.exists() for path in with_ids):
         transcripts, summaries = map(_read_by_id, with_ids)
@@ -175,7 +181,10 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
 
 
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
-    """Read a file with a line for each video; return id -> text, and ``path:line`` of the text."""
+    """Read a file of lines ``VIDEO word word ...``.
+
+    Return a dict from the id of the video to its text and the ``path:line`` of the text.
+    """
     texts: dict[str, tuple[str, str]] = {}
     for number, line in read_lines(path):
         if not line.strip():
@@ -211,9 +220,10 @@ def _read_triple(tran: Path, desc: Path, action: Path) -> Iterator[Example]:
 
 
 def find_features(corpus: Corpus, folder: Path, *, missing: str) -> "FeatureSource":
-    """Return a source of the features ``VIDEO.npy`` in ``folder`` for the videos in ``corpus``.
+    """Find the features ``VIDEO.npy`` in ``folder`` of the videos in ``corpus``.
 
-    ``missing`` is the policy for videos without features, see :meth:`Corpus.leave_out_missing`.
+    Return a :class:`FeatureSource`, from which :func:`write_features` reads them. ``missing`` is
+    the policy for videos without features, see :meth:`Corpus.leave_out_missing`.
     """
     from fairseq_mm.data.feature_importers import open_files
 

@@ -72,7 +72,8 @@ def read_iapr_tc12(
 
     Args:
         annotations: Folder of the annotation files.
-        lists: Split -> file with one image per line (``00/25``, with or without ``.jpg``).
+        lists: Dict from split to a file with one image per line (``00/25``, with or without
+            ``.jpg``).
         captions: ``sentences`` if each sentence of a description is a caption, ``description`` if
             the whole description is one caption.
     """

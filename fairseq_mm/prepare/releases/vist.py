@@ -76,7 +76,7 @@ def read_vist_stories(folder: Path, *, tier: str = STORIES, text_field: str = "t
     """Read the visual stories of a tier, in the order of their first annotations in the file.
 
     Stories without five sentences at five different positions, or with two albums, are left out and
-    added to the corpus's exceptions.
+    listed in the corpus's ``exceptions``.
 
     Args:
         folder: Folder of ``{train,val,test}.<tier>.json``; the file of a split may be missing.
@@ -159,8 +159,11 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
 
 
 def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
-    """Return the field ``name`` of an annotation, which must be text, or an integer if ``kind`` is
-    ``int``."""
+    """Return the field ``name`` of an annotation, and check its type.
+
+    The field must be text, or an integer if ``kind`` is ``int``. ``where`` is the place of the
+    annotation, for messages.
+    """
     value = annotation.get(name)
     # True is an int in Python, but no position
     is_number = isinstance(value, int) and not isinstance(value, bool)

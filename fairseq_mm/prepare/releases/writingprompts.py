@@ -108,8 +108,8 @@ def vocabulary_deviations(options: dict[str, Any], num_types: dict[str, int]) ->
     Args:
         options: Options of the preparation, with ``story_words``, ``source_threshold`` and
             ``target_threshold``; a threshold is None if the dictionary was read from a file.
-        num_types: File name of a dictionary -> number of types, including fairseq's four control
-            symbols.
+        num_types: Dict from the file name of a dictionary to its number of types, including
+            fairseq's four control symbols.
     """
     lines = []
     for name, expected in WRITING_PROMPTS_TYPES.items():
