@@ -74,7 +74,8 @@ class BinarisedReferences(NamedTuple):
     Attributes:
         path: Path of the targets' ``.bin`` file.
         visual_ids: Id of each line. Lines with the same id have the same image, images or video.
-        texts: Id -> all lines with this id, as readable text without sentence separators.
+        texts: Dictionary from an id to all lines with this id, as readable text without sentence
+            separators.
         note: Sentence that says where the references come from.
     """
 
@@ -114,8 +115,8 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
 def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> Optional[SplitText]:
     """Open the binarised targets of a split; with ``is_source``, open its binarised sources.
 
-    Return None if the folder has no such text, or has several language pairs of the split and
-    cannot tell which pair is meant.
+    Return None if the folder has no such text, or has several language pairs of the split, so that
+    it is unclear which pair is meant.
     """
     root = Path(folder)
     if not is_source and _is_binarised(root / split):

@@ -105,7 +105,8 @@ def load_text_pair(
         dictionaries: Dictionaries of source and target.
 
     Returns:
-        Path of a text without ``.bin`` and ``.idx`` -> lines of this text; the source is first.
+        Dictionary from the path of a text, without ``.bin`` and ``.idx``, to the lines of the text;
+        the source is first.
 
     Raises:
         UserError: If a file is missing or damaged, a line is empty, or the line counts differ.

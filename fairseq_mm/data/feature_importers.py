@@ -300,9 +300,11 @@ def _open_array(
 def _find_first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
-    """Return the index of the first row of each item in ``rows``, and the id of each item.
+    """Return the index in ``rows`` of each image's first row, and the id of each image.
 
-    ``ids`` has one id per row, or one id for every five rows. The paths are for messages.
+    An image has one row, or five equal rows, one per caption. ``ids`` has one id per row, or one id
+    for every five rows. ``path`` and ``ids_path`` are the files of ``rows`` and ``ids``, for
+    messages.
     """
     repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
     if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
@@ -336,7 +338,7 @@ def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSour
 
     Args:
         name: Name of the source, saved in the store as ``imported_from``.
-        paths: Id -> ``.npy`` or ``.npz`` file with one array.
+        paths: Dictionary from an id to an ``.npy`` or ``.npz`` file with one array.
         dim: Feature dimension that every file must have; checked when the file is read.
     """
     keys = list(paths)

@@ -93,7 +93,8 @@ def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTab
         size: Size of the HDF5 file in bytes.
 
     Raises:
-        UserError: If one of the three datasets of records is missing or has a wrong shape or dtype.
+        UserError: If only some of the datasets ``source_sizes``, ``source_times`` and
+            ``source_digests`` exist, or a dataset has a wrong shape or dtype.
     """
     table = SourceTable()
     if not any(file.id.links.exists(name.encode()) for name in _MEMBERS):

@@ -162,6 +162,14 @@ class FeatureStore:
             raise UserError(not_finite_message(self.path, key))
         return rows
 
+    def read_all(self) -> np.ndarray:
+        """Read the rows of all items, ``[total rows, D]``, in the order of the items. Raise
+        UserError if a value is not finite."""
+        rows = self._read_rows(0, self._num_rows)
+        if not self.rows_finite and not is_finite(rows):
+            self.check_finite()
+        return rows
+
     def get_source(self, key: str) -> Optional[Source]:
         """Return the record of the file from which an item was made; None if there is no record.
         Raise UserError if there is no such item, or the records are damaged."""

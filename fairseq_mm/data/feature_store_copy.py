@@ -116,7 +116,10 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
-    """Check whether ``store`` has the content that merging the stores of ``source`` would write."""
+    """Check whether ``store`` has the content that merging the stores of ``source`` would write.
+
+    ``progress`` wraps the iteration over the ids.
+    """
     # these differ from run to run, or are dropped by merging
     run_attributes = ("created", "package_version", *SHARD_ATTRIBUTES)
     return (

@@ -9,8 +9,8 @@ from fairseq_mm.data.separate_process import in_separate_process
 
 
 def describe_store(path: str) -> dict[str, Any]:
-    """Return what ``store info`` prints about a store: name of a property -> value. Raise UserError
-    if the file is damaged or no feature store."""
+    """Return the properties of a store that ``store info`` prints, as a dictionary from names to
+    values. Raise UserError if the file is damaged or no feature store."""
 
     def describe() -> dict[str, Any]:
         store = FeatureStore(path)

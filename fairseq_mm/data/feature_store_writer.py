@@ -29,7 +29,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Optional, Union
 
 import h5py
@@ -94,12 +94,7 @@ class FeatureStoreWriter:
         if dim < 1:
             raise UserError(f"`dim` must be 1 or more, but is {dim} instead.")
         self.attributes = _check_attributes(attributes)
-        self._positions: dict[str, int] = {}
-        self.done = self._positions.keys()
-        self._counts = array.array("q")
-        self._checksums = array.array("q")
-        self._sources = SourceTable()
-        self._content_checksum = 0
+        self._forget_items()
         self._files = contextlib.ExitStack()
         self._is_open = False
         try:
@@ -111,6 +106,14 @@ class FeatureStoreWriter:
             # also Ctrl-C: no context is entered yet that would release the lock
             self.close()
             raise
+
+    def _forget_items(self) -> None:
+        self._positions: dict[str, int] = {}
+        self.done = self._positions.keys()
+        self._counts = array.array("q")
+        self._checksums = array.array("q")
+        self._sources = SourceTable()
+        self._content_checksum = 0
 
     def _open(self, overwrite: bool, resume: bool) -> None:
         if os.path.isdir(self.path):
@@ -208,6 +211,41 @@ class FeatureStoreWriter:
         """Return the record of the file from which an item in the folder ``<path>.partial`` was
         made; None if there is no record."""
         return self._sources[self._positions[key]]
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Remove items from the folder ``<path>.partial``, such as items whose files have changed
+        since. Raise UserError if the disk is full."""
+        row_bytes = self.dim * self.dtype.itemsize
+        names = ("rows", "journal")
+        try:
+            with contextlib.ExitStack() as stack:
+                rows, journal, new_rows, new_journal = (
+                    stack.enter_context(open(self._file(f"{name}{end}"), mode))
+                    for end, mode in (("", "rb"), (".tmp", "wb"))
+                    for name in names
+                )
+                for line, key, count in zip(journal, self.done, self._counts):
+                    content = rows.read(count * row_bytes)
+                    if key not in keys:
+                        new_rows.write(content)
+                        new_journal.write(line)
+            # a kill between the two leaves rows that the journal's CRCs do not match: the next
+            # writer cuts them off
+            for name, handle in zip(names, (self._rows, self._journal)):
+                os.replace(self._file(f"{name}.tmp"), self._file(name))
+                new = os.open(self._file(name), os.O_RDWR | os.O_CLOEXEC)
+                os.dup2(new, handle, inheritable=False)
+                os.close(new)
+        except OSError as error:
+            self.close()
+            raise UserError(f"{self.partial_path}: cannot write: {error.strerror}.") from None
+        self._forget_items()
+        self._resume()
+
+    def add_attributes(self, attributes: Mapping[str, object]) -> None:
+        """Add attributes of the finished store that a continuing writer need not agree with, such
+        as the path of a file."""
+        self.attributes.update(_check_attributes(attributes))
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
         """Check that all ids in the folder ``<path>.partial`` are among ``keys``. Raise UserError

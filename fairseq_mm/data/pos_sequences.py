@@ -149,8 +149,11 @@ def count_pos_sequences(lines: Iterable[str]) -> "Counter[str]":
 
 
 def sample_pos_sequences(counts: "Counter[str]", number: int, *, seed: int) -> list[str]:
-    """Sample ``number`` part-of-speech sequences with replacement, in proportion to ``counts``
-    (sequence -> count). Raise UserError if ``counts`` is empty."""
+    """Sample ``number`` part-of-speech sequences with replacement.
+
+    ``counts`` maps each sequence to its number of occurrences, to which its probability is
+    proportional. Raise UserError if ``counts`` is empty.
+    """
     if not counts:
         raise UserError("there are no part-of-speech sequences of that length to draw from.")
     # sorted, because the order of `counts` depends on the order of the lines

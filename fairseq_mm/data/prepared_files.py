@@ -66,9 +66,11 @@ class FolderRecord(NamedTuple):
 
     Attributes:
         folder: Path of the data folder.
-        files: Path inside the folder -> ``{"bytes": ..., "sha256": ...}``.
-        stores: Path relative to the folder -> ``{"items": ..., "checksum": ...}``, for
-            ``features.h5`` and the stores in ``features.json``.
+        files: Dictionary from the path of a file inside the folder to its digest,
+            ``{"bytes": ..., "sha256": ...}``.
+        stores: Dictionary from the path of a feature store relative to the folder to
+            ``{"items": ..., "checksum": ...}``, for ``features.h5`` and the stores in
+            ``features.json``.
     """
 
     folder: str
@@ -131,10 +133,11 @@ def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
     """Group digests by split, as in ``prepare.json``.
 
     Args:
-        digests: File name -> digest.
+        digests: Dictionary from the name of a file to its digest.
 
     Returns:
-        Name of the split, or ``folder`` for files of all splits -> file name -> digest.
+        Dictionary from the name of a split, or ``folder`` for files that all splits share, to the
+        part of ``digests`` with its files.
     """
     parts: dict[str, dict[str, Digest]] = {}
     for name in sorted(digests):

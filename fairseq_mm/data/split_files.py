@@ -65,9 +65,9 @@ def first_lines(visual_ids: list[str]) -> np.ndarray:
 
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
-    """Read the references of a split; return id of an item -> references of the item, in the order
-    of the file. Raise UserError if the file is missing, or a line has another format or repeats an
-    id."""
+    """Read the references of a split; return a dictionary from the id of an item to its references,
+    in the order of the file. Raise UserError if the file is missing, or a line has another format
+    or repeats an id."""
     _check_split_file(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):

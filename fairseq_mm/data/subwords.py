@@ -55,14 +55,14 @@ _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 
 
 class Subwords:
-    """Tokenizer of a data folder or checkpoint: text -> tokens, and back.
+    """Tokenizer of a data folder or checkpoint, which turns text into tokens and back.
 
     Args:
         kind: One of ``KINDS``.
-        files: Name of a file, as in ``KINDS`` -> content of the file.
+        files: Dictionary from the name of a file, as in ``KINDS``, to its content.
         indexed_oov: Number of dictionary entries ``<unk-0>``, ``<unk-1>``, ...; 0 if the dictionary
             has none.
-        where: Name of a file -> path of the file, for messages.
+        where: Dictionary from the name of a file to its path, for messages.
 
     Raises:
         UserError: If the kind is unknown, or a file is missing or damaged.
@@ -300,8 +300,10 @@ class Subwords:
 
 
 def _bytes_to_text(match: "re.Match[str]") -> str:
-    """Decode a run of tokens such as ``<0xC3><0xA9>``, which models with byte fallback write for
-    characters without a piece."""
+    """Decode the matched run of byte tokens, such as ``<0xC3><0xA9>``.
+
+    Models with byte fallback write these tokens for characters that have no piece.
+    """
     return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
         "utf-8", errors="replace"
     )

@@ -153,9 +153,9 @@ class StoryConstraints:
         return is_separator.sum(dim=1), lengths - 1 - last
 
     def longest(self, tokens: Tensor) -> int:
-        """Return the maximum number of tokens of a story that has one of N given beginnings.
+        """Return the maximum number of tokens of stories that begin with ``tokens``.
 
-        The number counts separators and ``</s>``.
+        The result is the maximum over N beginnings; separators and ``</s>`` count.
 
         Args:
             tokens: [N, t] token indices of the beginnings, see :meth:`place_in_story`.
@@ -168,7 +168,9 @@ class StoryConstraints:
     def _forbid_ends(self, rows: Tensor, tokens: Tensor) -> None:
         """Forbid ends of sentences and stories at wrong places, and enforce ends of long sentences.
 
-        ``</s>`` may end only the fifth sentence, the separator only the first four.
+        ``</s>`` may end only the fifth sentence, the separator only the first four. ``rows`` [N, V]
+        are the log-probabilities of the next token, changed in place; ``tokens`` are the N stories
+        so far, see :meth:`place_in_story`.
         """
         sentences, words = self.place_in_story(tokens)
         is_last = sentences >= NUM_IMAGES - 1
@@ -242,7 +244,10 @@ class ConstrainedSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """Apply the constraints to ``lprobs``, then call ``step`` of the wrapped strategy."""
+        """Apply the constraints to ``lprobs``, then call ``step`` of the wrapped strategy.
+
+        The arguments are the same as in ``fairseq.search.Search.step``.
+        """
         assert prev_output_tokens is not None
         if step < self.num_forced:
             # fairseq leaves a token of the prefix as the only candidate of its step

@@ -54,7 +54,10 @@ class SourceOovSearch(Search):
         prev_output_tokens: Optional[Tensor] = None,
         original_batch_idxs: Optional[Tensor] = None,
     ) -> Any:
-        """Forbid OOV tokens that a text's source lacks, then call the wrapped search strategy."""
+        """Forbid OOV tokens that a text's source lacks, then call ``step`` of the wrapped strategy.
+
+        The arguments are the same as in ``fairseq.search.Search.step``.
+        """
         assert original_batch_idxs is not None
         # complete sentences have left the batch, so rows are found by the indices of the sources
         items = original_batch_idxs.to(self._items)

@@ -97,7 +97,9 @@ class SeededSampling(Search):
         self._draws = self._draws[batch_idxs]
 
     def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:
-        """Return ``count`` random numbers from 0 to below 1 for beam ``place`` of input ``item``.
+        """Return ``count`` uniform random numbers in [0, 1) for one text of an input.
+
+        ``item`` is the index of the input, ``place`` the number of the text in its beam.
 
         A call with a larger count returns the same numbers first.
         """

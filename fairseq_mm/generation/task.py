@@ -129,7 +129,10 @@ class GeneratesText:
         """
 
     def generator_for(self, models: Any, config: GenerationConfig, *, stream: int = 0) -> Any:
-        """Build fairseq's generator with the options of a config, see :meth:`build_generator`."""
+        """Build fairseq's generator with the options of a config.
+
+        ``models`` and ``stream`` are explained in :meth:`build_generator`.
+        """
         return self.build_generator(
             models,
             config.to_namespace(),
@@ -190,8 +193,9 @@ class GeneratesText:
     def use_weights(self, generator: Any, models: Any) -> None:
         """Pack the weights of models in the type that a generator uses.
 
-        Each batch calls this method, because other generators may have used the models with another
-        type since. Models in training, and scorers of given texts, use the weights themselves.
+        This method is called for each batch, because another generator may have packed the weights
+        in another type after the last batch. Weights of models in training do not change, and
+        neither do weights for a generator that scores given texts.
 
         Args:
             generator: Result of :meth:`build_generator`.
@@ -224,7 +228,7 @@ class GeneratesText:
         generator.token_indices_to_suppress = torch.tensor(indices)
 
     def numbered(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a batch of ``fairseq-interactive`` with the key ``id`` added.
+        """Return ``sample``, a batch of ``fairseq-interactive``, with the key ``id`` added.
 
         Inputs are numbered in the order in which they arrive; sampling depends on the number.
         """
