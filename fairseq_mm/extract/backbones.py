@@ -183,8 +183,11 @@ def _list_models(module: ModuleType) -> list[str]:
 
 
 def get_weights_entry(model: str, name: str) -> Any:
-    """Return torchvision's description of the weights ``name`` of a model, such as ``DEFAULT`` or
-    ``IMAGENET1K_V1``. Raise UserError if the model has no such weights."""
+    """Return torchvision's ``Weights`` object for the weights ``name`` of a model.
+
+    ``name`` is such as ``DEFAULT`` or ``IMAGENET1K_V1``. Raise UserError if the model has no such
+    weights.
+    """
     # by the annotation: not all versions of torchvision have get_model_weights
     functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
     hint = inspect.signature(functions[model]).parameters["weights"].annotation
@@ -198,7 +201,11 @@ def get_weights_entry(model: str, name: str) -> Any:
 
 
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
-    """Return the arguments of torchvision's transform that the weights were trained with."""
+    """Return the arguments of the torchvision transform that the weights were trained with.
+
+    ``weights`` is the name of torchvision's weights. With a file or None, return the arguments for
+    the first weights that torchvision lists for the model.
+    """
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
     # a file does not record its transform: the transform of the model's first weights is assumed
     entry = enum[weights] if weights in enum.__members__ else next(iter(enum))
@@ -319,8 +326,16 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 def _load_weights(
     network: nn.Module, model: str, weights: str, *, seed: int, needed: Collection[str]
 ) -> str:
-    """Load the tensors named ``needed`` into a network, and return the text that identifies the
-    weights in a feature store."""
+    """Load weights into a network, and return the text that identifies them in a feature store.
+
+    Args:
+        network: Network to load the weights into, classifier included.
+        model: Name of the model.
+        weights: Path of a file, name of torchvision's weights, or ``none`` for random weights,
+            with which the network is not changed.
+        seed: Seed with which the random weights were made.
+        needed: Names of the tensors that a file must have.
+    """
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
     if _is_file(weights):
@@ -349,7 +364,10 @@ def _is_file(weights: str) -> bool:
 
 
 def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:
-    """Return the network up to ``layer``, without the modules that the layer does not need."""
+    """Return the network up to ``layer``, without the modules that the layer does not need.
+
+    ``model`` is the name of the model, for messages.
+    """
     with warnings.catch_warnings():
         # torchvision warns that nodes differ between training and evaluation
         warnings.simplefilter("ignore")

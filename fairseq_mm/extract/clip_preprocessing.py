@@ -178,7 +178,7 @@ def _choose_sizes(
 
 
 def describes_clips(preprocessing: object) -> bool:
-    """Check whether a store's attribute ``preprocessing`` describes clips of videos."""
+    """Return True if a feature store's attribute ``preprocessing`` is of clips of videos."""
     # imported features may have any text there
     try:
         return "frames" in parse_json(str(preprocessing), "preprocessing")
@@ -187,8 +187,10 @@ def describes_clips(preprocessing: object) -> bool:
 
 
 def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image:
-    """Resize an image by bilinear interpolation with pixel centres at .5 and repeated edge
-    pixels."""
+    """Resize an image by bilinear interpolation without antialiasing.
+
+    The centre of pixel i is at i + .5; beyond the edge of the image, the edge pixels are repeated.
+    """
     # as torchvision with tensors; Pillow antialiases always, and torch is not imported here
     pixels = np.asarray(image)  # [old height, old width, 3]
     top, bottom, down = _find_neighbours(pixels.shape[0], height)
@@ -203,10 +205,11 @@ def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image
 
 
 def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return how a row of ``old`` pixels is interpolated to ``new`` pixels.
+    """Return how a line of ``old`` pixels is interpolated to ``new`` pixels.
 
-    For each new pixel, the three arrays have the index of the old pixel before it, the index of the
-    old pixel after it, and the weight of the old pixel after it.
+    Returns:
+        Three arrays with one entry per new pixel: the index of the old pixel before it, the index
+        of the old pixel after it, and the weight of the old pixel after it.
     """
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)

@@ -78,7 +78,7 @@ def decode_files(
 
 
 class _Process:
-    """Handle of a decoding process in the main process."""
+    """Handle of a decoding process, by which the main process sends files and receives events."""
 
     def __init__(self, reader: Reader) -> None:
         # forked processes start at once, and forking is safe: they use neither torch nor a device

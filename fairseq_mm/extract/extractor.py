@@ -161,9 +161,9 @@ class Extractor:
         """Compute the features of inputs that may differ in size, with a batch for each size.
 
         Args:
-            inputs: Preprocessed images or clips, or None for an input without features. If the
-                preprocessing gives all inputs the same size, a black input takes the place of None
-                in the batch, so that the size of the batch stays the same.
+            inputs: Preprocessed images or clips, uint8, or None for an input that needs no
+                features. If the preprocessing gives all inputs the same size, a black input
+                replaces None in the batch, so that the size of the batch stays the same.
 
         Returns:
             For each input, the features ``[rows, D]`` float32; None for an input that is None.
@@ -186,8 +186,10 @@ class Extractor:
         return features
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """Decode and preprocess one image to ``[height, width, 3]`` uint8; :func:`.read_image`
-        explains the arguments."""
+        """Decode and preprocess one image to ``[height, width, 3]`` uint8.
+
+        :func:`.read_image` explains the arguments.
+        """
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(

@@ -16,10 +16,11 @@ _PIECE = 1 << 20
 
 
 class HashedFile:
-    """Open image or video file, and a record of its bytes that is made while it is decoded.
+    """Open image or video file, with the size, time and SHA-256 of its content.
 
-    Use it as a context manager. The record is a :class:`.Source`: size, time of the last change,
-    and SHA-256. Raise UserError if the file cannot be read, or is no regular file.
+    Use it as a context manager, and decode ``content``; :meth:`get_source` then returns size, time
+    of the last change and SHA-256. Raise UserError if the file cannot be read or is no regular
+    file.
 
     Attributes:
         content: Bytes of the file, or the open file if it is too large to be held in memory.
@@ -36,9 +37,11 @@ class HashedFile:
                 self.content = self._stream.read(self._size_and_time[0] + 1)
 
     def get_source(self) -> Source:
-        """Return size, time of the last change and SHA-256 of the file; to be called after the file
-        was decoded. Raise UserError if the file cannot be read further, or was changed since it was
-        opened."""
+        """Return size, time of the last change and SHA-256 of the file.
+
+        Call this method after the file was decoded. Raise UserError if the file cannot be read
+        further, or was changed since it was opened.
+        """
         has_changed = False
         with _as_user_errors():
             if isinstance(self.content, bytes):
@@ -80,10 +83,13 @@ def _digest(stream: BinaryIO) -> bytes:
 def describe_change(
     file: MediaFile, source: Source, *, reads_always: bool = False
 ) -> Optional[str]:
-    """Return a clause that says how a file differs from its record; None if it has the same bytes.
+    """Return a clause that says how a file has changed; None if it has the same bytes as before.
 
-    ``source`` is the record: size, time and SHA-256. If size and time are as recorded, the file is
-    read only with ``reads_always``. If only the time differs, as in a copy, the SHA-256 decides.
+    Args:
+        file: Image or video.
+        source: Size, time and SHA-256 that the file had before. If only the time is different now,
+            as in a copy, the SHA-256 decides.
+        reads_always: Read the file and compare its SHA-256 even if size and time are as before.
     """
     try:
         with _as_user_errors():

@@ -80,7 +80,7 @@ def _describe_error(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _allow_any_size() -> Iterator[None]:
-    """Lift Pillow's limit of image sizes, and silence its warnings, in a ``with`` block."""
+    """Lift Pillow's limit of image sizes, and hide warnings, inside the context."""
     # Pillow refuses large images when they are opened, before a reduced scale can be requested
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = None

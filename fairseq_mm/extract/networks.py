@@ -51,8 +51,10 @@ FAMILIES = (
 
 
 def find_family(model: str) -> Family:
-    """Return the family of a model. If no family has the model, raise UserError with similar
-    names."""
+    """Return the family of a model.
+
+    Raise UserError if no family has the model; the message has similar names.
+    """
     for family in FAMILIES:
         if family.has(model):
             return family
@@ -100,10 +102,12 @@ def build_backbone(
 
 
 def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None:
-    """Raise UserError if one of ``options`` (flag -> value) is set, since ``model`` does not have
-    these options.
+    """Raise UserError if an option is set that the model does not have.
 
-    ``kind`` is ``images`` or ``videos``: only models that read files of this kind have the options.
+    Args:
+        model: Name of the model.
+        kind: ``images`` or ``videos``: only models that read files of this kind have the options.
+        options: Dict from the flag of an option to its value.
     """
     other = "images" if kind == "videos" else "videos"
     for flag, value in options.items():

@@ -61,8 +61,11 @@ class ClipRows(nn.Module):
 
 
 def split_name(model: str) -> tuple[str, Optional[str]]:
-    """Split ``open_clip:NAME[/PRETRAINED]`` into NAME and PRETRAINED. PRETRAINED is open_clip's tag
-    of published weights or a weights file; None if ``model`` has only NAME."""
+    """Split ``open_clip:NAME[/PRETRAINED]`` into NAME and PRETRAINED.
+
+    PRETRAINED is open_clip's tag of published weights or a weights file; None if ``model`` has only
+    NAME.
+    """
     name, _, pretrained = model[len(PREFIX) :].partition("/")
     return name, pretrained or None
 

@@ -107,8 +107,10 @@ class Preprocessing:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of an input: height, width, 3. If images differ in size, the shape for a square
-        image."""
+        """Shape of one preprocessed image: height, width, 3.
+
+        If preprocessed images differ in size, this is the shape that a square image gets.
+        """
         side = self.size if self.crop == "center" else self.resize_size
         return side, side, 3
 

@@ -31,7 +31,8 @@ class MediaEnd(NamedTuple):
     Attributes:
         fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
         damage: Description of the file's damage; empty if the file is whole.
-        source: Record of the bytes that were decoded; None until the file has been read.
+        source: Size, time and SHA-256 of the file; None in events that :meth:`Reader.inputs`
+            returns, which does not compute them.
     """
 
     fields: tuple[str, ...] = ()
@@ -44,8 +45,8 @@ class Unreadable(NamedTuple):
 
     Attributes:
         reason: Sentence that says why the file cannot be read, without the name of the file.
-        source: Record of the file; None if the file cannot be opened or was changed while it was
-            read.
+        source: Size, time and SHA-256 of the file; None if the file cannot be opened or was changed
+            while it was read.
     """
 
     reason: str
@@ -81,10 +82,10 @@ class Reader(abc.ABC):
     def _decode(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
 
     def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
-        """Decode a file, and yield its inputs for the network, uint8. If the file cannot be read to
-        its end, raise UserError with the reason, without the name of the file.
+        """Decode a file, and yield its inputs for the network, uint8.
 
-        ``media`` is a path, bytes, an open file or a :class:`.MediaFile`.
+        ``media`` is a path, bytes, an open file or a :class:`.MediaFile`. If the file cannot be
+        read to its end, raise UserError; the message has the reason, but not the name of the file.
         """
         try:
             return (yield from self._decode(media))

@@ -142,7 +142,7 @@ def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
 
 
 class _FileInProgress:
-    """File whose inputs are being computed."""
+    """File that is being decoded, with the features of its inputs that are computed already."""
 
     def __init__(self, file: MediaFile) -> None:
         self.file = file
@@ -152,7 +152,7 @@ class _FileInProgress:
 
 
 class _Run:
-    """Loop over the inputs of all files, with counters for :class:`RunSummary`."""
+    """Loop over the network's inputs in all files, with counters for :class:`RunSummary`."""
 
     def __init__(
         self, extractor: Extractor, reader: Reader, batch_size: int, strict: bool, bar: tqdm
@@ -174,11 +174,15 @@ class _Run:
     def finished(
         self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
     ) -> Generator[Finished, None, None]:
-        """Yield each file that is not in the store, with its features, as soon as the features of
-        its last input have been computed.
+        """Yield each file that is not in the store, as soon as all of its features are computed.
 
-        ``done`` maps the id of each file in the store to its number of inputs; ``workers`` is the
-        number of decoding processes.
+        Args:
+            files: All files of the run.
+            done: Dict from the id of each file in the store to its number of inputs.
+            workers: Number of decoding processes.
+
+        Yields:
+            File, its features, its number of inputs, and the event at its end.
         """
         left = [file for file in files if file.key not in done]
         with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
@@ -223,7 +227,11 @@ class _Run:
             yield from self._pop_finished()
 
     def _compute_batch(self) -> None:
-        """Run the network on the batch, unless all inputs of the batch are black."""
+        """Compute the features of the collected batch, and empty the batch.
+
+        The network does not run if the batch has only black inputs, which replace files that are
+        done or cannot be read.
+        """
         began = time.perf_counter()
         for owner, rows in zip(self._owners, self.extractor.rows_of_each(self._inputs)):
             if owner is not None and rows is not None:

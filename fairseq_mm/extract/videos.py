@@ -37,7 +37,7 @@ UPRIGHT = {
 
 
 def import_av() -> ModuleType:
-    """Import PyAV. If it is not installed, raise UserError that names the extra to install."""
+    """Import PyAV; if it is missing, raise UserError that says how to install it."""
     av = import_extra("av", extra="video", purpose="reading videos")
     # messages of FFmpeg would break a progress bar
     av.logging.set_level(None)
@@ -80,8 +80,9 @@ class VideoReader:
         return self.num_frames / self.seconds if self.seconds > 0 else 0.0
 
     def frames(self) -> Iterator[tuple[Fraction, Fraction, Image.Image]]:
-        """Decode the video. If this fails, raise UserError with the reason, without the name of the
-        video.
+        """Decode the video, and yield its frames.
+
+        If this fails, raise UserError; the message has the reason, but not the name of the video.
 
         Yields:
             begin: Start of the frame in seconds after the start of the first frame.
@@ -211,8 +212,7 @@ def resampled(
 ) -> Iterator[Image.Image]:
     """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ... (in seconds).
 
-    ``frames`` has the beginning, the end and the image of each frame, see
-    :meth:`VideoReader.frames`.
+    ``frames`` are tuples as from :meth:`VideoReader.frames`: begin, end and image of each frame.
     """
     # floats are not exact: 29.97003 means 30000/1001, and over a long video errors would add up
     step = 1 / Fraction(fps).limit_denominator(1001)

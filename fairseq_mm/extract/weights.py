@@ -25,7 +25,7 @@ _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
-    """Return the path of a weights file after comparing its SHA-256 with ``recorded``.
+    """Check that a weights file has the SHA-256 ``recorded``, and return its path.
 
     ``model`` is the name of the model, for messages. Raise UserError if ``weights_file`` is None or
     has another SHA-256.
@@ -45,8 +45,9 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
 
 
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
-    """Return the weights that a store records, as a file or a name, and the seed if they are random
-    (else 0).
+    """Return the weights that a feature store records, as arguments of :func:`.build_backbone`.
+
+    These are ``weights``, a file or a name, and ``seed``, which is 0 unless the weights are random.
 
     Args:
         model: Name of the model, for messages.
@@ -67,8 +68,10 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
 
 def read_state_dict(path: str) -> dict[str, Tensor]:
-    """Read a file of named tensors. Raise UserError if the file is missing, or has other content
-    than named tensors."""
+    """Read a file of named tensors.
+
+    Raise UserError if the file is missing, or has other content than named tensors.
+    """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
     try:
@@ -102,8 +105,8 @@ def load_state_dict(
     """Copy tensors of a file into a network, cast to the dtypes of the network.
 
     Args:
-        model: The whole network, classifier included.
-        state_dict: Tensors of the file.
+        model: Whole network, classifier included.
+        state_dict: Tensors of the file, by name.
         needed: Names of the tensors that the extracted layer depends on; others may be missing.
         origin: Name of the file or of the weights, for messages.
 

@@ -25,8 +25,8 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
         table: Field table of the task. Each line must have the required fields of the task. An
             optional field of the task, and the field ``split`` (train, valid or test), must be in
             every line if it is in one.
-        paths: Dict from split to files that have only examples of this split, and from None to files
-            whose lines have the field ``split``; without the field, all lines belong to train.
+        paths: Dict from split to files that have only examples of this split. The files of the key
+            None have the field ``split`` in each line; without it, all lines belong to train.
         keys: Part of the path of an image or video that is its key in the feature store: ``name``
             (file name), ``stem`` (file name without suffix) or ``path`` (the path as in the line).
     """
