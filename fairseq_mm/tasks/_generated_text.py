@@ -30,9 +30,10 @@ Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
 def _best(score_pair: Callable[..., float], **options: Any) -> Measure:
-    """Return a metric that compares the hypothesis with each reference by ``score_pair``.
+    """Return a metric whose score is the highest score of the hypothesis with any reference.
 
-    The metric's score is the highest of these scores. ``options`` are passed to ``score_pair``.
+    ``score_pair`` computes the score of the hypothesis with one reference; ``options`` are its
+    keyword arguments.
     """
     return lambda tokens, references: max(score_pair(tokens, x, **options) for x in references)
 
@@ -85,12 +86,13 @@ class GeneratedTextScores:
     """Scores of generated text against the references of a split.
 
     Args:
-        references: Item id -> references of the item.
+        references: Dictionary from the id of an item, such as an image, to its references.
         references_path: Path of the references, for messages.
         visual_ids: Item id of each line of the split.
         visual_path: Path of the item ids, for messages.
         tokenize: Function from a text to the tokens that are compared.
-        measures: Metrics to compute in addition to BLEU and CIDEr, by name.
+        measures: Metrics to compute in addition to BLEU and CIDEr, by name; each is a function from
+            the tokens of a hypothesis and of its references to a score.
 
     Raises:
         UserError: if an item of the split has no references.
@@ -122,7 +124,7 @@ class GeneratedTextScores:
     # would take gigabytes in vain
     @cached_property
     def tokenized(self) -> list[list[Tokens]]:
-        """Tokens of the references of each item."""
+        """Tokens of each reference of each item, in the order of the items."""
         return [[self.tokenize(text) for text in self.references[item]] for item in self.index]
 
     @cached_property
@@ -145,7 +147,8 @@ class GeneratedTextScores:
         """Return counts and sums of the scores, which fairseq sums over all processes.
 
         Args:
-            hypotheses: Line of the split -> generated text. If there are none, the sums are zeros.
+            hypotheses: Dictionary from a line of the split to the text generated for it. If it is
+                empty, the sums are zeros.
         """
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
         sums = dict.fromkeys((_CIDER, *map(_log_key, self.measures)), 0.0)
@@ -160,14 +163,15 @@ class GeneratedTextScores:
 
 
 def first_hypotheses(task: Any, sample: dict[str, Any], model: Any) -> dict[int, Tensor]:
-    """Generate one text for each item of a batch with ``task.sequence_generator``.
+    """Generate one text for each item of the batch ``sample`` with ``task.sequence_generator``.
 
     An item, such as an image, has one line of the split per reference, and all these lines would
     give the same hypothesis. The text is therefore generated only for the first such line, in
     the batch that contains it.
 
     Returns:
-        Number of the line in the split -> tokens of its best hypothesis, a tensor on the CPU.
+        Dictionary from the number of a line in the split to the tokens of its best hypothesis, a
+        tensor on the CPU.
     """
     is_first = sample["is_first"]
     if not is_first.any():
@@ -188,9 +192,10 @@ def _log_key(measure: str) -> str:
 def log_generated_text_scores(
     logging_outputs: list[dict[str, Any]], measures: Mapping[str, Measure] = CAPTION_MEASURES
 ) -> None:
-    """Log BLEU-1 to BLEU-4, CIDEr and the metrics of ``measures`` (by name).
+    """Log BLEU-1 to BLEU-4, CIDEr and the metrics ``measures``, a dictionary from names to metrics.
 
-    The metrics are computed from sums over all processes, which ``logging_outputs`` contain.
+    The metrics are computed from the results of :meth:`GeneratedTextScores.sums` for all batches
+    and processes, which ``logging_outputs`` contain.
     """
 
     def total(key: str) -> float:

@@ -72,7 +72,7 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
 
 
 class RankingValidation:
-    """Ranking scores of a model on whole splits, kept until the model changes."""
+    """Cache of a model's ranking scores on whole splits; :meth:`forget` empties it."""
 
     def __init__(self) -> None:
         self._scores: dict[str, dict[str, float]] = {}
@@ -90,7 +90,7 @@ class RankingValidation:
 
         Args:
             split: Name of the split.
-            datasets: Split -> dataset of the task.
+            datasets: Dictionary from the name of a split to its dataset.
             model: Model in evaluation mode; may be wrapped for several processes. Every process
                 must call this method equally often.
             device: Device of the model.
@@ -154,9 +154,10 @@ def embed_split(
 
 
 def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
-    """Return the embeddings [N, K] of all examples, of which each process computes a part.
+    """Return the embeddings [N, K] of N examples; each process computes a part of the rows.
 
-    ``values`` are the indices of the N examples. ``embed`` computes the embeddings of some indices.
+    ``values`` are the indices of the examples. ``embed`` computes the embeddings [n, K] of the
+    examples with n given indices.
     """
     processes = distributed.get_data_parallel_world_size()
     # get_data_parallel_rank fails if there is no process group

@@ -153,6 +153,9 @@ class HierarchicalStoryTask(GenerationTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model of a config.
 
+        ``from_checkpoint`` is True if the weights of the model are loaded from a checkpoint
+        afterwards.
+
         Raises:
             UserError: if the architecture has no encoder that reads a prompt.
         """
@@ -261,7 +264,10 @@ class HierarchicalStoryTask(GenerationTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Any], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
-        """Build the dataset of the prompts that ``fairseq-interactive`` reads."""
+        """Build the dataset of the prompts that ``fairseq-interactive`` reads.
+
+        ``src_tokens`` has the token indices [t] of each prompt, ``src_lengths`` is ignored.
+        """
         lines = TensorLines(src_tokens)
         limit = self._limits()[0]
         for number, tokens in enumerate(lines, 1):

@@ -192,16 +192,16 @@ class MultimodalCaptioningTask(MultimodalTask):
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
     ) -> dict[str, Any]:
-        """Check the files of a split that are specific to a task.
+        """Check the files of a split that are specific to a task; subclasses override this method.
 
         Returns further arguments of the split's :class:`MultimodalDataset`, by name. Captions have
         no specific files and need no further arguments, so the result is empty.
 
         Args:
-            text_path: Path of the binarized text, without extension.
-            text: Binarized lines.
-            visual_path: Path of the file with one image id per line.
-            visual_ids: The ids, one per line of ``text``.
+            text_path: Path of the binarised text, without extension, for messages.
+            text: Binarised lines.
+            visual_path: Path of the file from which ``visual_ids`` were read, for messages.
+            visual_ids: Image id of each line of ``text``.
         """
         return {}
 
@@ -258,8 +258,9 @@ class MultimodalCaptioningTask(MultimodalTask):
         """Read pretrained word vectors for ``--word-vectors``.
 
         Returns:
-            vectors: [V, dim] float32 vectors of the V types of the dictionary.
-            is_found: [V] bool, True if the file has a vector of the type.
+            vectors: [V, dim] float32 vectors of the V entries of the dictionary, zeros for an entry
+                without vector.
+            is_found: [V] bool, True if the file has a vector of the entry.
 
         Raises:
             UserError: if the file does not fit the dictionary or ``dim``.
@@ -270,7 +271,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return word_vectors
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the tokens of ``--prefix-words`` for each row of a batch, [B, words].
+        """Return the tokens of ``--prefix-words`` for each row of the batch ``sample``, [B, words].
 
         The result is None if the option is not given.
 
@@ -319,7 +320,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         return loss, sample_size, logging_output
 
     def get_interactive_tokens_and_lengths(self, lines: list[str], encode_fn: Any) -> Any:
-        """Refuse ``fairseq-interactive``, which reads no images.
+        """Refuse ``fairseq-interactive``, which calls this method and reads no images.
 
         Raises:
             UserError: always.

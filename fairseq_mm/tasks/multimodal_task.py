@@ -161,7 +161,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         return not is_generating(combine, options) or self.cfg.score_reference is True
 
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
-        """Return the advice to print about a text that is too long.
+        """Return the end of an error message: what the user can do about a text that is too long.
 
         Args:
             side: 0 for a source text, 1 for a target text.
@@ -178,6 +178,8 @@ class GenerationTask(GeneratesText, FairseqTask):
         ignore_invalid_inputs: bool = False,
     ) -> np.ndarray:
         """Leave out examples with more tokens than the model has positions.
+
+        The arguments and the result are the same as in ``FairseqTask.filter_indices_by_size``.
 
         Raises:
             UserError: if a text is too long and fairseq does not skip such texts, or if all texts
@@ -196,7 +198,10 @@ class GenerationTask(GeneratesText, FairseqTask):
         )
 
     def _describe_too_long(self, dataset: Any, too_long: Any, max_positions: Any) -> str:
-        """Describe the first text that is too long, for an error message."""
+        """Describe the first text that is too long, for an error message.
+
+        ``too_long`` has the indices of the examples of ``dataset`` that exceed ``max_positions``.
+        """
         index = too_long[0]
         sizes, limits = dataset.size(index), max_positions
         # a dataset without source text has one size per example, and its task has one limit
@@ -218,7 +223,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         super().__init__(cfg, **options)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
-        """Return the first tokens of all generated texts of a batch, [B, prefix length].
+        """Return the tokens [B, p] with which the texts generated for the batch ``sample`` begin.
 
         The result is None if there is no prefix, as in this base class.
         """
@@ -227,9 +232,10 @@ class GenerationTask(GeneratesText, FairseqTask):
     def begin_search(
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
-        """Prepare the generator for a batch.
+        """Prepare the generator for the batch ``sample``.
 
         Tasks whose beam search has constraints override this method; by default it does nothing.
+        ``prefix_tokens`` is the result of :meth:`get_prefix`.
         """
 
     def inference_step(
@@ -241,6 +247,9 @@ class GenerationTask(GeneratesText, FairseqTask):
         constraints: Optional[Any] = None,
     ) -> list[list[dict[str, Any]]]:
         """Generate the texts of a batch.
+
+        The arguments and the result are the same as in ``FairseqTask.inference_step``. If
+        ``prefix_tokens`` is None, :meth:`get_prefix` determines the prefix.
 
         Raises:
             UserError: if weights or scores are not finite, or the minimum length exceeds the
@@ -365,8 +374,9 @@ class MultimodalTask(GenerationTask):
         """Read the references with which validation compares generated texts.
 
         Returns:
-            Path of the references, and item id -> references. If the folder has only the binarised
-                texts of ``fairseq-preprocess``, their targets are the references.
+            Path of the references, and a dictionary from the id of an item to its references. If
+            the folder has only the binarised texts of ``fairseq-preprocess``, the binarised targets
+            are the references.
 
         Raises:
             UserError: if the folder has neither references nor binarised targets.
@@ -401,7 +411,7 @@ class MultimodalTask(GenerationTask):
         return loss, sample_size, logging_output
 
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
-        """Generate texts for a batch; return the sums of their scores, by name.
+        """Generate texts for the batch ``sample``; return the sums of their scores, by name.
 
         An item with several lines, such as an image with several captions, is scored only in the
         batch with the first such line.
@@ -435,7 +445,7 @@ class MultimodalTask(GenerationTask):
 def is_generating(combine: Optional[bool], options: Mapping[str, Any]) -> bool:
     """Return True if fairseq calls ``load_dataset`` to generate.
 
-    fairseq passes ``combine`` and, among the keyword ``options``, ``epoch`` only in training and
-    validation.
+    ``combine`` and the keyword arguments ``options`` are arguments of that call. In training and
+    validation, fairseq passes ``combine`` and the option ``epoch``; to generate, it passes neither.
     """
     return combine is None and not options

@@ -279,14 +279,17 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
             begin_with(generator, prefix_tokens)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
-        """Return the words of a hypothesis without separators, as references are written."""
+        """Return the words of a story without sentence separators, like references.
+
+        For the arguments see :meth:`MultimodalTask.decode_hypothesis`.
+        """
         return self.dictionary.string(tokens, extra_symbols_to_ignore={self.separator_index})
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
     """Return the number of regions per image, which must be the same for all images.
 
-    The images in ``missing``, which become padding, are ignored.
+    ``missing`` are the ids of images that become padding; their features, if any, are ignored.
     """
     counts: dict[int, str] = {}  # number of regions -> first image with it
     for key in features.ids:
@@ -306,7 +309,11 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
 
 
 def _check_sentences(path: str, text: Any, separator: int) -> None:
-    """Check that every line is a story of five sentences with words."""
+    """Check that every line of ``text`` is a story of five sentences with words.
+
+    ``path`` is the path of the text, for messages, ``separator`` the index of the separator between
+    sentences.
+    """
     wrong = []
     for number in range(len(text)):
         line = text[number].numpy()
