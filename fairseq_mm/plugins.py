@@ -59,7 +59,8 @@ def refused_names() -> Iterator[None]:
     A user's package is imported in this context. Otherwise fairseq would silently keep the class
     that was registered first, and the user would train another model than their own.
 
-    The configs of the package are also converted, at the end of the context.
+    At the end of the context, hydra converts the config classes of the package, so that an error in
+    a config is reported now and not by a later command.
 
     Raises:
         UserError: if the name is taken; the message names both classes.
@@ -80,9 +81,11 @@ def refused_names() -> Iterator[None]:
 
 
 def _refusing(original: Any, registry: Any) -> Any:
-    """Wrap fairseq's decorator ``original``, which registers a class under a name.
+    """Return a decorator that does the same as ``original``, but refuses names that are taken.
 
-    The result raises a UserError if ``registry`` has another class under this name.
+    ``original`` is fairseq's decorator that registers a class under a name, ``registry`` the
+    dictionary from names to the classes registered so far. If it has another class under the name,
+    the decorator raises UserError.
     """
 
     def describe(cls: Any) -> str:
@@ -106,7 +109,7 @@ def _refusing(original: Any, registry: Any) -> Any:
 
 
 def _load(entry: EntryPoint) -> None:
-    """Import a plugin, unless fairseq has imported its folder as ``--user-dir``."""
+    """Import the plugin ``entry``, unless fairseq has imported its folder as ``--user-dir``."""
     from fairseq.utils import import_user_module
 
     # fairseq's record of the folders that it has imported; it imports a folder under its last name,
@@ -123,7 +126,10 @@ def _load(entry: EntryPoint) -> None:
 
 
 def _find_folder(name: str) -> Optional[str]:
-    """Return the real path of a package's folder, or of a module's file without ``.py``."""
+    """Return the real path of a package's folder, or of a module's file without ``.py``.
+
+    Return None if the package or module ``name`` is not installed or has no file.
+    """
     # find_spec does not import the module, which would register its models
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:

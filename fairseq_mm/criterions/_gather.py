@@ -8,11 +8,10 @@ from torch import Tensor
 
 
 class Gatherer:
-    """Communicator that gathers rows (entries along dimension 0) from all processes.
+    """Communicator that gathers the rows (along dimension 0) of tensors from all processes.
 
-    Gradients of the gathered rows reach the process that they come from.
-
-    Every process must create a gatherer and call its methods equally often.
+    The gradient of a gathered row flows back to the process that provided the row. Every process
+    must create a gatherer and call its methods equally often.
 
     Args:
         count: Number of this process's rows, which may be 0.
@@ -40,7 +39,7 @@ class Gatherer:
         return self.gather_values(rows)
 
     def gather_values(self, rows: Tensor) -> Tensor:
-        """Compute :meth:`gather` without gradients."""
+        """Return the same rows as :meth:`gather`, but without gradients."""
         # all_gather needs tensors of equal size
         padded = rows.new_zeros(max(self.counts), *rows.shape[1:])
         count = self.counts[self.rank]

@@ -75,6 +75,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss summed over tokens, the divisor of gradients, and sums for the log.
 
+        ``sample`` is a batch as fairseq's datasets collate it.
+
         ``model`` may be wrapped for several processes, as by DistributedDataParallel. ``reduce``
         must be True.
 
@@ -166,7 +168,7 @@ class SlicedCrossEntropyCriterion(ChunkedCrossEntropyCriterion):
 
 
 class _Linear(NamedTuple):
-    """Weight and bias of the output layer."""
+    """Weight and bias of a decoder's output layer."""
 
     weight: Tensor
     bias: Optional[Tensor]
@@ -194,9 +196,10 @@ class _Watched(Tensor):
 
 
 def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[_Linear]:
-    """Return the weight and bias of an output layer that is ``F.linear`` of its input.
+    """Return the weight and bias of an output layer that computes ``F.linear`` of its input.
 
-    Return None if ``output_layer`` does anything else. ``features`` are an example of its input.
+    Return None if ``output_layer`` computes anything else. ``features`` [..., D] are an example of
+    its input; only their shape, dtype and device matter.
     """
     # several tokens, because models may treat a single token as a generation step
     several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
@@ -232,9 +235,9 @@ def _unwrap(model: nn.Module) -> BaseFairseqModel:
 
 @contextlib.contextmanager
 def _replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
-    """Replace the attribute ``name`` of ``owner`` by ``function`` within the context.
+    """Replace the attribute ``name`` of the module ``owner`` by ``function`` in a ``with`` block.
 
-    Other objects of the same class keep the attribute.
+    Other modules of the same class keep the attribute.
     """
     attributes = vars(owner)
     missing = object()
@@ -257,7 +260,7 @@ def _refuse(module: nn.Module, reason: str) -> UserError:
 
 
 def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, _Linear]:
-    """Run a forward pass in which the decoder's output layer is replaced by the identity.
+    """Run a forward pass of the model ``module`` with an identity as the decoder's output layer.
 
     Returns the model's output, which has the features in place of the logits, and the weight and
     bias of the output layer. ``run`` is a function without arguments that runs the forward pass.
@@ -293,11 +296,11 @@ def _extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple
 
 @torch.no_grad()
 def _check_probabilities(module: BaseFairseqModel, net_output: Any, linear: _Linear) -> None:
-    """Check that the model's log-probabilities are the log-softmax of the logits.
+    """Check that the log-probabilities of the model ``module`` are the log-softmax of the logits.
 
-    The first three tokens of the batch are checked. ``net_output`` is the output of the forward
-    pass, with the features in place of the logits; ``linear`` computes the logits from the
-    features.
+    Raises UserError if they are not. The first three tokens of the batch are checked.
+    ``net_output`` is the output of the forward pass, with the features in place of the logits;
+    ``linear`` computes the logits from the features.
     """
     features = net_output[0][:1, :3].detach()
     logits = F.linear(features, linear.weight, linear.bias)

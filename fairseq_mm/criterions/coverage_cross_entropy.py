@@ -65,6 +65,8 @@ class CoverageCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     ) -> tuple[Tensor, Tensor]:
         """Compute the loss with the coverage term, and the negative log-likelihood without it.
 
+        The arguments are the same as in fairseq's ``LabelSmoothedCrossEntropyCriterion``.
+
         Raises:
             UserError: if the model returns no coverage loss.
         """

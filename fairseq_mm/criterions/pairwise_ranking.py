@@ -244,7 +244,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
 
 
 def _embed(model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Embed the images and the sentences of a batch, [B, K] each."""
+    """Return the embeddings of the images and of the sentences of a batch, [B, K] each."""
     net_input = batch["net_input"]
     return model(
         features=net_input["features"],
@@ -266,10 +266,10 @@ class CollapseWatch:
         self.collapsed: Any = 0.0
 
     def add(self, loss: Tensor, collapsed: Tensor, negatives: str) -> None:
-        """Add the loss of an update to the sum of the last updates.
+        """Add the loss of an update to a running sum.
 
-        After every ``COLLAPSE_WINDOW`` updates, warn if the sum is nearly the sum that it would be
-        if all embeddings were equal.
+        After every ``COLLAPSE_WINDOW`` updates, warn if the sum of ``loss`` is nearly equal to the
+        sum of ``collapsed``, and start again from 0.
 
         Args:
             loss: Loss of the update.

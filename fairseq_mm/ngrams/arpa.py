@@ -99,10 +99,11 @@ class _Lines:
 
 
 class _Section:
-    """The G n-grams of one order that have been read so far.
+    """The G n-grams of one order that have been read from an ARPA file so far.
 
-    ``words`` has the word indices [G * order]. ``lines`` has the line numbers [G], ``log_probs``
-    and ``backoffs`` the values [G] of the lines; a line without backoff has the backoff 0.
+    ``words`` has the indices of their words [G * order], one n-gram after the other. ``lines``
+    [G] has the number of each n-gram's line in the file, ``log_probs`` and ``backoffs`` [G] the
+    values in this line; a line without backoff has the backoff 0.
     """
 
     def __init__(self) -> None:
@@ -162,7 +163,10 @@ def _read(lines: _Lines) -> NgramModel:
 
 
 def _read_counts(lines: _Lines) -> list[int]:
-    """Read the number of n-grams of each order, and the header of the first section after them."""
+    """Read the number of n-grams of each order from the section ``\\data\\`` of an ARPA file.
+
+    Afterwards, ``lines.header`` is the header of the next section.
+    """
     while lines.header != b"\\data\\":
         # text before \data\ is a comment
         for _ in lines:
@@ -182,8 +186,11 @@ def _read_counts(lines: _Lines) -> list[int]:
 
 
 def _read_section(lines: _Lines, n: int, indices: dict[bytes, int]) -> _Section:
-    """Read the n-grams of order ``n`` up to the next header. If ``n`` is 1, add the words to
-    ``indices`` (word -> index)."""
+    """Read the n-grams of order ``n`` up to the next header.
+
+    ``indices`` maps each word to its index. If ``n`` is 1, the words of the section are added to
+    it; otherwise all words of the section must be in it.
+    """
     section = _Section()
     for line in lines:
         fields = line.split()
@@ -225,8 +232,14 @@ def _number(lines: _Lines, field: bytes) -> float:
 def _table(
     lines: _Lines, section: _Section, num_words: int, tables: list[NgramTable]
 ) -> NgramTable:
-    """Build the table of a section. ``num_words`` is the number of all words, ``tables`` has the
-    tables of all lower orders."""
+    """Build a table of the n-grams of one order.
+
+    Args:
+        lines: Lines of the ARPA file, for messages.
+        section: N-grams that were read from the file.
+        num_words: Number of words of the model.
+        tables: Tables of all lower orders, from order 1 upward.
+    """
     n = len(tables) + 1
     words = np.array(section.words).reshape(-1, n)  # [G, n]
     contexts = np.zeros(len(words), dtype=np.int64)  # [G]

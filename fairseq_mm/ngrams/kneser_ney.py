@@ -177,11 +177,17 @@ def _count(text: np.ndarray, words: Sequence[str], order: int) -> list[_Ngrams]:
 def _interpolate(
     level: _Ngrams, counts: np.ndarray, lower: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Interpolate the G n-grams of ``level`` with the C n-grams of the order below, their contexts.
+    """Interpolate the probabilities of n-grams with the probabilities of the order below.
 
-    ``counts`` [G] are the adjusted counts, ``lower`` [C] the probabilities of the order below.
-    Return the interpolated probabilities [G] of the last words given their contexts, and for each
-    context the weight [C] of the order below. A context that no word follows has the weight 1.
+    Args:
+        level: G n-grams of one order.
+        counts: [G] adjusted counts of the n-grams.
+        lower: [C] interpolated probabilities of the C n-grams of the order below, which include
+            the contexts and suffixes of ``level``.
+
+    Returns:
+        The interpolated probabilities [G] of the last words given their contexts, and the weight
+        [C] of the order below for each context; it is 1 for a context that no word follows.
     """
     C = len(lower)
     discounts = _discounts(counts)[np.minimum(counts, 3)]  # [G]
@@ -200,7 +206,7 @@ def _interpolate(
 
 def _discounts(counts: np.ndarray) -> np.ndarray:
     """Return the discounts ``[4]`` that are subtracted from adjusted counts of 0, 1, 2, and 3 or
-    more."""
+    more; ``counts`` are the adjusted counts of the n-grams of one order."""
     # at least 5 entries: the discount of count 3 needs the number of n-grams with count 4
     n = np.bincount(counts, minlength=5)
     discounts = np.array([0, *_FALLBACK])

@@ -27,8 +27,10 @@ class LanguageModel(Protocol):
 
 
 class KenlmModel:
-    """Language model in KenLM's binary format. Raise UserError if KenLM's Python module ``kenlm``
-    is not installed or cannot load the file."""
+    """Language model from a file in KenLM's binary format.
+
+    Raise UserError if KenLM's Python module ``kenlm`` is not installed or cannot load the file.
+    """
 
     def __init__(self, path: Union[str, os.PathLike]) -> None:
         kenlm = import_extra("kenlm", extra="lm", purpose=f"{path}, a binary file of KenLM,")

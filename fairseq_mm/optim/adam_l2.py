@@ -204,7 +204,7 @@ class AdamL2(torch.optim.Optimizer):
     def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
         """Return the running average ``name``, such as ``exp_avg``, from the state of a weight.
 
-        It is created with zeros at the first update.
+        If ``state`` lacks the average, as at the first update, it is created with zeros.
         """
         if name in state:
             # A moment that was loaded from a checkpoint may be on another device.

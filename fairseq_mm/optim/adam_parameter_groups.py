@@ -101,7 +101,7 @@ class AdamParameterGroups(FairseqAdam):
     def load_state_dict(
         self, state_dict: dict[str, Any], optimizer_overrides: Optional[dict[str, Any]] = None
     ) -> None:
-        """Load a state dict.
+        """Load a state dict; the arguments are the same as in ``FairseqOptimizer.load_state_dict``.
 
         Raises:
             UserError: if the numbers of pretrained and of added parameters in the state dict differ
