@@ -31,18 +31,15 @@ class SourceOovSearch(Search):
         self.supports_constraints = search.supports_constraints
         self.stop_on_max_len = search.stop_on_max_len
         self.indices = torch.tensor(indices)
-        self._items = torch.empty(0)
         self._is_absent = torch.empty(0)
 
-    def begin(self, items: Tensor, src_tokens: Tensor) -> None:
+    def begin(self, src_tokens: Tensor) -> None:
         """Set the source texts of the next batch.
 
         Args:
-            items: [B] indices of the examples in the dataset.
             src_tokens: [B, S] token indices of the source texts.
         """
         self.indices = self.indices.to(src_tokens.device)
-        self._items = items.to(src_tokens.device)
         is_there = src_tokens.unsqueeze(2).eq(self.indices).any(dim=1)
         self._is_absent = ~is_there  # [B, K]
 
@@ -58,13 +55,9 @@ class SourceOovSearch(Search):
 
         The arguments are the same as in ``fairseq.search.Search.step``.
         """
-        assert original_batch_idxs is not None
-        # complete sentences have left the batch, so rows are found by the indices of the sources
-        items = original_batch_idxs.to(self._items)
-        rows = items.unsqueeze(1).eq(self._items).int().argmax(dim=1)
         # the token of a forced prefix is the only candidate of its step, and stays
         is_free = lprobs.isfinite().sum(dim=2, keepdim=True) > 1  # [B, beam, 1]
-        is_forbidden = self._is_absent[rows].unsqueeze(1) & is_free  # [B, beam, K]
+        is_forbidden = self._is_absent.unsqueeze(1) & is_free  # [B, beam, K]
         values = lprobs[:, :, self.indices].masked_fill(is_forbidden, -math.inf)
         lprobs[:, :, self.indices] = values
         return self.search.step(step, lprobs, scores, prev_output_tokens, original_batch_idxs)
@@ -76,6 +69,8 @@ class SourceOovSearch(Search):
         self.search.set_src_lengths(src_lengths)
 
     def prune_sentences(self, batch_idxs: Tensor) -> None:
+        # by rows, not by the indices of the sources: two inputs of a batch may have the same index
+        self._is_absent = self._is_absent[batch_idxs]
         self.search.prune_sentences(batch_idxs)
 
     def update_constraints(self, active_hypos: Tensor) -> None:

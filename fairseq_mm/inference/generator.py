@@ -10,12 +10,13 @@ constraints of its texts. :meth:`Generator.generate` processes the inputs, batch
 task's fairseq generator, and returns hypotheses in the order of the inputs.
 """
 
+import contextlib
 import importlib
 import inspect
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 from fairseq import utils
@@ -24,10 +25,12 @@ from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.task import tokens_never_generated
+from fairseq_mm.generation.watched_search import watched
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
+from fairseq_mm.inference.progress import Progress
 
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
@@ -245,6 +248,7 @@ class Generator(Picklable):
         indices: Optional[Sequence[int]] = None,
         batch_size: Optional[int] = None,
         stream: str = "text",
+        watch: Optional[Callable[[Progress], None]] = None,
     ) -> Iterator[list[Hypothesis]]:
         """Generate hypotheses batch by batch, for inputs that have been read.
 
@@ -254,6 +258,8 @@ class Generator(Picklable):
             indices: See :meth:`generate`.
             batch_size: See :meth:`generate`.
             stream: Name of the stream of random numbers for sampling, one of ``STREAMS``.
+            watch: Function that is called before each step of a batch with its incomplete texts. If
+                it raises an exception, the generation ends with it.
 
         Yields:
             The ``nbest`` hypotheses of each input, in the order of the inputs, as soon as its batch
@@ -277,7 +283,8 @@ class Generator(Picklable):
         for positions in self.processor.batches(examples, size):
             batch = [examples[position] for position in positions]
             numbers = [indices[position] for position in positions]
-            waiting.update(zip(positions, self._generate(generator, config, batch, numbers)))
+            generated = self._generate(generator, config, batch, numbers, positions, watch)
+            waiting.update(zip(positions, generated))
             # a processor may batch inputs of equal length, so a text can be complete before the
             # texts of earlier inputs
             while following in waiting:
@@ -291,19 +298,41 @@ class Generator(Picklable):
         config: GenerationConfig,
         examples: Sequence[Example],
         indices: Sequence[int],
+        positions: Sequence[int],
+        watch: Optional[Callable[[Progress], None]],
     ) -> list[list[Hypothesis]]:
+        """Generate the hypotheses of one batch.
+
+        Args:
+            generator: Generator of fairseq.
+            config: Config of ``generator``.
+            examples: Inputs of the batch.
+            indices: Index of each input, for sampling.
+            positions: Position of each input among the inputs of :meth:`stream`, for ``watch``.
+            watch: See :meth:`stream`.
+        """
         sample = self.processor.sample(examples, indices)
         sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
         prefix = self._encode_prefix(config)
         if prefix is not None:
             prefix = prefix.to(self.device).expand(len(examples), -1)
-        with torch.no_grad():
+        order = sample["item"].tolist()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if watch is not None:
+                progress = Progress(
+                    self.processor,
+                    [examples[place] for place in order],
+                    [positions[place] for place in order],
+                    watch,
+                )
+                stack.enter_context(watched(generator.search, len(order), progress.on_step))
             finalized = self.task.inference_step(
                 generator, self.models, sample, prefix_tokens=prefix
             )
         ordered: dict[int, list[Hypothesis]] = {}
         # `collate` sorts the batch by the length of its sources; `item` has the original positions
-        for position, hypotheses in zip(sample["item"].tolist(), finalized):
+        for position, hypotheses in zip(order, finalized):
             ordered[position] = [
                 self._build_hypothesis(best, examples[position], indices[position])
                 for best in hypotheses[: config.nbest]

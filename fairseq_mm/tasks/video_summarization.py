@@ -68,10 +68,10 @@ class ReadableText:
         self._oov_words: deque[Sequence[str]] = deque()
 
     def expect(self, oov_words: Iterable[Sequence[str]]) -> None:
-        """Announce the words that indexed OOV tokens denote in the texts to be decoded next.
+        """Announce the words that indexed OOV tokens denote in the next texts to be decoded.
 
-        ``oov_words`` has one list of words for each text. The token ``<unk-k>`` of a text denotes
-        word k of the list for this text, counted from 0.
+        ``oov_words`` has a list of words for each text. The token ``<unk-k>`` of a text denotes the
+        word at position k of its list, counted from 0.
         """
         self._oov_words = deque(oov_words)
 
@@ -461,7 +461,7 @@ class VideoSummarizationTask(MultimodalTask):
         self, generator: Any, sample: dict[str, Any], prefix_tokens: Optional[Tensor]
     ) -> None:
         if isinstance(getattr(generator, "search", None), SourceOovSearch):
-            generator.search.begin(sample["id"], sample["net_input"]["src_tokens"])
+            generator.search.begin(sample["net_input"]["src_tokens"])
 
     def inference_step(
         self, generator: Any, models: list[Any], sample: dict[str, Any], *others: Any, **kwargs: Any
@@ -491,9 +491,10 @@ class VideoSummarizationTask(MultimodalTask):
         return self.readable.decode_text(text, None if oov_words is None else oov_words[line])
 
     def build_bpe(self, args: Any) -> Any:
-        """Return the decoder of the class that ``--bpe`` names, with the options ``args``.
+        """Return the object that turns subwords into text.
 
-        If ``args`` is None, return the decoder of the data folder's subwords.
+        Without ``--bpe``, ``args`` is None, and the object decodes the data folder's subwords. With
+        ``--bpe``, ``args`` are the options of fairseq's class of that name.
         """
         return self.readable if args is None else super().build_bpe(args)
 
@@ -501,6 +502,9 @@ class VideoSummarizationTask(MultimodalTask):
         self, lines: list[str], encode_fn: Any
     ) -> tuple[list[Tensor], list[int]]:
         """Tokenize the transcripts that ``fairseq-interactive`` reads.
+
+        ``lines`` are the transcripts; ``encode_fn`` splits one into subwords. The result is the
+        token indices [t] and the length t of each transcript.
 
         Raises:
             UserError: if the model reads videos, or a line is empty.
@@ -518,7 +522,10 @@ class VideoSummarizationTask(MultimodalTask):
     def build_dataset_for_inference(
         self, src_tokens: list[Tensor], src_lengths: Any, **kwargs: Any
     ) -> MultimodalDataset:
-        """Build the dataset of the transcripts that ``fairseq-interactive`` reads."""
+        """Build the dataset of the transcripts that ``fairseq-interactive`` reads.
+
+        ``src_tokens`` has the token indices [t] of each transcript, ``src_lengths`` is ignored.
+        """
         source = self._with_ends(TensorLines(src_tokens), self.max_positions()[0])
         return MultimodalDataset(
             None, None, None, self.dictionary, source=source, source_dictionary=self.dictionary
@@ -540,7 +547,10 @@ def _reads_video(model: Any) -> bool:
 
 
 def _give_bart_positions(cfg: Any) -> None:
-    """Set the sizes of BART's position tables to the sizes in published checkpoints, or larger."""
+    """Raise the numbers of positions in a config of BART to the numbers in published checkpoints.
+
+    Larger numbers are kept.
+    """
     # BART has these options in common with the task, where they are the maximum lengths of texts.
     # Smaller tables could not load published weights.
     for name in ("max_source_positions", "max_target_positions"):

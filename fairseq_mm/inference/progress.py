@@ -1,0 +1,54 @@
+"""Texts of a batch while they are generated."""
+
+from collections.abc import Sequence
+from typing import Callable
+
+import torch
+
+from fairseq_mm.inference.processor import Decoded, Example, Processor
+
+
+class Progress:
+    """Incomplete texts of a batch, which change at every step of the search.
+
+    Args:
+        processor: Processor that decodes tokens.
+        examples: Input of each row of the batch.
+        positions: Position of each row among the inputs of :meth:`.Generator.stream`.
+        watch: Function that is called with this object before each step.
+    """
+
+    def __init__(
+        self,
+        processor: Processor,
+        examples: Sequence[Example],
+        positions: Sequence[int],
+        watch: "Callable[[Progress], None]",
+    ) -> None:
+        self._processor = processor
+        self._examples = examples
+        self._positions = positions
+        self._watch = watch
+        self._rows: Sequence[int] = range(len(positions))
+        self._tokens = torch.empty(len(positions), 0, dtype=torch.long)
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions, among the inputs, of the inputs whose texts are incomplete."""
+        return [self._positions[row] for row in self._rows]
+
+    def decode(self, position: int) -> Decoded:
+        """Return the text so far of the input at ``position``.
+
+        With several beams, it is the beam that is best so far; the next step may prefer another.
+        """
+        place = self.positions.index(position)
+        tokens = self._tokens[place].cpu()
+        # processors expect no start token, but the end of the text
+        ended = torch.cat([tokens[1:], tokens.new_tensor([self._processor.dictionary.eos()])])
+        return self._processor.decode(ended, self._examples[self._rows[place]])
+
+    def on_step(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
+        """Update the incomplete texts, see :func:`.watched_search.watched`, and call ``watch``."""
+        self._rows, self._tokens = rows, tokens
+        self._watch(self)
