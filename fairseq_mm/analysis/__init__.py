@@ -9,13 +9,13 @@ from fairseq_mm.errors import UserError
 
 
 def check_one_model(files: Sequence[str]) -> None:
-    """Raise a UserError if there are several checkpoints, which would be an ensemble."""
+    """Raise a UserError if ``files`` are several checkpoints, which would be an ensemble."""
     if len(files) > 1:
         raise UserError(f"{', '.join(files)}: give one model, not {len(files)}.")
 
 
 def to_array(x: Any) -> Any:
-    """Convert a tensor on any device, also in bfloat16, to a float64 array."""
+    """Convert a tensor of any device and type, also bfloat16, to a float64 NumPy array."""
     return x.double().cpu().numpy()
 
 

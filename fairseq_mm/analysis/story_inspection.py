@@ -65,7 +65,8 @@ class Inspection(NamedTuple):
         gates: [2, T] gates g1 of the trained model and g2 of the pretrained model when the word is
             predicted, averaged over channels; None without fusion.
         prompt: S words of the prompt, including ``</s>``; empty for a language model.
-        source: Index of a layer -> [H, T, S] attention of its H heads to the prompt.
+        source: Dict from the index of a layer to the [H, T, S] attention of its H heads to the
+            prompt.
         past: Self-attention of each layer that has self-attention.
     """
 
@@ -117,7 +118,7 @@ class Inspection(NamedTuple):
     def head_figures(self) -> list[dict[str, Any]]:
         """Return one JSON record per layer and head of self-attention.
 
-        It has the weight of the zero slot (a position whose key and value are zeros) and the
+        A record has the weight of the zero slot (a position whose key and value are zeros) and the
         distance to the attended words, averaged over the words of the story.
         """
         figures = []

@@ -100,8 +100,8 @@ class AttentionMap(NamedTuple):
     def record(self, *, layers: bool = False) -> dict[str, Any]:
         """Return a JSON record with one entry per word: its attention weights for the frames.
 
-        The weights are averaged over the layers; if ``layers`` is True, the weights of each layer
-        are added.
+        The weights are averaged over the layers. If ``layers`` is True, the entry also lists the
+        weights of each layer.
         """
         words = []
         for w, word in enumerate(self.words):
@@ -248,13 +248,14 @@ class VideoInspection:
         Yu et al. 2021, section 5.4 and Figure 3: for each example, the mean of the gate F (equation
         12) over the text's positions, without padding, and over the feature dimension. If the
         decoder fuses video and text, the text is the summary. If the encoder does, as in multistage
-        fusion with forget gate (``mffg_*``), the text is the transcript. Of the two gates of
-        ``mffg_*``, only the one for what the transcript takes from the video counts.
+        fusion with forget gate (``mffg_*``), the text is the transcript. A model ``mffg_*`` has two
+        gates; the score is computed from the gate that limits what the transcript takes from the
+        video.
 
         Args:
             lines: Indices of lines of the split (default: the first line of each video).
-            summaries: Video id -> text that replaces the reference as the decoder's input (default:
-                the references).
+            summaries: Dict from video id to the text that the decoder reads in place of the
+                reference (default: the references).
             on_batch: Function that is called after each batch with the batch's number of lines.
 
         Returns:
@@ -293,8 +294,8 @@ class VideoInspection:
 
         Args:
             lines: Indices of lines of the split, from 0.
-            summaries: Video id -> text that replaces the reference as the decoder's input (default:
-                the references).
+            summaries: Dict from video id to the text that the decoder reads in place of the
+                reference (default: the references).
 
         Yields:
             Attention of each line, in order.
@@ -403,7 +404,8 @@ class VideoInspection:
 
         Args:
             lines: Indices of the lines.
-            summaries: Video id -> summary that replaces the reference; None for the references.
+            summaries: Dict from video id to the summary that the decoder reads in place of the
+                reference; None for the references.
             only_gates: True if no attention weights are needed.
 
         Returns:
@@ -477,7 +479,13 @@ class VideoInspection:
 def _build_task(
     checkpoint: Checkpoint, data: str, features: Optional[str]
 ) -> VideoSummarizationTask:
-    """Build the task of a data folder with the settings that the model was trained with."""
+    """Build the task of a data folder with the settings that a checkpoint's model was trained with.
+
+    Args:
+        checkpoint: Opened checkpoint.
+        data: Path of the data folder.
+        features: Path of the feature store; None for ``features.h5`` in the data folder.
+    """
     trained = checkpoint.cfg.task
     # a model that was trained on the first frames of a video must not see the others
     max_frames = checkpoint.provenance.get("max_frames")

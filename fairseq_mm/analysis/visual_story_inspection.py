@@ -1,8 +1,8 @@
 """Attention weights of models of visual stories (Li et al. 2020, Transtory-XL).
 
-Each word of a story has weights of the five images or of the slices of an image's feature vector
-(Figure 5). A non-local block has similarities between the positions of an image's feature grid
-(Figure 4).
+Each word of a story attends to the five images or to the slices of an image's feature vector
+(Figure 5). A non-local block computes the similarities between the positions of an image's feature
+grid (Figure 4).
 """
 
 import math
@@ -101,8 +101,8 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
     def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Return (index in the story, [R, R] similarities) of each image of ``chosen.places`` that
-        is not missing.
+        """Return (index in the story, [R, R] similarities) of each image that ``chosen`` selects
+        and that is not missing.
         """
         # without missing images, whose similarities are zeros
         assert self.similarities is not None

@@ -92,8 +92,10 @@ def _add_image(axes: Any, point: PlotPoint, gid: str) -> None:
 
 
 def _add_labels(axes: Any, words: Sequence[PlotPoint]) -> None:
-    """Label each word, at the first place around its dot that overlaps no other label and is inside
-    the plot.
+    """Write the label of each point in ``words`` beside its dot.
+
+    Of the places around the dot, the first one is chosen at which the label overlaps no other label
+    and is inside the plot (``axes``).
     """
     # the layout is fixed here: labels must not move the axes after their places were measured
     axes.figure.draw_without_rendering()

@@ -97,9 +97,10 @@ def draw(
 
 
 def _simplify(root: ElementTree.Element, colors: Mapping[str, str]) -> None:
-    """Remove namespaces and metadata, and replace colours by CSS variables.
+    """Remove namespaces and metadata from an SVG, and replace colours by CSS variables.
 
-    ``colors`` maps the name of a variable to the colour that it replaces.
+    ``root`` is the ``<svg>`` element, which is changed in place. ``colors`` maps the name of a
+    variable to the colour that it replaces.
     """
     # inside HTML, an SVG has no namespace prefixes: browsers would show nothing of <ns0:svg>
     for element in root.iter():
@@ -137,7 +138,7 @@ def recall_chart(
     Args:
         title: Text above the chart.
         percentages: [n] percentages of retrieved candidates, 0 to 100.
-        curves: Name of a curve -> [n] recall in percent at these percentages.
+        curves: Dict from the name of a curve to its [n] recall in percent at these percentages.
 
     Returns:
         Content of an SVG file.

@@ -69,8 +69,8 @@ def statistics_section(
     """Return a table of the statistics of forget gate scores.
 
     Args:
-        groups: Name of a row, such as a group of videos or a layer -> statistics, as
-            :func:`fairseq_mm.metrics.gate_scores.gate_statistics` returns them.
+        groups: Dict from the name of a row, such as a group of videos or a layer, to its
+            statistics, as :func:`fairseq_mm.metrics.gate_scores.gate_statistics` returns them.
         heading: Heading of the section, plain text.
     """
     names = list(next(iter(groups.values())))

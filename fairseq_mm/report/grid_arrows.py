@@ -148,14 +148,17 @@ class _Grid:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -> str:
-    """Return the SVG path around an arrow whose shaft has the width ``width``."""
+    """Return the SVG path around an arrow from ``start`` to ``end``, which are points (x, y).
+
+    The arrow's shaft has the width ``width``.
+    """
     # an outline, not a line with a marker: its head keeps its proportions at every width
     length = math.hypot(end[0] - start[0], end[1] - start[1])
     along = (end[0] - start[0]) / length, (end[1] - start[1]) / length
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Format a point that is ``distance`` along the arrow and ``aside`` to its side."""
+        """Format the point at the ``distance`` from the arrow's start and ``aside`` of its axis."""
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

@@ -69,7 +69,10 @@ def render(template: str, **values: Any) -> str:
 
 
 def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
-    """Return the HTML document with these sections; title and subtitle are plain text."""
+    """Return the HTML document with these sections.
+
+    ``title`` and ``subtitle`` are plain text; the page has no subtitle if it is empty.
+    """
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)
@@ -77,7 +80,7 @@ def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") 
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page to a file, which appears only when it is complete.
+    """Write an HTML document to a file, which appears only when it is complete.
 
     Raises:
         UserError: If the file cannot be written.
@@ -100,7 +103,7 @@ def _environment() -> Any:
 
 
 def _source(name: str) -> str:
-    """Read a template file, without line breaks and indentation between HTML elements."""
+    """Read a file in ``templates/``; in HTML, remove white space between elements."""
     # browsers show white space between inline elements, and a page has thousands of such elements
     text = (_TEMPLATES / name).read_text(encoding="utf-8")
     if not name.endswith(".html"):

@@ -134,8 +134,8 @@ def make_video_section(
     Args:
         attention: Attention that was recorded for the video.
         transcript: Transcript of the video.
-        facts: ``transcript_available`` -> True if the video has a transcript; ``reference`` and
-            ``hypothesis``, if they exist -> reference summary and generated summary.
+        facts: Dict with ``transcript_available`` (True if the video has a transcript) and, if they
+            exist, ``reference`` (reference summary) and ``hypothesis`` (generated summary).
         times: Times of the frames.
     """
     said = transcript if facts["transcript_available"] else "transcript not available"

@@ -29,9 +29,11 @@ _STAT = re.compile(r"(\w+) (\S+)")
 
 
 def read_training_log(path: Path) -> Curves:
-    """Read the curves of a training log: metric -> subset (such as ``train``) -> update -> value.
+    """Read the values of each metric in a training log.
 
-    If a resumed run has logged an update twice, the later values are used.
+    Returns nested dicts: ``curves[metric][subset][update]`` is a value, where ``subset`` is
+    ``train`` or the name of a validation set. If a resumed run has logged an update twice, the
+    later values are used.
 
     Raises:
         UserError: If the file cannot be read, or has no line with values.
@@ -56,9 +58,10 @@ def read_training_log(path: Path) -> Curves:
 
 
 def _read_line(line: str) -> tuple[str, dict[str, float]]:
-    """Return (subset, metric -> value) of a log line that ends an epoch or a validation.
+    """Read a log line that ends an epoch or a validation.
 
-    Other lines give an empty subset and no values.
+    Returns the subset, such as ``train``, and a dict from each metric to its value. For any other
+    line, both are empty.
     """
     start = line.find('{"epoch": ')
     if start >= 0:
@@ -84,7 +87,7 @@ def _read_line(line: str) -> tuple[str, dict[str, float]]:
 
 
 def _numbers(figures: dict) -> dict[str, float]:
-    """Return the entries whose values are, or can be parsed as, finite numbers."""
+    """Return the entries of ``figures`` whose values are finite numbers or strings of such."""
     numbers = {}
     for name, value in figures.items():
         try:

@@ -95,8 +95,10 @@ def heat_uri(weights: np.ndarray) -> str:
 
 
 def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
-    """Format three numbers with three significant digits, or with more (at most seven) if ``least``
-    and ``strongest`` would look the same.
+    """Format three numbers with the same number of significant digits.
+
+    Three digits are used, or more (at most seven) if ``least`` and ``strongest`` would look the
+    same; ``other`` is only formatted.
     """
     # nearly uniform attention would otherwise read as "from 1.00 to 1.00 %"
     for digits in range(3, 8):
@@ -107,9 +109,10 @@ def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
 
 
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:
-    """Return (position in percent, value) of each label of the time axis.
+    """Return (position in percent, value) of each label of a video's time axis.
 
-    Values are seconds or, if ``step``, the seconds per frame, is None, numbers of frames.
+    The values are seconds if ``step``, the seconds per frame, is known. If ``step`` is None, the
+    values are numbers of frames.
     """
     length = num_frames * (step or 1.0)
     gap = 0.1 if step else 1.0

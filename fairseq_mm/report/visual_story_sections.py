@@ -180,7 +180,11 @@ def break_into_lines(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Join the sections of one visual story (``parts``) to one section with a title."""
+    """Join the sections of one visual story (``parts``) to one section with a title.
+
+    ``images`` are the images of the story, None for an image that is not shown. Their data is put
+    into the section once, and all parts show it by reference.
+    """
     # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
     return section(title, "story_parts.html", *scripts, images=images, parts=parts)
