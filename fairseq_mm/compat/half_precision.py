@@ -104,9 +104,9 @@ def change_precision(trainer: Any, state: dict[str, Any], path: str) -> None:
 
 
 def restore_amp_retries(trainer: Any) -> None:
-    """Restore how often the trainer has repeated the current batch after an overflow (``--amp``).
+    """Set the trainer's count of repetitions of a batch after an overflow (``--amp``).
 
-    The count was loaded from the checkpoint with the optimizer's state.
+    The optimizer has loaded this count from the checkpoint with its state.
     """
     if hasattr(trainer._optimizer, "saved_amp_retries"):
         trainer._amp_retries = trainer._optimizer.saved_amp_retries

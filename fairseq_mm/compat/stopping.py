@@ -95,8 +95,9 @@ def _forget_scores() -> None:
 
 
 def _score(cfg: Any) -> list[Any]:
-    """Return the first validation subset, the name of the score of the best checkpoint, and
-    whether a larger score is better.
+    """Return the options that define the score by which fairseq chooses the best checkpoint.
+
+    These are the first validation subset, the name of the metric, and whether larger is better.
     """
     return [
         cfg.dataset.valid_subset.split(",")[0],

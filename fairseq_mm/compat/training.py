@@ -21,9 +21,10 @@ _MOST_SECONDS_OF_ENDING = 5.0
 
 
 def mark_iterators() -> None:
-    """Make trainers that use this package mark their data iterators.
+    """Make trainers that use this package set an attribute on their data iterators.
 
-    Repairs of iterators recognize the trainings that they apply to by this mark.
+    The repairs of fairseq's iterators change only iterators with this attribute, and iterators over
+    datasets of this package.
     """
     from fairseq.trainer import Trainer
 
@@ -74,7 +75,10 @@ def repair_position_of_resumed_data() -> None:
 
 
 def add_num_shards(state: dict[str, Any]) -> None:
-    """Add the number of processes to the position in the training data that a checkpoint has.
+    """Record the number of processes in a checkpoint, beside the position in the training data.
+
+    The number is read from the checkpoint's options. :func:`repair_position_of_resumed_data` needs
+    it if the number of processes has changed.
 
     Args:
         state: Content of the checkpoint, changed in place.
@@ -233,7 +237,7 @@ class _Source:
     def wait_until_ended(self) -> None:
         """Wait, for five seconds at most, until the epoch's workers have ended.
 
-        If batches of the epoch are still to be used, return immediately.
+        If the training has not yet used all batches of the epoch, return immediately.
         """
         if self.is_given_up or self.reader() is None:
             self._make_room()

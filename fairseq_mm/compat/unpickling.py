@@ -63,10 +63,10 @@ class Emptied(dict):
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Return the bytes of a Latin-1 text; replaces ``codecs.encode``.
+    """Return the bytes of a Latin-1 text; refuse another ``encoding``.
 
-    Pickles of protocol 2 write bytes, such as the content of NumPy arrays, as a call of that
-    function.
+    Replaces ``codecs.encode``: pickles of protocol 2 write bytes, such as the content of NumPy
+    arrays, as a call of that function.
     """
     # for another encoding, Python would import a module of that name
     if encoding not in ("latin1", "latin-1"):
@@ -489,7 +489,7 @@ def read_torch_file(file: Any, table: Table, *, map_location: Any = "cpu") -> An
 
     Args:
         file: Path, or file object.
-        table: Classes and functions that the file may use.
+        table: Classes and functions that the file may use, see :class:`RestrictedUnpickler`.
         map_location: Device for the tensors, see ``torch.load``.
 
     Raises:

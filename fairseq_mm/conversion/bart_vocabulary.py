@@ -186,11 +186,14 @@ def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """Return GPT-2's number of each BPE piece: bytes first, then merged pieces, then added pieces.
+    """Return GPT-2's number of each BPE piece.
+
+    Bytes come first, then the pieces that result from merges, then other pieces, which users have
+    added to the tokenizer.
 
     Args:
         merges: Pairs of pieces that the BPE merges, in the order of the merges.
-        by_row: Dict from the row of the embeddings to its piece, for the added pieces.
+        by_row: Dict from the row of the embeddings to its piece.
     """
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}

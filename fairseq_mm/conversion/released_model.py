@@ -76,9 +76,10 @@ def convert_released(
 
 
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
-    """Write the image network's state dict to ``path``, and check the dimension of its features.
+    """Write the state dict of a released model's image network to ``path``.
 
-    Returns the attributes that identify the network as an extractor of features.
+    Raise UserError if the network's features do not have the dimension ``feature_dim``, which the
+    model reads. Return the attributes that identify the network as an extractor of features.
     """
     torch.save(released.cnn, path)
     # building the extractor checks the weights and computes their digest, as extract will do

@@ -30,7 +30,10 @@ def to_t5_rows(weight: Tensor) -> Tensor:
 
 
 def num_extra_ids(num_pieces: int, num_rows: int) -> int:
-    """Return the number of ``<extra_id_N>`` rows, which follow the sentencepiece pieces."""
+    """Return the number of ``<extra_id_N>`` rows in T5's embedding.
+
+    The embedding has ``num_rows`` rows; the first ``num_pieces`` are the sentencepiece pieces.
+    """
     return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
 
 

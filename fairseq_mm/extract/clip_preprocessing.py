@@ -178,7 +178,7 @@ def _choose_sizes(
 
 
 def describes_clips(preprocessing: object) -> bool:
-    """Return True if a feature store's attribute ``preprocessing`` is of clips of videos."""
+    """Return True if a feature store's attribute ``preprocessing`` has the options for videos."""
     # imported features may have any text there
     try:
         return "frames" in parse_json(str(preprocessing), "preprocessing")

@@ -31,8 +31,8 @@ class MediaEnd(NamedTuple):
     Attributes:
         fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
         damage: Description of the file's damage; empty if the file is whole.
-        source: Size, time and SHA-256 of the file; None in events that :meth:`Reader.inputs`
-            returns, which does not compute them.
+        source: Size, time and SHA-256 of the file, in the events of :meth:`Reader.events`; None in
+            the result of :meth:`Reader.inputs`.
     """
 
     fields: tuple[str, ...] = ()

@@ -152,7 +152,7 @@ class _FileInProgress:
 
 
 class _Run:
-    """Loop over the network's inputs in all files, with counters for :class:`RunSummary`."""
+    """Loop over the inputs of the network from all files, with counters for :class:`RunSummary`."""
 
     def __init__(
         self, extractor: Extractor, reader: Reader, batch_size: int, strict: bool, bar: tqdm

@@ -136,7 +136,7 @@ def _agrees(verb: str, noun: str) -> bool:
 
 
 def _list_gerunds(word: str) -> tuple[str, ...]:
-    """Return the possible -ing forms of a word: jumping of jump, diving of dive, running of run."""
+    """Return possible -ing forms of a word: jumping for jump, diving for dive, running for run."""
     if len(word) < 2:
         return ()
     dropped = (f"{word[:-1]}ing",) if word.endswith("e") else ()
@@ -144,7 +144,7 @@ def _list_gerunds(word: str) -> tuple[str, ...]:
 
 
 def _stem(word: str) -> str:
-    """Remove the ending of a verb in the third person, as of jumps, catches and carries."""
+    """Remove a verb's ending: return jump for jumps, catch for catches, carry for carries."""
     if word.endswith("ies"):
         return f"{word[:-3]}y"
     if word.endswith(("ches", "shes", "sses", "xes")):

@@ -103,7 +103,7 @@ def _parse_cues(lines: list[str]) -> list[list[str]]:
 def _is_name(lines: list[str], is_webvtt: bool) -> bool:
     """Return True if the last line before a cue's time is the number or name of the cue.
 
-    ``lines`` are the lines since the time of the cue before.
+    ``lines`` are the lines since the time of the cue before. Names are possible only in WebVTT.
     """
     if not lines or not lines[-1].strip():
         return False
@@ -121,7 +121,8 @@ def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
     """Count the words at the beginning of a cue that repeat the end of the cue before.
 
     Words count as repeated only if they are whole lines of one of the two cues, or if they are more
-    words than two cues share by chance. Both arguments are the words of each line of a cue.
+    words than two cues share by chance. ``before`` and ``cue`` have the words of each line of the
+    two cues.
     """
     tail, head = ([word for line in lines for word in line] for lines in (before, cue))
     whole = {sum(map(len, before[i:])) for i in range(len(before))}

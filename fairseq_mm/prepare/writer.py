@@ -407,9 +407,10 @@ class FolderWriter:
         return "dict.txt" if len(self.sides) == 1 else f"dict.{side}.txt"
 
     def dictionary_in(self, folder: Path, name: str) -> Optional[Path]:
-        """Return the path of the existing dictionary that the data folder gets as file ``name``.
+        """Return the path of an existing dictionary for fairseq-preprocess, or None to make one.
 
-        None if fairseq-preprocess makes the dictionary. ``folder`` is the folder of the text.
+        ``name`` is the file name of the dictionary in the data folder, such as ``dict.txt``;
+        ``folder`` is the folder that is being written.
         """
         return self.vocabularies[name].dictionary
 

@@ -147,7 +147,7 @@ def _number(value: Any) -> int:
 
 
 def read_image_numbers(path: Path) -> list[int]:
-    """Read a file of images, and return their numbers.
+    """Read a file that lists images, and return their numbers.
 
     The file is a JSON list, or has one entry per line. An entry is a number, or a file name such as
     ``COCO_val2014_000000391895.jpg``.
