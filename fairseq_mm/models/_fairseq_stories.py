@@ -101,7 +101,8 @@ class Conversion(NamedTuple):
     Attributes:
         weights: Converted tensors, by their names in ``conv_story``.
         used: Names of fairseq's tensors that are needed and have the right shape.
-        left_out: Reason -> names of fairseq's tensors that ``conv_story`` does not need.
+        left_out: Dict from a reason to the names of fairseq's tensors that ``conv_story`` does not
+            need for this reason.
         missing: Names of fairseq's tensors that are needed but do not exist.
         unexpected: Names of fairseq's tensors that are unknown to the conversion.
         mismatched: (name, shape, expected shape) of fairseq's tensors with a wrong shape.
@@ -177,9 +178,9 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """Return a tensor's name, with ``weight_g`` or ``weight_v`` instead of a suffix of PyTorch 2.
+    """Return a tensor's name, ending in ``weight_g`` or ``weight_v`` if it is weight-normalised.
 
-    The suffixes belong to weight normalisation by parametrization.
+    PyTorch's newer weight normalisation, a parametrization, has other endings, which are replaced.
     """
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
@@ -237,7 +238,8 @@ def _reason_to_leave_out(
 ) -> str:
     """Return why ``conv_story`` does not need a tensor of fairseq's model, or '' if it does.
 
-    See :func:`convert_weights` for the flags.
+    ``weights`` are all tensors of fairseq's model by name. See :func:`convert_weights` for the
+    flags.
     """
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):
@@ -269,7 +271,7 @@ def options_of_weights(weights: Mapping[str, Any], *, frozen: bool) -> dict[str,
         frozen: True to read the frozen part of a fusion model.
 
     Returns:
-        Name -> value of the options of ``conv_story`` that can be inferred.
+        Dict from name to value of the options of ``conv_story`` that can be inferred.
 
     Raises:
         KeyError: if the weights belong to another model than ``fconv_self_att``.

@@ -41,14 +41,18 @@ class _SharedEncoder(TransformerEncoder):
 
 
 def _is_plain(module: nn.Module, values: dict[str, Any]) -> bool:
-    """Return whether all attributes have these values; older versions of fairseq lack some."""
+    """Return whether no attribute of a module differs from ``values``, a dict from name to value.
+
+    An attribute that the module lacks, as in older versions of fairseq, counts as equal.
+    """
     return all(getattr(module, name, value) == value for name, value in values.items())
 
 
 def share_beams(model: nn.Module) -> None:
     """Let fairseq's BART generate with the decoding steps of VG-BART, see :class:`VgBartDecoder`.
 
-    Texts and scores stay the same. Other models, and a BART with options that VG-BART does not
+    The beams of an example then share the keys and values of its source. Texts and scores stay the
+    same. Other models, and a BART with options that VG-BART does not
     have, are left as they are.
 
     Args:

@@ -270,11 +270,11 @@ class GlacDecoder(FeatureDecoder):
         return torch.stack(outputs, dim=1), torch.stack(weights, dim=1), state
 
     def _step_cells(self, x: Tensor, hs: list[Tensor], cs: list[Tensor]) -> Tensor:
-        """Run one step of the LSTM, x [B, H + E] -> [B, H].
+        """Run one step of the LSTM and return the last layer's output [B, H].
 
-        x are the concatenated image vectors, of dimension H, and word embeddings, of dimension E.
-        ``hs`` and ``cs`` are lists of each layer's h and c [B, H], which are replaced by the new
-        states.
+        x [B, H + E] are the concatenated image vectors, of dimension H, and word embeddings, of
+        dimension E. ``hs`` and ``cs`` are lists of each layer's h and c [B, H]; the method replaces
+        their elements by the new states.
         """
         for i in range(self.lstm.num_layers):
             if i > 0:

@@ -230,8 +230,8 @@ class TranstoryXLDecoder(FeatureDecoder):
         Args:
             x: [B, L, D] embedded words of sentences of up to L words.
             lengths: [B] number of words without padding, on the same device as ``ages`` and
-                ``valid_mask`` of the memory. If this device is the CPU, no step of this method
-                waits for a GPU.
+                ``valid_mask`` of the memory. If this is the CPU, the method never waits for the GPU
+                of ``x``.
             memory: Memory that has been fused with the sentence's image.
 
         Returns:
@@ -392,7 +392,10 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _write_memory(
         self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
     ) -> None:
-        """Write a memory of r rows to the rows ``rows`` [r] of the cache and of ``valid_mask``."""
+        """Write a memory of r rows to the rows ``rows`` [r] of the cache.
+
+        ``valid_mask`` [B, M], False at slots of the memory that hold no word, is updated as well.
+        """
         slots = self.memory_length - memory.ages
         valid_mask[rows] = False
         valid_mask[rows.unsqueeze(1), slots] = memory.valid_mask
@@ -414,8 +417,10 @@ class TranstoryXLDecoder(FeatureDecoder):
     ) -> None:
         """Compute the memory of rows that begin a new sentence (Li et al. 2020, eq. 9 to 12).
 
+        The new memory is written to ``cache`` and ``valid_mask``, see :meth:`_write_memory`.
         ``rows`` [r] are the indices of the rows, ``last`` [r] the positions at which their previous
-        sentences ended, and ``sentence`` [r] the indices of the new sentences.
+        sentences ended, and ``sentence`` [r] the indices of the new sentences. ``images`` [B, 5, F]
+        are the vectors of the images of all rows.
         """
         M = self.memory_length
         states = [part[rows] for part in cache.parts[2::3]]  # [r, M + C, D]
@@ -428,8 +433,9 @@ class TranstoryXLDecoder(FeatureDecoder):
     def _released_step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """Compute features [B, 1, D] of the last word of ``tokens`` [B, T] (``--compat released``).
 
-        As in the code of Li et al. 2020, all words of the current sentence are read at each step,
-        and their states are added to the memory each time.
+        ``images`` [B, 5, F] are the vectors of all images. As in the code of Li et al. 2020, all
+        words of the current sentence are read at each step, and their states are added to the
+        memory each time.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:

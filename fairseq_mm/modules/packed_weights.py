@@ -46,7 +46,10 @@ class _Packed:
         self._zeros: Any = None
 
     def multiply(self, rows: Tensor, bias: Optional[Tensor]) -> Tensor:
-        """Compute ``weight x + bias`` for each vector: [..., inputs] -> [..., outputs]."""
+        """Compute ``weight x + bias`` for each vector x of ``rows``.
+
+        ``rows`` is [..., inputs], the result [..., outputs].
+        """
         weight = self.weight()
         assert weight is not None  # the caller holds it
         # The counter of in-place changes, and the memory, which `weight.data = ...` replaces.
@@ -87,7 +90,10 @@ _registry: dict[int, _Packed] = {}
 
 
 class _Forward:
-    """Replacement of the method ``forward`` of a linear layer."""
+    """Replacement of a linear layer's method ``forward``, which uses the packed weight if possible.
+
+    See :func:`packed_linear` for when it is possible.
+    """
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
@@ -160,10 +166,11 @@ def _is_packable(weight: Tensor) -> bool:
 
 
 def packed_linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Optional[Tensor]:
-    """Compute ``weight x + bias`` with a packed weight: [..., inputs] -> [..., outputs].
+    """Compute ``weight x + bias`` [..., outputs] of x [..., inputs], with the packed weight.
 
-    Returns None if the weight is not packed, or packing does not pay; the caller then computes the
-    product itself.
+    Returns None if :func:`pack_weights` has not packed this weight; if x is not float32 on a CPU;
+    if gradients or autocast are enabled; or if x is a single vector and packing does not pay. The
+    caller then computes the product itself.
     """
     packed = _registry.get(id(weight))
     if (
