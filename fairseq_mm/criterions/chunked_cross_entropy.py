@@ -75,10 +75,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss summed over tokens, the divisor of gradients, and sums for the log.
 
-        ``sample`` is a batch as fairseq's datasets collate it.
-
-        ``model`` may be wrapped for several processes, as by DistributedDataParallel. ``reduce``
-        must be True.
+        ``model`` may be wrapped for several processes, as by DistributedDataParallel. ``sample`` is
+        a batch as fairseq's datasets collate it. ``reduce`` must be True.
 
         Raises:
             UserError: if the logits are not a linear map of the decoder's features.

@@ -111,7 +111,7 @@ def bounded_lines(file: BinaryIO, path: Any) -> Iterator[bytes]:
 
 def check_line_counts(named_counts: dict[str, int]) -> None:
     """Check that all files have equally many lines; ``named_counts`` maps the name of each file to
-    its number of lines. Raise UserError that names both files and counts if two counts differ."""
+    its number of lines. If two counts differ, raise UserError that names these files and counts."""
     (first, expected), *others = named_counts.items()
     for name, count in others:
         if count != expected:

@@ -123,7 +123,10 @@ def _read_lines(start: bytes, file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _parse_line(line: bytes, path: str, number: int, dim: int) -> tuple[bytes, np.ndarray]:
-    """Return the word of a line and its vector ``[dim]``; ``number`` is the number of the line."""
+    """Return the word of a line and its vector ``[dim]``.
+
+    ``path`` and ``number``, the number of the line, are for messages.
+    """
     # at single spaces, and words in bytes: GloVe has words with spaces and with other white space
     fields = line.rstrip().split(b" ")
     word, values = b" ".join(fields[:-dim]), fields[-dim:]

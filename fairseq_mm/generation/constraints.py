@@ -32,7 +32,7 @@ ENDING_MARKS = (".", "?", "!")
 
 
 def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
-    """Return the index in a dictionary of the separator between the sentences of a story.
+    """Return the dictionary index of the token that separates the sentences of a story.
 
     ``path`` names the dictionary in the message.
 
@@ -311,6 +311,6 @@ def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
 
 
 def _find_indices(dictionary: Dictionary, words: Any) -> Tensor:
-    """Return the indices in a dictionary of words; leave out words that the dictionary lacks."""
+    """Return the dictionary indices of ``words``; leave out words that the dictionary lacks."""
     indices = [dictionary.index(word) for word in words]
     return torch.tensor([i for i in indices if i != dictionary.unk()], dtype=torch.long)

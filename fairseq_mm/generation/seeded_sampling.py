@@ -31,8 +31,8 @@ class SeededSampling(Search):
     Args:
         dictionary: Dictionary of the generated text.
         topk: Number of most probable words to sample from at each step; 0 for all words.
-        topp: Sum p of probabilities, relative to the sum over all words that are not forbidden (as
-            ``<unk>`` or an early ``</s>`` may be); 1 for all words.
+        topp: Sum p of probabilities; 1 for all words. The sum is relative to the sum over all words
+            that are allowed at this step.
         seed: Seed of the samples, an integer of 64 bits with or without sign.
         stream: Number of the stream; texts of different streams are sampled independently even if
             seed and input are the same.
@@ -113,8 +113,9 @@ class SeededSampling(Search):
     def _candidates(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
         """Select the K words to sample from for each of N texts.
 
-        Returns their log-probabilities [N, K] and indices [N, K], in ascending order of the index.
-        A log-probability of ``-inf`` excludes the word.
+        ``lprobs`` [N, V] are the log-probabilities of the next word. Returns the log-probabilities
+        [N, K] and indices [N, K] of the selected words, in ascending order of the index. A
+        log-probability of ``-inf`` excludes the word.
         """
         num_types = lprobs.size(1)
         if self.topp >= 1 and not 0 < self.topk < num_types:

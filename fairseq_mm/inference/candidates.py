@@ -309,6 +309,8 @@ class Draws(NamedTuple):
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     """Sample ``search.candidates`` pairs of condition and structure; return each pair once.
 
+    A condition is a kind of vector, named in ``search.conditions``.
+
     Args:
         counts: Number of occurrences in training of each structure, a sequence of part-of-speech
             tags separated by spaces.

@@ -135,7 +135,7 @@ class Processor(Generic[Input]):
         raise NotImplementedError
 
     def describe_input(self, value: Any, position: int) -> str:
-        """Return a name for error messages of the input ``value``, at ``position`` in the list."""
+        """Return the name that error messages give to ``value``, the input at ``position``."""
         if isinstance(value, (str, os.PathLike)):
             return os.fspath(value)
         return f"{self.task.input_names[0]} {position}"

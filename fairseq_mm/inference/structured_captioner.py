@@ -99,7 +99,8 @@ class StructuredCaptioner(Picklable):
     Args:
         decoder: Models of ``--arch sc_nlm``, which generate captions.
         embedder: Embedding model on whose vectors the ``decoder`` was trained.
-        sentences: Training sentences, of which the nearest to an image are averaged.
+        sentences: Training sentences with their vectors; the sentences nearest to an image are
+            searched among them.
         structures: Number of occurrences in training of each structure, a sequence of
             part-of-speech tags separated by spaces.
         language_model: n-gram model, whose method ``log_probs(sentences)`` returns the natural
@@ -281,7 +282,8 @@ class StructuredCaptioner(Picklable):
     ) -> list[list[ScoredCaption]]:
         """Return the best ``search.top`` captions of each image.
 
-        ``images`` are [B, K] vectors, ``written`` is the result of :meth:`_write` for them.
+        ``images`` are [B, K] vectors, ``written`` is the result of :meth:`_write` for these images
+        and the pairs ``draws``.
         """
         place_of = {
             tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))

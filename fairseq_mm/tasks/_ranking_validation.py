@@ -184,9 +184,9 @@ def ranking_scores(
         items: [S] index of each sentence's image, a row of ``images``.
 
     Returns:
-        ``i2t_r1``, ``i2t_r5``, ``i2t_r10`` and ``i2t_medr`` for sentences retrieved by an image;
-            the same with ``t2i_`` for images retrieved by a sentence (recalls in percent); and
-            ``rsum``, the sum of the six recalls.
+        Dictionary with the recalls ``i2t_r1``, ``i2t_r5`` and ``i2t_r10`` (in percent) and the
+        median rank ``i2t_medr`` of sentences retrieved by an image; the same scores with ``t2i_``
+        for images retrieved by a sentence; and ``rsum``, the sum of the six recalls.
     """
     indices: Any = np.arange(len(images))
     image_of: Any = items

@@ -99,7 +99,7 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     Attributes:
         start_index: Index of the token that precedes the first generated token; None for ``</s>``.
-        config: Class of the config.
+        config: Dataclass of the task's options.
         carried_options: Names of the options whose values checkpoints contain.
         side_names: Words for a source text and for a target text in messages, such as "prompt" and
             "story".

@@ -311,9 +311,13 @@ class VideoSummarizationTask(MultimodalTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model of a config.
 
+        ``from_checkpoint`` is True if the weights of the model are loaded from a checkpoint
+        afterwards.
+
         Raises:
             UserError: if the architecture reads no transcript, the model cannot be in an ensemble
-                with the models loaded before it, or ``--best-checkpoint-metric`` is not computed.
+                with the models loaded before it, or validation does not compute the metric of
+                ``--best-checkpoint-metric``.
         """
         if not from_checkpoint:
             check_best_checkpoint_metric(self.cfg, SUMMARY_MEASURES, "summaries")
