@@ -10,7 +10,7 @@ from typing import Any
 def convolution_memory_format() -> Any:
     """Return the memory format for convolutions: ``torch.channels_last`` unless PyTorch has a bug.
 
-    The bug of PyTorch 1.12 is tested by a small convolution.
+    PyTorch 1.12 has the bug; a small convolution tests the installed version for it.
     """
     import torch
 

@@ -70,7 +70,10 @@ def check_block_momentum(cfg: Any) -> None:
 
 
 def name_fixed_parameters_in_shards() -> None:
-    """Make ``--ddp-backend fully_sharded`` refuse models with fixed parameters in one line."""
+    """Make ``--ddp-backend fully_sharded`` refuse models with fixed parameters.
+
+    The message of one line replaces fairscale's assertion, which lists all layers of the model.
+    """
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FullyShardedDataParallel.__init__
@@ -98,7 +101,11 @@ def has_fairscale() -> bool:
 
 
 def repair_merging_of_shards() -> None:
-    """Repair the merging of shards, with which ``--checkpoint-shard-count`` loads a checkpoint."""
+    """Repair the merging of shards, with which ``--checkpoint-shard-count`` loads a checkpoint.
+
+    fairscale raises KeyError for buffers that checkpoints do not have, and drops the extra state of
+    modules.
+    """
     from fairseq.distributed import fully_sharded_data_parallel as sharding
 
     original = sharding.FSDP.consolidate_shard_weights

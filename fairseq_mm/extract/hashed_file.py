@@ -16,7 +16,7 @@ _PIECE = 1 << 20
 
 
 class HashedFile:
-    """Open image or video file, with the size, time and SHA-256 of its content.
+    """Image or video file that is open for reading, with its size, time and SHA-256.
 
     Use it as a context manager, and decode ``content``; :meth:`get_source` then returns size, time
     of the last change and SHA-256. Raise UserError if the file cannot be read or is no regular

@@ -80,7 +80,7 @@ class RuleTagger:
 
     Args:
         lines: Texts of lower-case tokens separated by spaces, from which the tagger learns verbs: a
-            word without the ending of a verb can be one only if its -ing form occurs in them.
+            word without a verb's ending is tagged as a verb only if its -ing form is in the texts.
     """
 
     def __init__(self, lines: Iterable[str]) -> None:
