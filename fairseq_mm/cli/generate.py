@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, Callable, NamedTuple, Optional
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.records import counted, json_line, open_output, progress_bar, provenance_fields
+from fairseq_mm.cli.records import counted, json_line, open_output, progress_bar
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import EXIT_STATUS, UserError
 from fairseq_mm.generation.defaults import (
@@ -43,6 +43,7 @@ from fairseq_mm.generation.defaults import (
     VISUAL_STORY_CONSTRAINTS,
     VISUAL_STORY_PRESETS,
 )
+from fairseq_mm.inference.records import provenance_fields
 
 
 class Input(NamedTuple):

@@ -1,8 +1,4 @@
-"""JSON records, output files and progress bars of the subcommands that generate texts.
-
-A record has ``id``, ``hypothesis`` and ``score``, then fields that depend on the task, then its
-provenance: ``options``, ``checkpoint`` (SHA-256) and ``extractor``.
-"""
+"""JSON records, output files and progress bars of the subcommands that generate texts."""
 
 import argparse
 import contextlib
@@ -12,11 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional, TextIO
 
 from fairseq_mm.data.output_file import output_file
+from fairseq_mm.inference.records import build_record
 
-# for annotations alone: these modules import torch, which takes seconds
+# for annotations alone: this module imports torch, which takes seconds
 if TYPE_CHECKING:
-    from fairseq_mm.generation.config import GenerationConfig
-    from fairseq_mm.inference.generator import Generator
     from fairseq_mm.inference.hypothesis import Hypothesis
 
 
@@ -56,24 +51,9 @@ def json_line(
     as_line: bool = False,
     each: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the JSON record of an input.
-
-    Args:
-        name: Id of the input.
-        hypotheses: Hypotheses, best first. The record has the fields of the best hypothesis; if
-            there are several hypotheses, it also has a list of all.
-        others: Further fields of the record.
-        as_line: True to write the tokens of a hypothesis instead of its detokenized text.
-        each: For each hypothesis, its further fields; empty if there are no further fields.
-    """
-    # the best hypothesis is always a field of its own, where `score` looks for it
-    entries = [
-        {"hypothesis": best.line if as_line else best.text, "score": round(best.score, 4)}
-        for best in hypotheses
-    ]
-    entries = [{**entry, **fields} for entry, fields in zip(entries, each)] if each else entries
-    several = {"hypotheses": entries} if len(entries) > 1 else {}
-    return json.dumps({"id": name, **entries[0], **several, **others}, ensure_ascii=False)
+    """Return the record of an input as a line of JSON, see :func:`.build_record`."""
+    record = build_record(name, hypotheses, others, as_line=as_line, each=each)
+    return json.dumps(record, ensure_ascii=False)
 
 
 def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
@@ -95,26 +75,6 @@ def rank_paths(args: argparse.Namespace) -> list[str]:
     """
     ranks = range(1, (args.nbest or 1) + 1) if RANK in args.output else [1]
     return [args.output.replace(RANK, str(rank)) for rank in ranks]
-
-
-def provenance_fields(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
-    """Return the fields of a JSON record that say how its text was generated.
-
-    These are the digest of the checkpoint, the options of generation and, for models of images or
-    videos, the extractor.
-    """
-    options = {name: value for name, value in config.to_dict().items() if value is not None}
-    facts = {"checkpoint": compute_digests(model.files), "options": options}
-    identity = model.processor.extractor_identity
-    return facts if identity is None else {**facts, "extractor": identity}
-
-
-def compute_digests(files: Sequence[str]) -> Any:
-    """Return the SHA-256 digest of a file or, for several files, the list of their digests."""
-    from fairseq_mm.data.input_files import compute_sha256
-
-    digests = [compute_sha256(file) for file in files]
-    return digests[0] if len(digests) == 1 else digests
 
 
 def list_first(names: Sequence[str], count: int) -> str:

@@ -44,6 +44,7 @@ from fairseq_mm.cli.run_set_up import load_generator
 from fairseq_mm.data.transcript_text import NOT_AVAILABLE, TOKENIZERS
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES
+from fairseq_mm.inference.records import summary_fields
 from fairseq_mm.prepare.jsonl import KEYS, make_visual_key
 
 # maximum number of videos that a remark names
@@ -276,12 +277,7 @@ def _write_summaries(
         for item, _, (hypotheses,) in texts.generate(read, size=size):
             example, is_cut, images = readings.pop(item.index)
             transcript = example.origin
-            fields = {
-                "transcript_tokens": transcript.num_tokens,
-                "transcript_tokens_cut": transcript.num_cut,
-            }
-            if example.features is not None:
-                fields.update(frames=len(example.features), frames_cut=is_cut)
+            fields = summary_fields(example, is_cut=is_cut)
             if texts.form == "jsonl":
                 lines = [json_line(item.name, hypotheses, {**fields, **facts})]
             else:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli.generate import Input, TextRun
-from fairseq_mm.cli.records import compute_digests, counted, json_line, rank_fields
+from fairseq_mm.cli.records import counted, json_line, rank_fields
 from fairseq_mm.cli.tell_inputs import ImageSequence
-from fairseq_mm.data.story_text import SEPARATOR, detokenize_story
+from fairseq_mm.data.story_text import detokenize_story
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.records import compute_digests, visual_story_fields
 
 if TYPE_CHECKING:
     from fairseq_mm.report.visual_story_sections import Strip
@@ -177,11 +178,9 @@ def _records(
             others = {"system": PEOPLE, "sentences": detokenize(reference)}
             yield json.dumps({"id": sequence.id, **about, **others}, ensure_ascii=False)
     for name, hypotheses in stories.items():
-        words = hypotheses[0].line.split()
         others = {
             **({"system": name} if args.compare else {}),
-            "sentences": hypotheses[0].sentences,
-            "words": len(words) - words.count(SEPARATOR),
+            **visual_story_fields(hypotheses[0]),
         }
         fields = {**about, **others, **facts[name]}
         ranks = rank_fields(args, hypotheses)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from fairseq_mm.cli.generate import Input, TextRun, read_examples
 from fairseq_mm.cli.records import (
     RANK,
-    compute_digests,
     counted,
     json_line,
     open_output,
@@ -22,6 +21,7 @@ from fairseq_mm.cli.tell_output import heading
 from fairseq_mm.data.story_text import check_encodable
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
+from fairseq_mm.inference.records import compute_digests, prompt_fields, prompt_story_fields
 
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
@@ -298,26 +298,17 @@ def _records(
         ranks: For each story, its fields about ``--best-of``; empty without this option.
         facts: Fields about the checkpoint and the options.
     """
-    others = {**_story_fields(hypotheses[0]), **({} if prompt is None else _prompt_fields(prompt))}
+    others = {
+        **prompt_story_fields(hypotheses[0]),
+        **({} if prompt is None else prompt_fields(prompt)),
+    }
     if RANK not in (args.output or ""):
         return [json_line(index, hypotheses, {**others, **facts}, each=ranks)]
     ranks = ranks or [{"rank": rank} for rank in range(1, len(hypotheses) + 1)]
     return [
-        json_line(index, [story], {**others, **_story_fields(story), **facts}, each=[rank])
+        json_line(index, [story], {**others, **prompt_story_fields(story), **facts}, each=[rank])
         for story, rank in zip(hypotheses, ranks)
     ]
-
-
-def _story_fields(story: Any) -> dict[str, Any]:
-    return {"tokens": story.line, "words": len(story.line.split())}
-
-
-def _prompt_fields(prompt: Any) -> dict[str, Any]:
-    """Return the fields of a story's JSON record that describe its prompt."""
-    fields = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
-    if prompt.score is None:
-        return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
-    return {**fields, "prompt_score": round(prompt.score, 4)}
 
 
 def _get_prompt_options(args: argparse.Namespace) -> dict[str, Any]:
