@@ -66,7 +66,10 @@ def read_tags(path: str) -> list[str]:
 
 
 def make_tag_dictionary(lines: Iterable[str]) -> Dictionary:
-    """Build a dictionary of the tags in part-of-speech sequences, the most frequent tag first."""
+    """Build a dictionary of the tags in part-of-speech sequences, the most frequent tag first.
+
+    Each line is a sequence, its tags separated by spaces.
+    """
     counts = Counter(tag for line in lines for tag in line.split())
     dictionary = Dictionary()
     # Counter.most_common orders equal counts by occurrence: a copy in another order of lines would
@@ -139,7 +142,10 @@ def check_alignment(
 
 
 def count_pos_sequences(lines: Iterable[str]) -> "Counter[str]":
-    """Count how often each part-of-speech sequence of ``SHORTEST`` to ``LONGEST`` tags occurs."""
+    """Count how often each part-of-speech sequence of ``SHORTEST`` to ``LONGEST`` tags occurs.
+
+    Each line is a sequence, its tags separated by spaces.
+    """
     counts: Counter[str] = Counter()
     for line in lines:
         tags = line.split()

@@ -78,9 +78,10 @@ def from_checkpoints(
 
 
 def _refuse(kind: str, **arguments: Any) -> None:
-    """Raise an error if one of ``arguments`` is not None.
+    """Raise an error if a keyword argument is not None.
 
-    ``kind`` says in the message which kind of model has no such argument.
+    The message says that a model of the given ``kind``, such as "an embedding model", has no such
+    argument.
     """
     for name, value in arguments.items():
         if value is not None:

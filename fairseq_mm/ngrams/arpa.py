@@ -165,7 +165,8 @@ def _read(lines: _Lines) -> NgramModel:
 def _read_counts(lines: _Lines) -> list[int]:
     """Read the number of n-grams of each order from the section ``\\data\\`` of an ARPA file.
 
-    Afterwards, ``lines.header`` is the header of the next section.
+    ``lines`` reads the file from its beginning. Afterwards, ``lines.header`` is the header of the
+    next section.
     """
     while lines.header != b"\\data\\":
         # text before \data\ is a comment
@@ -186,7 +187,7 @@ def _read_counts(lines: _Lines) -> list[int]:
 
 
 def _read_section(lines: _Lines, n: int, indices: dict[bytes, int]) -> _Section:
-    """Read the n-grams of order ``n`` up to the next header.
+    """Read the n-grams of order ``n`` from ``lines`` of an ARPA file, up to the next header.
 
     ``indices`` maps each word to its index. If ``n`` is 1, the words of the section are added to
     it; otherwise all words of the section must be in it.

@@ -122,7 +122,7 @@ def estimate_kneser_ney(lines: Iterable[Sequence[str]], *, order: int = 3) -> Ng
 
 def _number_words(lines: Iterable[Sequence[str]]) -> tuple[list[str], np.ndarray]:
     """Return the distinct words, and the text as word indices ``[T]``, each line between ``<s>``
-    and ``</s>``."""
+    and ``</s>``; ``lines`` has the words of each line."""
     indices: defaultdict[str, int] = defaultdict()
     indices.default_factory = indices.__len__
     _, start, end = (indices[word] for word in (UNKNOWN, START, END))
