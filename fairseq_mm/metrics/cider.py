@@ -81,7 +81,10 @@ class CiderD:
         return SCALE * total / (MAX_ORDER * len(references))
 
     def _compute_inverse_norms(self, counts: Counts) -> list[float]:
-        """Return 1 / norm of a text's TF-IDF vector of each n-gram order; 0 for an empty vector."""
+        """Return 1 / norm of a text's TF-IDF vector of each n-gram order; 0 for an empty vector.
+
+        ``counts`` has, for each order, the number of occurrences of each n-gram in the text.
+        """
         weight, unseen = self._squared_idf.get, self._unseen
         # sums over lists, which are faster than sums over generators
         squares = [

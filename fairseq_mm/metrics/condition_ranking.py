@@ -208,7 +208,8 @@ def _gather_scores(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the scores of the stories under their own conditions and under the sampled ones.
 
-    The shapes are ``[stories, 1]`` and ``[draws, stories, distractors]``.
+    The shapes are ``[stories, 1]`` and ``[draws, stories, distractors]``. For the arguments see
+    :func:`draw_credits`. Raise ValueError if a score that is returned would be NaN.
     """
     if not distractors.size:
         raise ValueError(f"`distractors` must not be empty, but has shape {distractors.shape}.")
@@ -368,7 +369,8 @@ def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[
 
     A draw has K = ``drawn`` of the M other albums. If a story is less likely under w of
     the M albums than under its own album, the own album has rank 1 in a share C(w, K) / C(M, K) of
-    the draws. On average, K (M - w) / M albums of a draw rank before the own album.
+    the draws. On average, K (M - w) / M albums of a draw rank before the own album. For ``scores``
+    and ``true`` see :func:`all_draws_credits`, with albums in place of prompts.
     """
     own = scores[np.arange(len(true)), true][:, None]
     M = scores.shape[1] - 1

@@ -157,8 +157,9 @@ class CopiedRuns:
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
         """Search a block of lines for runs that are longer than the runs found so far.
 
-        ``block`` has the number of each word in ``_word_numbers``, ``ends`` the indices of the line
-        ends in ``block``. ``path`` is the path of the training file.
+        ``block`` has the ids of the words of training lines, to which ``_word_numbers`` maps words;
+        ``ends`` has the indices of the line ends in ``block``. ``path`` is the path of the training
+        file.
         """
         if not len(block):
             return
@@ -253,8 +254,9 @@ class CopiedRuns:
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
         """Return the cumulative sums of ``value * multiplier ** index`` over a sequence of words.
 
-        ``words`` has the number of each word in ``_word_numbers``; the value is a random number
-        that belongs to the word, and the index is the position of the word in the sequence.
+        ``words`` has the ids of the words, to which ``_word_numbers`` maps words. The value is a
+        random number that belongs to the word, and the index is the position of the word in the
+        sequence.
         """
         W = len(words)
         if len(self._powers) < W + 1:

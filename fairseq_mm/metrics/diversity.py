@@ -5,7 +5,7 @@ time ."), which metrics against references reward. Within a story, the n-grams o
 compared with the n-grams of all earlier sentences of the story:
 
     repetition = mean over stories of the mean over sentences 2, 3, ... of
-                 |n-grams of the sentence that stand in an earlier sentence| / |its n-grams|
+                 |n-grams of the sentence that occur in an earlier sentence| / |its n-grams|
 
 An n-gram that occurs twice in the sentence counts twice. Yao et al. 2019 (Plan-and-Write,
 "intra-story repetition") compare with each earlier sentence separately and take the mean, which

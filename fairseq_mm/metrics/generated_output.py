@@ -34,10 +34,12 @@ class GeneratedOutput:
     Args:
         splits: Names of the splits in the log.
         scores_references: Value of ``--score-reference`` in the log; None without a log.
-        sources: Item number -> line number in the file, and text of the item's ``S-`` line.
-        targets: Item number -> line number in the file, and text of the item's ``T-`` line.
-        hypotheses: Item number -> scores and texts of its ``H-`` lines, in the order of the file.
-        detokenised: Item number -> scores and texts of its ``D-`` lines, in the order of the file.
+        sources: Dict from the number of an item to the line number and text of its ``S-`` line.
+        targets: Dict from the number of an item to the line number and text of its ``T-`` line.
+        hypotheses: Dict from the number of an item to the scores and texts of its ``H-`` lines, in
+            the order of the file.
+        detokenised: Dict from the number of an item to the scores and texts of its ``D-`` lines, in
+            the order of the file.
         cut_short: Number of the last item of the file, if it lacks lines that all other items
             have, so that its texts are ignored; otherwise None.
     """
@@ -70,7 +72,8 @@ class GeneratedOutput:
 
 
 def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> dict[str, object]:
-    """Read the values of the settings ``names`` from fairseq-generate's log line of settings.
+    """Read the values of the settings ``names`` from the line of fairseq-generate's log that lists
+    all settings.
 
     Settings that are not in the line are left out.
     """

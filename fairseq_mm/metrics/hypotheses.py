@@ -25,7 +25,7 @@ class Hypotheses:
     """Generated texts by item id, in the order of the file.
 
     Args:
-        texts: Item id -> text.
+        texts: Dict from item id to text.
         layout: Detected format of the file.
         repeated: Ids of items that should have one text, but have several; the first text is in
             ``texts``.
@@ -59,7 +59,10 @@ class Hypotheses:
         self._last_key = key
 
     def check_one_run(self, path: str) -> None:
-        """Raise UserError if every id occurs again after other ids, as in two joined files."""
+        """Raise UserError if every id occurs again after other ids, as in two joined files.
+
+        ``path`` is the path of the file, for the message.
+        """
         if len(self._returned) == len(self.texts) > 1:
             raise UserError(
                 f"{path}: each of its {len(self.texts)} ids (such as {self.repeated[0]!r}) comes "
@@ -210,10 +213,11 @@ def _read_generated(
 
 
 def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) -> bool:
-    """Return True if each line is an id (or a path that ends with an id), a tab and a text.
+    """Return True if lines are an id, a tab and a text, False if they are only texts.
 
-    Raise UserError if more than half of the lines have this form, but another line has no tab: the
-    file was cut short.
+    The result is True if all lines have a tab, and at least one line begins with an id of
+    ``item_ids`` or with a path that ends with such an id. Raise UserError if more than half of the
+    lines begin so, but another line has no tab: the file was cut short.
     """
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]

@@ -55,8 +55,9 @@ def true_ranks(
     ``-inf``, or a block of scores has a wrong shape.
 
     Args:
-        score_block: Function ``(start, end)`` -> ``[end - start, C]`` scores of the queries and
-            all candidates, greater is better. ``-inf`` removes a candidate from a query's list.
+        score_block: Function of ``(start, end)`` that returns the scores ``[end - start, C]`` of
+            the queries ``start`` to ``end - 1`` and all candidates; greater is better. ``-inf``
+            removes a candidate from a query's list.
         query_groups: ``[Q]`` group of each query, such as the number of its image.
         candidate_groups: ``[C]`` group of each candidate; candidates in the query's group are true.
         block: Number of queries per call of ``score_block``.
@@ -112,7 +113,7 @@ class RankSummary:
     """Summary of the ranks of a retrieval task.
 
     Args:
-        recall_at: K -> percentage of queries with a true candidate among the first K.
+        recall_at: Dict from K to the percentage of queries with a true candidate among the first K.
         median_rank: Median, over queries, of the rank of the first true candidate, see
             :func:`median_rank`: an integer, except in means over several folds of a test set.
         mean_rank: Mean rank of the first true candidate.

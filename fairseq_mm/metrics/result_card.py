@@ -63,7 +63,8 @@ def result_card(
 
     Args:
         command: Command line that computed the result.
-        files: Role of a file, such as references -> its path; None for an unused role.
+        files: Dict from the role of a file, such as ``references``, to its path; None for an unused
+            role.
         generated: Path of the generated texts: output of fairseq-generate, whose log names decoding
             settings, checkpoints and feature stores, or JSONL of fairseq-mm's commands. None if
             no generated texts were scored.

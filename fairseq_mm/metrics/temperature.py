@@ -66,10 +66,10 @@ def best_temperature(temperatures: np.ndarray, sums: np.ndarray) -> BestTemperat
 def _hermite(
     t: np.ndarray, value: np.ndarray, slope: np.ndarray, curvature: np.ndarray
 ) -> np.ndarray:
-    """Evaluate a polynomial of degree 5 at ``t``.
+    """Evaluate a polynomial of degree 5 at each point of ``t``, which are between 0 and 1.
 
-    ``value``, ``slope`` and ``curvature`` are its value and its first and second derivative, at 0
-    and at 1.
+    The polynomial is defined by its ``value`` and its first and second derivative (``slope`` and
+    ``curvature``), each given at 0 and at 1, ``[2]``.
     """
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5

@@ -182,7 +182,11 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Compute what the words add to the multimodal layer at each inner node, [inner, M]."""
+        """Compute what the words add to the multimodal layer at each inner node, [inner, M].
+
+        ``tree`` is the tree of the beginnings of all sentences. Its inner nodes are the beginnings
+        that a next word follows.
+        """
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
         states = like.new_zeros(len(tree.inner), self.decoder.hidden_dim, dtype=torch.float32)
@@ -245,7 +249,7 @@ class FactoredLikelihood:
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:
-    """Return ``exp(4/3 x)`` of each term x; None if products of two results could overflow."""
+    """Return ``exp(4/3 x)`` of each element x; None if products of two results could overflow."""
     if bool((terms.abs() > _LARGEST_TERM).any()):
         return None
     return terms.mul(4 / 3).exp_()
@@ -306,7 +310,11 @@ class DecoderLikelihood:
         return log_probs[torch.tensor(rows)]
 
     def _sentence(self, words: tuple[int, ...], encoder_out: Any, num_images: int) -> Tensor:
-        """Return log P of one sentence for each image in ``encoder_out``, [num_images]."""
+        """Return log P of one sentence for each image, [num_images].
+
+        ``words`` are the token indices of the sentence, ``encoder_out`` is the output of the
+        encoder for the images.
+        """
         shifted = torch.tensor([self.start, *words[:-1]], device=self.device)
         with self._autocast():
             logits, extra = self.model.decoder(
@@ -380,7 +388,7 @@ def log_marginal(log_probs: np.ndarray) -> np.ndarray:
 def check_finite(log_probs: Tensor, what: str = "a sentence") -> None:
     """Raise UserError if a log-probability is not finite.
 
-    ``what`` says in the message what has the probability, such as ``a sentence``.
+    ``what`` is a noun for the message: what has the probability, such as ``a sentence``.
     """
     if not bool(torch.isfinite(log_probs).all()):
         raise UserError(

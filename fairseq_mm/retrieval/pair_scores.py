@@ -55,7 +55,11 @@ class PairScores:
             raise UserError(f"{self.path}: cannot be written ({error.strerror}).") from None
 
     def append(self, scores: Iterable[tuple[Line, float]]) -> None:
-        """Append scores to the file, so that they are kept if the run is interrupted."""
+        """Append scores to the file, so that they are kept if the run is interrupted.
+
+        Each element of ``scores`` is a pair and its log-likelihood, where the pair is (line of the
+        story, line of the condition) as in the attribute ``scores``.
+        """
         lines = []
         for (story, condition), value in scores:
             self.scores[story, condition] = value

@@ -96,7 +96,9 @@ class TextLikelihood:
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yield, for each batch, its pairs' indices and the output of each model's encoder."""
+        """Yield, for each batch, the indices of its pairs in ``pairs`` and, for each model, the
+        output of its encoder.
+        """
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
@@ -109,9 +111,10 @@ class TextLikelihood:
         """Divide pairs into batches; yield the indices of each batch's pairs.
 
         Args:
-            pairs: All pairs.
+            pairs: Pairs of a condition and the token indices of a text.
             numbers: Indices of the pairs to divide.
-            key: Function of the index by whose value the pairs are sorted, in descending order.
+            key: Function that returns the sort key for the index of a pair. The pairs are sorted in
+                descending order before they are divided.
         """
         batch: list[int] = []
         width = 0

@@ -26,7 +26,7 @@ from fairseq_mm.retrieval.exact_products import (
 
 # A product of up to 1,024 images and 8,192 sentences is computed at once, since BLAS is slower for
 # smaller ones. Its scores are compared 64 images at a time: these stay in a processor's cache.
-# Columns are counted in bytes, so that there may be at most 255 images.
+# The number of these images whose score exceeds a bound is summed in uint8: at most 255.
 _PRODUCT_ROWS, _PRODUCT_COLUMNS = 1024, 8192
 _COMPARED_ROWS = 64
 

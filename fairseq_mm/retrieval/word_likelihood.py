@@ -131,7 +131,11 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 
 
 def mixture(members: Sequence[Tempered]) -> Tempered:
-    """Average the probabilities of an ensemble's models, and combine their derivatives."""
+    """Average the probabilities of an ensemble's models, and combine their derivatives.
+
+    ``members`` has the log-probabilities of each model; the result has the logarithms of the
+    averages.
+    """
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
     slopes = torch.stack([member.slopes for member in members])
@@ -142,7 +146,10 @@ def mixture(members: Sequence[Tempered]) -> Tempered:
 
 
 def mean_log_probs(log_probs: Tensor) -> Tensor:
-    """Average probabilities over models, the first dimension; return log-probabilities."""
+    """Average probabilities over models, the first dimension of ``log_probs``.
+
+    Arguments and result are natural logarithms of probabilities.
+    """
     return log_probs.logsumexp(0) - torch.tensor(float(len(log_probs))).log().to(log_probs)
 
 
