@@ -159,8 +159,11 @@ def check_no_empty_line(path: str, sizes: np.ndarray) -> None:
 
 
 def _check_index(base: str) -> Optional[tuple[np.ndarray, np.dtype]]:
-    """Read the line sizes ``[lines]`` and the integer type from ``<base>.idx``; return None for
-    fairseq's older formats, which are not checked."""
+    """Read the line sizes ``[lines]`` and the type of the token indices from ``<base>.idx``.
+
+    Return None for fairseq's older formats, which are not checked. Raise ValueError if the file is
+    damaged, or ``<base>.bin`` has another size than its lines.
+    """
     size = os.path.getsize(f"{base}.idx")
     with open(f"{base}.idx", "rb") as file:
         magic = file.read(len(_MMAP_MAGIC))

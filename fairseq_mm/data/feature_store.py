@@ -297,7 +297,8 @@ class FeatureStore:
     def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
         """Read the rest of ``rows`` from the file, since the system reads at most 2 GiB at once.
 
-        The first ``count`` bytes of ``rows`` have been read; ``offset`` is their place in the file.
+        The first ``count`` bytes of ``rows`` have been read; they begin at byte ``offset`` of the
+        file.
         """
         assert self._descriptor is not None  # opened for the first piece
         rest = rows.data.cast("B")[count:]

@@ -137,8 +137,10 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check that, if ``extract --shard`` made a store from a part of a list, the stores of the
-    other parts of this list are also among ``stores``."""
+    """Check that no part of a list is missing, if ``extract --shard`` made a store of each part.
+
+    Raises UserError if ``stores`` has the store of one part of a list, but not of all parts.
+    """
     parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
     for store in stores:
         # earlier versions wrote the number of the part only into the file name

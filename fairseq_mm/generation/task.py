@@ -85,7 +85,7 @@ class GeneratesText:
     provenance_fields: tuple[str, ...] = ("source_words",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes for pickling, with fairseq's container of state as a dictionary."""
+        """Return the attributes to pickle; fairseq's ``StatefulContainer`` becomes a dictionary."""
         # its __getattr__ reads an attribute that is missing while it is unpickled, without end
         return {**vars(self), "state": dict(self.state.state_dict)}
 
