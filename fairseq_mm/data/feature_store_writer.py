@@ -174,8 +174,10 @@ class FeatureStoreWriter:
                 )
 
     def _resume(self) -> None:
-        """Continue the folder of an earlier writer: read its files ``journal`` and ``rows``, and cut
-        incomplete items off their ends."""
+        """Continue the folder of an earlier writer.
+
+        Read its files ``journal`` and ``rows``, and cut incomplete items off their ends.
+        """
         # all rows are read again: the file system may write a line to disk before its rows
         journal_bytes = rows_bytes = 0
         row_bytes = self.dim * self.dtype.itemsize

@@ -258,7 +258,7 @@ class Generator(Picklable):
             indices: See :meth:`generate`.
             batch_size: See :meth:`generate`.
             stream: Name of the stream of random numbers for sampling, one of ``STREAMS``.
-            watch: Function that is called before each step of a batch with its incomplete texts. If
+            watch: Function that is called before each step with the incomplete texts of a batch. If
                 it raises an exception, the generation ends with it.
 
         Yields:

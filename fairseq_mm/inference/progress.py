@@ -34,13 +34,14 @@ class Progress:
 
     @property
     def positions(self) -> list[int]:
-        """Positions, among the inputs, of the inputs whose texts are incomplete."""
+        """Positions of the inputs whose texts are incomplete."""
         return [self._positions[row] for row in self._rows]
 
     def decode(self, position: int) -> Decoded:
         """Return the text so far of the input at ``position``.
 
-        With several beams, it is the beam that is best so far; the next step may prefer another.
+        In a beam search, the text is the best beam so far; after the next step, another beam may be
+        the best.
         """
         place = self.positions.index(position)
         tokens = self._tokens[place].cpu()
@@ -49,6 +50,11 @@ class Progress:
         return self._processor.decode(ended, self._examples[self._rows[place]])
 
     def on_step(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
-        """Update the incomplete texts, see :func:`.watched_search.watched`, and call ``watch``."""
+        """Set the incomplete texts of this object, and call ``watch`` with it.
+
+        Args:
+            rows: Rows of the batch whose texts are incomplete.
+            tokens: [rows, t] tokens of these texts, beginning with fairseq's start token.
+        """
         self._rows, self._tokens = rows, tokens
         self._watch(self)

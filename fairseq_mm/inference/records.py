@@ -33,8 +33,8 @@ def build_record(
         hypotheses: Hypotheses, best first. The record has the fields of the best hypothesis; if
             there are several hypotheses, it also has a list of all.
         others: Further fields of the record.
-        as_line: True to take the tokens of a hypothesis instead of its detokenized text.
-        each: For each hypothesis, its further fields; empty if there are no further fields.
+        as_line: True to write the tokens of a hypothesis instead of its detokenized text.
+        each: Further fields of each hypothesis; empty for no further fields.
     """
     # the best hypothesis is always a field of its own, where `score` looks for it
     entries = [
@@ -65,13 +65,13 @@ def compute_digests(files: Sequence[str]) -> Any:
 
 
 def visual_story_fields(story: "Hypothesis") -> dict[str, Any]:
-    """Return the fields of a record that describe the story of an image sequence."""
+    """Return the fields of a record for ``story``, generated from an image sequence."""
     words = story.line.split()
     return {"sentences": story.sentences, "words": len(words) - words.count(SEPARATOR)}
 
 
 def prompt_story_fields(story: "Hypothesis") -> dict[str, Any]:
-    """Return the fields of a record that describe the story of a prompt, or of no input."""
+    """Return the fields of a record for ``story``, generated from a prompt or without input."""
     return {"tokens": story.line, "words": len(story.line.split())}
 
 
