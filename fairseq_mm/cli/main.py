@@ -36,6 +36,8 @@ SUBCOMMANDS = {
     "perplexity": "Compute the perplexity of texts.",
     "inspect": "Record gates and attention of stories and summaries, as JSON or a page.",
     "retrieve": "Retrieve images and sentences, or the stories of the nearest prompts.",
+    "index": "Index a folder of your own images for search.",
+    "search": "Search a folder of images by sentences or by another image.",
     "convert": "Convert released and pretrained checkpoints (BART, T5, VSE, GLAC, ...).",
     "pretrained-options": "Print the dropouts of a pretrained BART or T5 for fairseq-train.",
     "tell": "Generate stories of five images or of prompts.",

@@ -83,10 +83,10 @@ class MediaFile(NamedTuple):
         return f"{self.path}:{self.member}" if self.member else self.path
 
     def size_and_time(self) -> tuple[int, int]:
-        """Return the size of the image or video in bytes, and the time of the last change of the
-        file or archive in nanoseconds.
+        """Return the size of the image or video in bytes, and the time of its last change in ns.
 
-        Raise OSError if the file does not exist, UserError if it is a folder, a device or a pipe.
+        The time of a member of an archive is the time of the archive. Raise OSError if the file
+        does not exist, UserError if it is a folder, a device or a pipe.
         """
         status = os.stat(self.path)
         if not stat.S_ISREG(status.st_mode):
@@ -143,10 +143,12 @@ def open_media(media: AnyMedia) -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def media_name(media: object, number: int, noun: str) -> str:
-    """Return a name of ``media`` for messages: its path if it has one, otherwise ``noun`` and
-    ``number``, such as "image 3".
+    """Return a name of an image or video for messages: its path, or a name such as "image 3".
 
-    ``number`` is the position of ``media`` among the arguments of the caller.
+    Args:
+        media: Image or video; bytes and open files have no path.
+        number: Position of ``media`` among the inputs of the caller.
+        noun: ``image`` or ``video``.
     """
     if isinstance(media, MediaFile):
         return media.name
@@ -205,11 +207,45 @@ def list_images(
     return list(images.values())
 
 
-def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
-    """Return a dictionary in which each image is found by path, name and stem (name without
-    suffix), since the keys of a feature store may have any of these forms.
+def list_folder(
+    folder: str, *, kind: Kind = IMAGES
+) -> tuple[list[MediaFile], list[tuple[str, str]]]:
+    """List the images or videos below a folder, and the files and folders that cannot be listed.
 
-    The keys of ``images`` must be paths. A name or stem that several images share is left out.
+    Args:
+        folder: Path of the folder, which is searched with all subfolders.
+        kind: Images or videos.
+
+    Returns:
+        files: The files in the order of their paths; the id of a file is its path relative to the
+            folder.
+        refused: Path and reason of each subfolder that cannot be read, and of each file whose name
+            cannot be an id.
+
+    Raises:
+        UserError: If the folder does not exist, cannot be read or is a file.
+    """
+    if not os.path.isdir(folder):
+        problem = "is a file, but must be a folder" if os.path.exists(folder) else "no such folder"
+        raise UserError(f"{folder}: {problem}.")
+    files: list[MediaFile] = []
+    refused: list[tuple[str, str]] = []
+    for path in _walk(folder, kind.suffixes, seen=set(), refused=refused):
+        file = MediaFile(_make_key(os.path.relpath(path, folder), "path"), path)
+        try:
+            _check_key(file)
+            files.append(file)
+        except UserError:
+            refused.append((path, "its name must be UTF-8 text of one line without tabs."))
+    return files, refused
+
+
+def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
+    """Return a dict in which each image has three keys: its path, name and stem.
+
+    The stem is the name without suffix. The ids of a feature store may have any of these forms. A
+    name or stem that several images share is left out. ``images`` must have their paths as ids, as
+    :func:`list_images` returns them with ``ids="path"``.
     """
     paths = {image.key: image for image in images}
     by_key = dict(paths)
@@ -222,8 +258,10 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
 
 
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Return part ``shard`` (counted from 1) of the list ``images``, cut into ``num_shards``
-    contiguous parts; a part may be empty."""
+    """Cut a list of images into contiguous parts, and return the part with number ``shard``.
+
+    The numbers are 1 to ``num_shards``; a part may be empty.
+    """
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
     N = len(images)
@@ -264,9 +302,25 @@ def _list_input(path: str, root: Optional[str], ids: str, kind: Kind) -> Iterato
         yield MediaFile(_make_key(path, ids), path)
 
 
-def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[str]:
-    """List the files below a folder that have one of the suffixes. Links are followed, but no
-    folder is visited twice: ``seen`` has the real paths of the folders visited so far."""
+def _walk(
+    folder: str,
+    suffixes: frozenset[str],
+    *,
+    seen: set[str],
+    refused: Optional[list[tuple[str, str]]] = None,
+) -> Iterator[str]:
+    """List the files below a folder that have one of the suffixes.
+
+    Links are followed, but no folder is visited twice.
+
+    Args:
+        folder: Path of the folder.
+        suffixes: Suffixes of the files, such as ``.jpg``.
+        seen: Real paths of the folders that were visited so far.
+        refused: List to which a subfolder that cannot be read is appended, with the reason. With
+            None, or if ``folder`` itself cannot be read, UserError is raised.
+    """
+    is_first = not seen
     real = os.path.realpath(folder)
     # a link to a folder around it would be followed for ever
     if real in seen:
@@ -275,13 +329,16 @@ def _walk(folder: str, suffixes: frozenset[str], *, seen: set[str]) -> Iterator[
     try:
         entries = sorted(os.listdir(folder))
     except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}.") from None
+        if refused is None or is_first:
+            raise UserError(f"{folder}: {error.strerror}.") from None
+        refused.append((folder, f"{error.strerror}."))
+        return
     for name in entries:
         if name.startswith("."):  # thumbnails, and the ._ files of macOS
             continue
         path = os.path.join(folder, name)
         if os.path.isdir(path):
-            yield from _walk(path, suffixes, seen=seen)
+            yield from _walk(path, suffixes, seen=seen, refused=refused)
         elif os.path.splitext(name)[1].lower() in suffixes:
             yield path
 
@@ -311,7 +368,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """Return the regular files that unpacking an archive would leave: name -> member."""
+    """Return the members of an archive that unpacking it would leave as regular files, by name."""
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
     for member in archive:

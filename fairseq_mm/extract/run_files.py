@@ -61,7 +61,11 @@ def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
 
 
 def _read_unreadable(path: str) -> dict[str, Optional[Source]]:
-    """Read the list of unreadable files: name -> record of the file, None without a record."""
+    """Read the list of unreadable files.
+
+    Return a dict from the name of a file to its size, time and SHA-256, or to None if the list does
+    not have them.
+    """
     sources: dict[str, Optional[Source]] = {}
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -83,11 +87,13 @@ class Journal:
     Args:
         writer: Writer of the store.
         noun: ``videos``, as part of the table's file name.
-        columns: Names of the columns: the id, the number of inputs, and the columns of the reader.
+        columns: Names of the columns: the id, the number of the network's inputs (clips), and the
+            columns of the reader.
 
     Attributes:
-        rows: Header of the table, and one row per item.
-        num_inputs: Id -> number of inputs, for items that an interrupted run has finished.
+        rows: Header of the table, and one row per video.
+        num_inputs: Dict from id to number of inputs, for videos that an interrupted run has
+            finished.
     """
 
     def __init__(self, writer: FeatureStoreWriter, noun: str, columns: Sequence[str]) -> None:
@@ -208,10 +214,15 @@ def check_finished(
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Check whether the run that finished the store did not try to read ``item``, or could not read
-    it and the file has changed since.
+    """Return True if an image or video that a finished store lacks must be tried.
 
-    ``unreadable`` has the records of the files that this run could not read, by name.
+    This is so if the run that finished the store did not try it, or could not read it and the file
+    has changed since.
+
+    Args:
+        item: Image or video.
+        unreadable: Dict from the name of a file that this run could not read to its size, time and
+            SHA-256; None if they are not known.
     """
     name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
     source = unreadable.get(name)
@@ -219,10 +230,14 @@ def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Check that a run that is continued has the same files, with the same content. Raise UserError
-    if ``writer`` has an item that is not among ``items``, or whose file has changed.
+    """Check that a run that is continued has the same files, with the same content.
 
-    ``noun`` is ``images`` or ``videos``.
+    Raise UserError if an item that is done is not among ``items``, or its file has changed.
+
+    Args:
+        writer: Writer that continues the store.
+        items: Files of the run.
+        noun: ``images`` or ``videos``.
     """
     stray = sorted(writer.done - {item.key for item in items})
     if stray:
@@ -241,8 +256,8 @@ def check_unchanged(
 ) -> None:
     """Check that the files from which the items of a store were made have not changed since.
 
-    Warn once if the store has no records of the files. Raise UserError that names the first file
-    that has changed.
+    Log a warning if the store has no size, time and SHA-256 of the files. Raise UserError that
+    names the first file that has changed.
 
     Args:
         store: Finished store, or writer that continues a store.
@@ -251,7 +266,7 @@ def check_unchanged(
         remedy: Last sentence of the error message.
     """
     keys = store.done if isinstance(store, FeatureStoreWriter) else store
-    shared = _shared_sizes_and_times(store, items)
+    shared = shared_sizes_and_times(store, items)
     changes = []
     num_items = num_unknown = 0
     for item in items:
@@ -278,11 +293,18 @@ def check_unchanged(
         )
 
 
-def _shared_sizes_and_times(
+def shared_sizes_and_times(
     store: Union[FeatureStore, FeatureStoreWriter], items: Iterable[MediaFile]
 ) -> set[tuple[int, int]]:
-    """Return each pair of file size and time of last change that several files share, among the
-    files ``items`` or among the files that ``store`` records."""
+    """Return the pairs (size, time of last change) that several files share.
+
+    For a file with such a pair, equal size and time do not show that the file is unchanged.
+
+    Args:
+        store: Finished store, or writer that continues a store; it has the size, the time and the
+            SHA-256 of each file from which it was made.
+        items: Files that exist now.
+    """
     # tools may set one time for all files; then such a pair does not identify the file of an item.
     # Members of an archive share its time, but their names identify them.
     paths: dict[tuple[int, int], str] = {}

@@ -170,18 +170,21 @@ class Embedder(Picklable, ImageReader):
                 "give that checkpoint, or embed anew with fairseq-mm embed."
             )
 
-    def embed_texts(self, texts: Iterable[str]) -> np.ndarray:
+    def embed_texts(self, texts: Iterable[str], *, ignore_unknown: bool = False) -> np.ndarray:
         """Embed sentences or words.
 
         Args:
             texts: Detokenized sentences or words. They are lower-cased if the dictionary has no
                 word with capitals. Punctuation marks that are not in the dictionary are left out.
+            ignore_unknown: Leave out words that are not in the dictionary;
+                :meth:`find_unknown_words` names them.
 
         Returns:
             [n, K] float32 vectors of the n texts.
 
         Raises:
-            UserError: if a text has no words, or a word is not in the model's dictionary.
+            UserError: if a text has no words, or a word is not in the model's dictionary; with
+                ``ignore_unknown``, only if no word of a text is in the dictionary.
         """
         dictionary = self.task.target_dictionary
         sentences = []
@@ -189,8 +192,20 @@ class Embedder(Picklable, ImageReader):
             words = self._tokenize(typed_option("texts", text, str))
             if not words:
                 raise UserError(f"the text {text!r} must have a word, but has none.")
+            if ignore_unknown:
+                words = [word for word in words if word in dictionary]
+                if not words:
+                    raise UserError(
+                        f"the text {text!r} has no word that is in the dictionary of "
+                        f"{len(dictionary) - dictionary.nspecial} words."
+                    )
             sentences.append(encode_words(dictionary, " ".join(words)).tolist())
         return self.embed_tokens(sentences)
+
+    def find_unknown_words(self, text: str) -> list[str]:
+        """Return the words of a text that are not in the model's dictionary, each once."""
+        words = self._tokenize(typed_option("text", text, str))
+        return list(dict.fromkeys(w for w in words if w not in self.task.target_dictionary))
 
     @cached_property
     def _tokenize(self) -> Callable[[str], list[str]]:

@@ -7,14 +7,15 @@ weights.
 import contextlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 from PIL import Image
 
+from fairseq_mm.data.feature_sources import Source
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import (
     Extractor,
@@ -23,7 +24,8 @@ from fairseq_mm.extract.extractor import (
     build_extractor_from_identity,
 )
 from fairseq_mm.extract.images import MAX_PIXELS, AnyImage
-from fairseq_mm.extract.media_list import AnyMedia
+from fairseq_mm.extract.media_list import AnyMedia, MediaFile
+from fairseq_mm.extract.readers import Unreadable
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.extractor_provenance import (
@@ -162,8 +164,44 @@ class ImageReader(MediaReader):
         Yields:
             Features [rows, D] float32 or an error for each image, in the order of the images.
         """
-        extractor = self.extractor
-        # no default in the signature: it depends on the device, and the command line passes None
+        batch_size, max_pixels = self._check_sizes(batch_size, max_pixels)
+
+        def decode(image: AnyImage) -> tuple[Union[np.ndarray, UserError], None]:
+            try:
+                return self.extractor.pixels(image, max_pixels=max_pixels), None
+            except UserError as error:
+                return error, None
+
+        with contextlib.closing(self._read_batches(images, decode, batch_size)) as results:
+            for features, _ in results:
+                yield features
+
+    def read_files(
+        self,
+        files: Sequence[MediaFile],
+        *,
+        batch_size: Optional[int] = None,
+        max_pixels: int = MAX_PIXELS,
+    ) -> Iterator[tuple[Union[np.ndarray, UserError], Optional[Source]]]:
+        """Yield the features of each file, or its error, with a record of the bytes that were read.
+
+        The record is None if the file cannot be opened or was changed while it was read. The
+        options are the same as in :meth:`read_features`.
+        """
+        batch_size, max_pixels = self._check_sizes(batch_size, max_pixels)
+        reader = self.extractor.reader(max_pixels=max_pixels)
+
+        def decode(file: MediaFile) -> tuple[Union[np.ndarray, UserError], Optional[Source]]:
+            events: Any = list(reader.events(file))
+            # the image, then its end, which may say that the file was changed meanwhile
+            end = events[-1]
+            is_bad = isinstance(end, Unreadable)
+            return UserError(end.reason) if is_bad else events[0], end.source
+
+        yield from self._read_batches(files, decode, batch_size)
+
+    def _check_sizes(self, batch_size: Optional[int], max_pixels: int) -> tuple[int, int]:
+        # no default in the signatures: it depends on the device, and the command line passes None
         if batch_size is None:
             batch_size = 16 if self.device.type == "cpu" else 128
         batch_size = typed_option("batch_size", batch_size, int)
@@ -171,30 +209,39 @@ class ImageReader(MediaReader):
         for name, value in (("batch_size", batch_size), ("max_pixels", max_pixels)):
             if value < 1:
                 raise UserError(f"`{name}` must be 1 or more, but is {value}.")
+        return batch_size, max_pixels
+
+    def _read_batches(
+        self,
+        images: Sequence[Any],
+        decode: Callable[[Any], tuple[Union[np.ndarray, UserError], Any]],
+        batch_size: int,
+    ) -> Generator[tuple[Union[np.ndarray, UserError], Any], None, None]:
+        """Yield the features [rows, D] of each image, or its error, with a record of the image.
+
+        Args:
+            images: Images, or files of images.
+            decode: Function from an image to its pixels or its error, and a record.
+            batch_size: Number of images per batch of the extractor.
+        """
+        extractor = self.extractor
         starts = range(0, len(images), batch_size)
         # threads suffice: Pillow and zlib release the GIL while they decode
         with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool, _any_size_allowed():
 
             def submit(start: int) -> list[Future]:
-                batch = images[start : start + batch_size]
-                return [pool.submit(self._pixels, image, max_pixels) for image in batch]
+                return [pool.submit(decode, image) for image in images[start : start + batch_size]]
 
             following = submit(0)
             for start in starts:
                 # one batch ahead, and no more: decoded images take more memory than their files
                 waiting, following = following, submit(start + batch_size)
                 decoded = [future.result() for future in waiting]
-                readable = [pixels for pixels in decoded if not isinstance(pixels, UserError)]
+                readable = [pixels for pixels, _ in decoded if not isinstance(pixels, UserError)]
                 # unreadable images are not part of the batch, but keep their places in the output
                 rows: Iterator[Any] = iter(extractor.rows_of_each(readable))
-                for pixels in decoded:
-                    yield pixels if isinstance(pixels, UserError) else next(rows)
-
-    def _pixels(self, image: AnyImage, max_pixels: int) -> Union[np.ndarray, UserError]:
-        try:
-            return self.extractor.pixels(image, max_pixels=max_pixels)
-        except UserError as error:
-            return error
+                for pixels, record in decoded:
+                    yield (pixels if isinstance(pixels, UserError) else next(rows)), record
 
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
         """Return the features [rows, D] float32 of each image, in the order of the images.

@@ -24,8 +24,9 @@ class Item(NamedTuple):
         key: Id of the image, or ids of the sequence's images, separated by tabs.
         hypothesis: Generated text; None if no text was generated.
         references: References before tokenization.
-        scores: Name of a metric -> score of the hypothesis.
-        images: Id of an image -> data URI.
+        scores: Dict from the name of a metric to the score of the hypothesis.
+        images: Dict from the id of an image to its data URI.
+        links: Dict from the id of an image to the URL that a click on the image opens.
     """
 
     key: str
@@ -33,6 +34,7 @@ class Item(NamedTuple):
     references: Sequence[str] = ()
     scores: Mapping[str, float] = {}
     images: Mapping[str, str] = {}
+    links: Mapping[str, str] = {}
 
     @property
     def finite_scores(self) -> dict[str, float]:
@@ -41,7 +43,7 @@ class Item(NamedTuple):
 
     @property
     def shown_scores(self) -> dict[str, str]:
-        """Return name -> formatted number for all scores, also those that are not finite."""
+        """Return a dict from the name of each score, finite or not, to its formatted value."""
         return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
 
     @property
@@ -88,7 +90,7 @@ class SummaryCard(NamedTuple):
         name: Name of the video.
         summary: Detokenized summary.
         transcript: Transcript of the video.
-        facts: Name -> value, such as a number, which the card lists.
+        facts: Names and values that the card lists, such as the score of the summary.
         images: Frames, each [height, width, 3].
     """
 

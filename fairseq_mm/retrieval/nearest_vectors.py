@@ -62,6 +62,9 @@ class VectorStore:
     """Feature store with one vector per item; vectors are scaled to length 1 when they are read.
 
     Raises UserError if the store is empty or an item has more than one vector.
+
+    Args:
+        store: Opened feature store.
     """
 
     def __init__(self, store: FeatureStore) -> None:
@@ -117,7 +120,11 @@ class VectorStore:
 
 
 def nearest(
-    queries: np.ndarray, candidates: Union[np.ndarray, VectorStore], k: int
+    queries: np.ndarray,
+    candidates: Union[np.ndarray, VectorStore],
+    k: int,
+    *,
+    longest: Optional[float] = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find, for each of Q queries, the k candidates with the largest inner products.
 
@@ -125,6 +132,8 @@ def nearest(
         queries: ``[Q, K]`` float32 vectors.
         candidates: ``[n, K]`` float32 vectors with n >= k, or a store, which is read in blocks.
         k: Number of candidates to return.
+        longest: Upper bound of the norms of the candidates; None to compute it, which takes as long
+            as the products of one query.
 
     Returns:
         Indices ``[Q, k]`` of the candidates, and the inner products ``[Q, k]`` in float64. The
@@ -134,12 +143,17 @@ def nearest(
     products = np.empty((len(queries), k))
     for start in range(0, len(queries), _QUERIES):
         block = slice(start, start + _QUERIES)
-        places[block], products[block] = _search_block(queries[block], candidates, k)
+        places[block], products[block] = _search_block(
+            queries[block], candidates, k, longest
+        )
     return places, products
 
 
 def _search_block(
-    queries: np.ndarray, candidates: Union[np.ndarray, VectorStore], k: int
+    queries: np.ndarray,
+    candidates: Union[np.ndarray, VectorStore],
+    k: int,
+    longest: Optional[float],
 ) -> tuple[np.ndarray, np.ndarray]:
     Q, K = queries.shape
     norms = norm_bounds(queries)
@@ -148,7 +162,8 @@ def _search_block(
     for start in range(0, len(candidates), _PIECE):
         piece = candidates[start : start + _PIECE]
         scores = queries @ piece.T  # [Q, piece]
-        error = rounding_error(norms, norm_bounds(piece).max(), K)
+        bound = norm_bounds(piece).max() if longest is None else longest
+        error = rounding_error(norms, bound, K)
         if len(piece) >= k:
             floor = np.maximum(floor, np.partition(scores, -k, axis=1)[:, -k] - error)
         # products that rounding may have put below the floor stay: their exact values decide

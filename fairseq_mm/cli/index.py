@@ -1,0 +1,94 @@
+"""Index a folder of your own images, to search it with fairseq-mm search.
+
+  fairseq-mm index photos --checkpoint checkpoints/vse_bow
+  fairseq-mm index photos
+  fairseq-mm search photos "a dog in the snow"
+
+Embeds all images of the folder and its subfolders with an image-sentence embedding
+(vse_bow, vse_gru, ...) and writes their vectors to a feature store,
+FOLDER/.fairseq_mm/index.h5. Features are extracted with the network that the
+checkpoint was trained on; its weights file is searched next to the checkpoint.
+
+Run the command again to update the index: it reads new and changed images only,
+and images that have vanished leave the index. --checkpoint is then not needed,
+because the index records it. If a run is interrupted, run the same command again
+to continue it. A search that runs at the same time reads the former index or the
+new one.
+
+Images that cannot be read are reported at the end, one line each, and are not in
+the index. They are tried again in the next run. The exit status is 2 only if no
+image can be read.
+"""
+
+import argparse
+import sys
+
+from fairseq_mm.cli import arguments
+from fairseq_mm.cli.records import counted
+from fairseq_mm.cli.run_set_up import register_quietly
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="Folder of images, with its subfolders.")
+    arguments.add(
+        parser,
+        *("checkpoint", "weights", "output"),
+        checkpoint={
+            "required": False,
+            "help": "Checkpoint of an image-sentence embedding, or folder with "
+            "one (default: the checkpoint that the index records).",
+        },
+        output={"help": "Index to write or update (default: .fairseq_mm/index.h5 in FOLDER)."},
+    )
+    parser.add_argument(
+        "--rebuild",
+        action="store_true",
+        help="Embed all images anew, such as with another checkpoint, and replace the index.",
+    )
+    arguments.add(
+        parser.add_argument_group("run"),
+        *("device", "batch_size", "max_pixels"),
+        batch_size={
+            "help": "Number of images per batch; changes speed and memory, not results (default: "
+            "16; 128 on a GPU)."
+        },
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    arguments.check(args)
+    register_quietly()
+    from fairseq_mm.inference.image_indexing import index_folder
+
+    try:
+        summary = index_folder(
+            args.folder,
+            args.checkpoint,
+            weights=args.weights,
+            index=args.output,
+            rebuild=args.rebuild,
+            device=args.device,
+            batch_size=args.batch_size,
+            max_pixels=args.max_pixels,
+            show_progress=True,
+        )
+    except KeyboardInterrupt:
+        print("\ninterrupted: the same command continues.", file=sys.stderr)
+        return 130  # as a shell reports SIGINT
+    for path, reason in summary.unreadable:
+        print(f"fairseq-mm index: {path}: {reason}", file=sys.stderr)
+    changes = [
+        f"{number:,} {what}"
+        for number, what in (
+            (summary.num_new, "new"),
+            (summary.num_changed, "changed"),
+            (summary.num_removed, "removed"),
+        )
+        if number
+    ]
+    text = f"{summary.path}: {counted(summary.num_images, 'image')}"
+    text += f", {', '.join(changes)}" if changes else ", nothing has changed"
+    if summary.unreadable:
+        text += f"; {len(summary.unreadable):,} could not be read"
+    print(f"{text}.")
+    return 0

@@ -1,0 +1,148 @@
+"""Search a folder of your own images by sentences or by another image.
+
+  fairseq-mm index photos --checkpoint checkpoints/vse_bow
+  fairseq-mm search photos "a dog in the snow"
+  fairseq-mm search photos "two men on a boat" "a red car" --html found.html
+  fairseq-mm search photos --image dog.jpg --count 20
+
+Prints one line per image, nearest first: rank, tab, score, tab, path. The score is
+the cosine between the vectors of the query and of the image. If there are several
+queries, each has its own list after a line with the query. The search is exact: it
+compares the query with all images of the index.
+
+Words that the model does not know are reported on stderr and left out. Images that
+have vanished or changed since they were indexed are left out, too, and counted on
+stderr: update the index with fairseq-mm index FOLDER.
+
+Fields of --jsonl: id (path of the image in FOLDER), path, score, rank, query.
+--html writes a page with thumbnails; a click on a thumbnail opens the image.
+"""
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fairseq_mm.cli import arguments
+from fairseq_mm.cli.arguments import Rule
+from fairseq_mm.cli.records import counted, open_output
+from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.errors import UserError
+
+if TYPE_CHECKING:
+    from fairseq_mm.inference.image_index import SearchResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="Folder of images that has an index.")
+    parser.add_argument("queries", nargs="*", metavar="SENTENCE", help="Sentence or word to find.")
+    parser.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Image to find similar images of; may be given again.",
+    )
+    parser.add_argument(
+        "--count",
+        type=arguments.positive,
+        default=10,
+        metavar="N",
+        help="Number of images to show for each query (default: 10).",
+    )
+    arguments.add(
+        parser,
+        *("html", "output", "jsonl"),
+        html={"help": "Write a page of the images to this file."},
+        jsonl={"help": "Write one JSON object per line, with the fields above."},
+    )
+    model = parser.add_argument_group("index and model")
+    model.add_argument(
+        "--index",
+        metavar="FILE",
+        help="Index of the folder (default: .fairseq_mm/index.h5 in FOLDER).",
+    )
+    arguments.add(
+        model,
+        *("checkpoint", "weights"),
+        checkpoint={
+            "required": False,
+            "help": "Checkpoint that made the index (default: the path that the index records).",
+        },
+        weights={
+            "help": "State dict file of the image extractor, for --image (default: the path that "
+            "the index records, or else found beside the checkpoint)."
+        },
+    )
+
+
+_RULES = (Rule("weights", needs=("image",), because="sentences need no image extractor"),)
+
+
+def run(args: argparse.Namespace) -> int:
+    arguments.check(args, _RULES)
+    if not args.queries and not args.image:
+        raise UserError("no query: give a sentence, or an image (--image FILE).")
+    for query in args.queries:
+        if not query.strip():
+            raise UserError("a query must be a sentence or a word, but is empty.")
+    register_quietly()
+    from fairseq_mm.inference.image_index import ImageIndex
+
+    index = ImageIndex.open(
+        args.folder, index=args.index, checkpoint=args.checkpoint, weights=args.weights
+    )
+    results: list[SearchResult] = []
+    if args.queries:
+        results += index.search(args.queries, args.count)
+    if args.image:
+        results += index.search_images(args.image, args.count)
+    queries = [*args.queries, *args.image]
+    stale = {name for result in results for name in result.stale}
+    if not any(result.images for result in results):
+        raise UserError(
+            f"{args.folder}: none of the {len(index):,} images of the index is there as it was "
+            f"indexed: update the index (fairseq-mm index {args.folder})."
+        )
+    if args.html:
+        from fairseq_mm.cli.search_page import write_search_page
+
+        write_search_page(args, queries, results, len(index))
+    _write(args, queries, results)
+    for query, result in zip(queries, results):
+        if result.unknown_words:
+            unknown = ", ".join(result.unknown_words)
+            print(
+                f"{query!r}: left out words that the model does not know: {unknown}",
+                file=sys.stderr,
+            )
+    if stale:
+        number = counted(len(stale), "image is", "images are")
+        print(
+            f"{number} left out, because of changes since the folder was indexed (vanished or other "
+            f"content): update the index (fairseq-mm index {args.folder})",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _write(args: argparse.Namespace, queries: list[str], results: "list[SearchResult]") -> None:
+    is_jsonl = args.jsonl or (args.output or "").lower().endswith(".jsonl")
+    number = 0
+    with open_output(args.output) as file:
+        for query, result in zip(queries, results):
+            if len(queries) > 1 and not is_jsonl:
+                print(query, file=file)
+            for image in result.images:
+                number += 1
+                if is_jsonl:
+                    fields: dict[str, Any] = {
+                        **image._asdict(),
+                        "score": round(image.score, 6),
+                        "query": query,
+                    }
+                    print(json.dumps(fields, ensure_ascii=False), file=file)
+                else:
+                    print(image.rank, f"{image.score:.4f}", image.path, sep="\t", file=file)
+    if args.output:
+        print(f"wrote {args.output}: {counted(number, 'image')}", file=sys.stderr)

@@ -1,0 +1,388 @@
+"""Search in a person's own folder of images, by sentences or by other images.
+
+:func:`.index_folder` makes the index, a feature store with the vector of each image. It records
+the checkpoint that made the vectors, so that a search needs the folder only. A sentence is embedded
+by the sentence encoder alone: the network for images is loaded only for query images.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.data.feature_store_checksum import checksum_text, item_checksum
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.hashed_file import describe_change
+from fairseq_mm.extract.images import AnyImage
+from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.generation.config import typed_option
+from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.checkpoint_files import Path, checkpoint_file
+from fairseq_mm.inference.embedder import Embedder
+from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
+from fairseq_mm.inference.readers import list_of_several
+from fairseq_mm.retrieval.nearest_vectors import nearest
+
+# hidden: neither the index nor extract lists images in it
+INDEX_NAME = os.path.join(".fairseq_mm", "index.h5")
+# norms of vectors of unit length, with the roundings of float32
+_UNIT_NORMS = (0.999, 1.001)
+# an index that is replaced while it is opened is opened again: it has then been moved into place
+_OPENINGS = 5
+
+
+class FoundImage(NamedTuple):
+    """Image that a search has found.
+
+    Attributes:
+        id: Path of the image, relative to the folder.
+        path: Path of the image, with the folder.
+        score: Cosine (-1 to 1) between the vectors of the image and of the query.
+        rank: Rank in the result, from 1.
+    """
+
+    id: str
+    path: str
+    score: float
+    rank: int
+
+
+class SearchResult(NamedTuple):
+    """Result of one query.
+
+    Attributes:
+        images: The images nearest to the query, nearest first.
+        unknown_words: Words of the sentence that the model does not know, which were left out.
+        stale: Ids of images that would be among the nearest, but have vanished or changed since
+            they were indexed; they are left out.
+    """
+
+    images: list[FoundImage]
+    unknown_words: list[str]
+    stale: list[str]
+
+
+def index_path(folder: Path) -> str:
+    """Return the path of a folder's index, ``.fairseq_mm/index.h5`` in the folder."""
+    return os.path.join(os.fspath(folder), INDEX_NAME)
+
+
+def check_same_model(
+    attributes: Mapping[str, Any], digest: str, extractor: Mapping[str, Any], path: str, file: str
+) -> None:
+    """Check that an index was made with a checkpoint and its extractor.
+
+    Args:
+        attributes: Attributes of the index.
+        digest: Digest of the checkpoint, see :attr:`.Checkpoint.digest`.
+        extractor: Attributes of the extractor that the checkpoint records.
+        path: Path of the index, for messages.
+        file: Path of the checkpoint, for messages.
+
+    Raises:
+        UserError: if another checkpoint or another extractor has made the index.
+    """
+    remedy = "give that checkpoint, or index all images anew: fairseq-mm index --rebuild."
+    if attributes.get("weights") != digest:
+        raise UserError(
+            f"{path}: was made with the checkpoint {attributes.get('weights')}, but {file} is "
+            f"{digest}: {remedy}"
+        )
+    if attributes.get("image_extractor") != describe_extractor(extractor):
+        raise UserError(f"{path}: was made with another image extractor than {file}: {remedy}")
+
+
+def describe_extractor(identity: Mapping[str, Any]) -> str:
+    """Return the attributes that identify an extractor as JSON, an attribute of an index."""
+    return json.dumps(dict(identity), sort_keys=True, default=str)
+
+
+def open_index_store(path: str) -> FeatureStore:
+    """Open an index of images as a feature store.
+
+    Raises:
+        UserError: if the file is damaged, or is no index of images.
+    """
+    try:
+        store = FeatureStore(path)
+    except UserError as error:
+        remedy = "If it is damaged, make it anew: fairseq-mm index --rebuild."
+        raise UserError(f"{str(error).rstrip('.')}. {remedy}") from None
+    recorded = ("weights", "checkpoint", "checkpoint_bytes", "checkpoint_time", "image_extractor")
+    if store.attributes.get("extractor") != VECTORS_EXTRACTOR or not all(
+        name in store.attributes for name in recorded
+    ):
+        raise UserError(f"{path}: is a feature store, but no index of fairseq-mm index.")
+    return store
+
+
+class ImageIndex:
+    """Index of a folder of images, in memory.
+
+        index = ImageIndex.open("photos")
+        for image in index.search(["a dog in the snow"])[0].images:
+            print(image.path, image.score)
+
+    Args:
+        folder: Folder of the images.
+        store: Index of the folder.
+        checkpoint: Checkpoint of the embedding model, or folder with one; None for the path that
+            the index records.
+        weights: Weights file (state dict) of the image extractor, for query images; None for the
+            path that the index records or, if there is no such file, the file beside the checkpoint
+            that has the recorded digest.
+        device: Device of the models, such as ``cpu`` or ``cuda``.
+
+    Attributes:
+        path: Path of the index.
+        ids: Path of each image, relative to the folder.
+        vectors: [images, K] float32 vectors of unit length.
+
+    Raises:
+        UserError: if the index is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: FeatureStore,
+        *,
+        checkpoint: Optional[Path] = None,
+        weights: Optional[Path] = None,
+        device: str = "cpu",
+    ) -> None:
+        self.folder = os.fspath(folder)
+        self.path = store.path
+        self.ids = store.ids
+        self.vectors = store.read_all()
+        self._attributes = store.attributes
+        self._checkpoint = checkpoint
+        self._weights = weights
+        self._device = device
+        self._store = store
+        self._check(store)
+        # the records of the files are read now: the index may be replaced later
+        if store.count_sources() != len(store):
+            raise UserError(f"{self.path}: has no record of some images; {_ANEW}")
+        store.close()
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        index: Optional[Path] = None,
+        checkpoint: Optional[Path] = None,
+        weights: Optional[Path] = None,
+        device: str = "cpu",
+    ) -> "ImageIndex":
+        """Read the index of a folder into memory.
+
+        If another process replaces the index at the same time, either the former or the new index
+        is read.
+
+        Args:
+            folder: Folder of the images.
+            index: Path of the index; None for ``.fairseq_mm/index.h5`` in the folder.
+            checkpoint: See :class:`ImageIndex`.
+            weights: See :class:`ImageIndex`.
+            device: See :class:`ImageIndex`.
+
+        Raises:
+            UserError: if the folder or its index does not exist, or the index is damaged.
+        """
+        folder = os.fspath(folder)
+        if not os.path.isdir(folder):
+            raise UserError(f"{folder}: no such folder.")
+        path = index_path(folder) if index is None else os.fspath(index)
+        if not os.path.exists(path):
+            raise UserError(
+                f"{path}: no such index. Make it first: fairseq-mm index {folder} --checkpoint "
+                "PATH."
+            )
+        options: Any = {"checkpoint": checkpoint, "weights": weights, "device": device}
+        for _ in range(_OPENINGS - 1):
+            before = _identify_file(path)
+            try:
+                return cls(folder, open_index_store(path), **options)
+            except UserError:
+                if _identify_file(path) == before:
+                    raise
+        return cls(folder, open_index_store(path), **options)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"ImageIndex({self.folder!r}: {len(self)} images, {self.path!r})"
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """Embedding model that made the vectors.
+
+        Raises:
+            UserError: if the checkpoint is missing or cannot be loaded, or another checkpoint has
+                made the index.
+        """
+        file = self._find_checkpoint()
+        status = os.stat(file)
+        recorded = (self._attributes["checkpoint_bytes"], self._attributes["checkpoint_time"])
+        checkpoint = Checkpoint.open(file)
+        checkpoint.check_embedding()
+        digest = str(self._attributes["weights"])
+        # hashing takes longer than all the rest, so that size and time of the file decide first
+        if (status.st_size, status.st_mtime_ns) != recorded:
+            digest = checkpoint.digest
+        check_same_model(self._attributes, digest, checkpoint.extractor, self.path, file)
+        return Embedder(checkpoint.build(self._device), weights=self._find_weights())
+
+    def _find_checkpoint(self) -> str:
+        if self._checkpoint is not None:
+            return checkpoint_file(os.fspath(self._checkpoint))
+        file = str(self._attributes["checkpoint"])
+        if not os.path.isfile(file):
+            raise UserError(
+                f"{self.path}: was made with the checkpoint {file}, which is not there any more: "
+                "give its path (--checkpoint PATH; in Python checkpoint=...)."
+            )
+        return file
+
+    def _find_weights(self) -> Optional[str]:
+        if self._weights is not None:
+            return os.fspath(self._weights)
+        recorded = str(self._attributes.get("extractor_weights", ""))
+        return recorded if os.path.isfile(recorded) else None
+
+    def search(self, texts: Iterable[str], count: int = 10) -> list[SearchResult]:
+        """Find the images that are nearest to each sentence.
+
+        Args:
+            texts: Sentences or words. Words that the model does not know are left out.
+            count: Number of images to find for each sentence.
+
+        Returns:
+            One result for each sentence; it has fewer than ``count`` images if the index has fewer.
+
+        Raises:
+            UserError: if the model knows no word of a sentence, or cannot be loaded.
+        """
+        texts = list_of_several(texts, "texts")
+        for text in texts:
+            if not typed_option("texts", text, str).strip():
+                raise UserError("a query must be a sentence or a word, but is empty.")
+        vectors = self.embedder.embed_texts(texts, ignore_unknown=True)
+        results = self.search_vectors(vectors, count)
+        return [
+            result._replace(unknown_words=self.embedder.find_unknown_words(text))
+            for text, result in zip(texts, results)
+        ]
+
+    def search_images(self, images: Iterable[AnyImage], count: int = 10) -> list[SearchResult]:
+        """Find the images that are nearest to each image.
+
+        An image of the folder is itself the first result.
+
+        Args:
+            images: Paths, contents of files (bytes), open images or arrays.
+            count: Number of images to find for each image.
+
+        Returns:
+            One result for each image.
+
+        Raises:
+            UserError: if an image cannot be read, or the model cannot be loaded.
+        """
+        return self.search_vectors(self.embedder.embed_images(images), count)
+
+    def search_vectors(self, vectors: np.ndarray, count: int = 10) -> list[SearchResult]:
+        """Find the images that are nearest to each vector.
+
+        The search is exact. Images with equal scores keep the order of the index.
+
+        Args:
+            vectors: [queries, K] float32 vectors of unit length, made by the same model.
+            count: Number of images to find for each vector.
+
+        Returns:
+            One result for each vector.
+
+        Raises:
+            UserError: if ``count`` is below 1, or the vectors have another dimension.
+        """
+        count = typed_option("count", count, int)
+        if count < 1:
+            raise UserError(f"`count` must be 1 or more, but is {count}.")
+        if vectors.ndim != 2 or vectors.shape[1] != self.vectors.shape[1]:
+            raise UserError(
+                f"query vectors must be [queries, {self.vectors.shape[1]}], but are "
+                f"{list(vectors.shape)}."
+            )
+        is_stale: dict[str, bool] = {}
+        return [self._search_one(vector[None], count, is_stale) for vector in vectors]
+
+    def _search_one(self, query: np.ndarray, count: int, is_stale: dict[str, bool]) -> SearchResult:
+        """Find the ``count`` images nearest to a vector [1, K] that are as they were indexed.
+
+        ``is_stale`` remembers for all queries which images have vanished or changed.
+        """
+        number = min(count, len(self))
+        while True:
+            places, scores = nearest(query, self.vectors, number, longest=_UNIT_NORMS[1])
+            images: list[FoundImage] = []
+            stale = []
+            for place, score in zip(places[0].tolist(), scores[0].tolist()):
+                name = self.ids[place]
+                if name not in is_stale:
+                    is_stale[name] = self._has_changed(name)
+                if is_stale[name]:
+                    stale.append(name)
+                elif len(images) < count:
+                    path = os.path.join(self.folder, name)
+                    images.append(FoundImage(name, path, score, len(images) + 1))
+            if len(images) == count or number == len(self):
+                return SearchResult(images, [], stale)
+            # some of the nearest are stale: others take their places
+            number = min(2 * number, len(self))
+
+    def _has_changed(self, name: str) -> bool:
+        source = self._store.get_source(name)
+        assert source is not None  # checked when the index was opened
+        file = MediaFile(name, os.path.join(self.folder, name))
+        return describe_change(file, source) is not None
+
+    def _check(self, store: FeatureStore) -> None:
+        """Check that the index has one vector of unit length per image, as they were written."""
+        if not len(store) or self.vectors.shape[0] != len(store):
+            raise UserError(
+                f"{self.path}: must have one vector for each image, but has "
+                f"{len(self.vectors)} for {len(store)}; {_ANEW}"
+            )
+        dtype = self.vectors.dtype.name
+        total = sum(
+            item_checksum(key, store.dim, dtype, row) for key, row in zip(self.ids, self.vectors)
+        )
+        norms = np.sqrt(np.einsum("nk,nk->n", self.vectors, self.vectors))
+        low, high = _UNIT_NORMS
+        if (
+            checksum_text(total) != store.content_checksum
+            or dtype != "float32"
+            or not ((norms >= low) & (norms <= high)).all()
+        ):
+            raise UserError(f"{self.path}: its vectors are damaged; {_ANEW}")
+
+
+_ANEW = "make it anew: fairseq-mm index --rebuild."
+
+
+def _identify_file(path: str) -> Optional[Sequence[int]]:
+    """Return numbers that differ between a file and the file that replaces it; None if there is no
+    file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
