@@ -245,8 +245,11 @@ class FeatureStoreWriter:
         self._resume()
 
     def add_attributes(self, attributes: Mapping[str, object]) -> None:
-        """Add attributes of the finished store that a continuing writer need not agree with, such
-        as the path of a file."""
+        """Add attributes to the finished store, such as the path of a file.
+
+        A writer that continues an interrupted one may add other values; the attributes of the
+        constructor must be equal.
+        """
         self.attributes.update(_check_attributes(attributes))
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Running a function on a file that may be damaged or hostile in a separate, limited process."""
+"""Separate process with limits, for functions that read damaged or hostile files."""
 
 import faulthandler
 import json
