@@ -109,7 +109,7 @@ def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
 
     Args:
         model: The VG-BART; not changed.
-        weights: Name -> weight of a VG-BART or a text-only BART.
+        weights: Weights of a VG-BART or a text-only BART by name.
         arch: Name of the model's architecture, for messages.
 
     Raises:
@@ -191,8 +191,9 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
     """Add the parameters of the video fusion to the weights of a text-only BART or T5, in place.
 
-    ``backbone`` is ``BART`` or ``T5``, the name in the log message. Returns True if parameters were
-    added, and False if the weights already have parameters of the fusion.
+    ``model`` is the VG-BART or VG-T5 that will load the weights. ``backbone`` is ``BART`` or
+    ``T5``, the name in the log message. Returns True if parameters were added, and False if the
+    weights already have parameters of the fusion.
     """
     own = model.state_dict()
     added = [

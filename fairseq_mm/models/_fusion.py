@@ -115,9 +115,9 @@ class FusionDecoder(StoryDecoder):
         self.frozen_masks_padding = frozen_masks_padding
 
     def replace_frozen(self, frozen: ConvTrunk, masks_padding: bool) -> None:
-        """Replace the frozen model by the trunk ``frozen``.
+        """Replace the trunk (decoder without output layer) of the frozen model by ``frozen``.
 
-        If the output size of the new trunk differs, the fusion layers are initialised anew.
+        If the two trunks have different output sizes, the fusion layers are initialised anew.
         ``masks_padding`` is True if the new frozen model gives padding of the prompt no attention.
         """
         if frozen.out_dim != self.frozen.out_dim:

@@ -35,7 +35,8 @@ def check_sizes(
         config: Dataclass of the model, whose fields are checked.
         cfg: Values of the fields; may also contain other options.
         may_be_zero: Names of sizes and counts that may be 0; all others must be 1 or more.
-        heads: Field with a number of heads -> field with the size that this number must divide.
+        heads: Dict from the name of a field with a number of heads to the name of the field with
+            the size that this number must divide.
 
     Raises:
         UserError: if a value is out of range; the message names the option.

@@ -1,9 +1,9 @@
 """Presets: named architectures that are a model with other defaults (``--arch NAME``).
 
-A preset is a table of field -> value in the model's file. Its name means the same however the
-config is built: by ``fairseq-train --arch NAME``, by hydra's ``model=NAME`` and
-``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence over the preset's
-values, and the preset's values over the model's defaults.
+A preset is a dict from fields of a model's config to values, defined in the model's file. Its name
+means the same however the config is built: by ``fairseq-train --arch NAME``, by hydra's
+``model=NAME`` and ``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence
+over the preset's values, and the preset's values over the model's defaults.
 
 fairseq's ``register_model_architecture`` alone does not achieve this with hydra:
 ``fairseq.dataclass.initialize.add_defaults`` fills a config with the defaults of the model's
@@ -33,7 +33,8 @@ def register_presets(model: str, presets: Mapping[str, Mapping[str, Any]]) -> No
 
     Args:
         model: Name of a registered model that has a dataclass.
-        presets: Name of an architecture -> its defaults (field of the model's dataclass -> value).
+        presets: Dict from the name of an architecture to its defaults, a dict from fields of the
+            model's dataclass to values.
 
     Raises:
         ValueError: if a name is already registered, or a field is unknown.
@@ -60,7 +61,13 @@ def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
 def _preset_config(
     base: type[FairseqDataclass], name: str, values: Mapping[str, Any]
 ) -> type[FairseqDataclass]:
-    """Return a subclass of ``base`` with ``values`` as defaults; types and help texts are kept."""
+    """Return a subclass of the dataclass ``base`` with other defaults, for ``--arch NAME``.
+
+    ``values`` is a dict from fields to their new defaults. Types and help texts are kept.
+
+    Raises:
+        ValueError: if ``base`` has no such field.
+    """
     fields = base.__dataclass_fields__
     unknown = sorted(values.keys() - fields.keys())
     if unknown:

@@ -131,8 +131,8 @@ class Provenance(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Compare a checkpoint's record of training data with the record of this module.
 
-        Then subwords, ``max_frames`` and extractor of this module are
-        taken from the checkpoint, if the checkpoint has them.
+        Then ``subwords``, ``max_frames`` and ``extractor`` of this module are taken from the
+        checkpoint, if the checkpoint has them.
 
         Args:
             state: Record of the checkpoint, encoded by :func:`encode_json`.

@@ -288,7 +288,8 @@ class SentenceDecoder(FeatureDecoder):
     ) -> tuple[Tensor, dict[str, Optional[Tensor]]]:
         """Compute the results of :meth:`extract_features` for one new word per row, ``tokens`` [B].
 
-        ``vectors`` [B, 5, D] are the image vectors.
+        ``vectors`` [B, 5, D] are the image vectors, and ``image_padding_mask`` [B, 5] is True at
+        missing images.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         before = None if saved is None else (saved["sentence"], saved["position"])

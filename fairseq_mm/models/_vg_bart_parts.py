@@ -35,7 +35,8 @@ class VgBartEncoder(TransformerEncoder):
         dictionary: Dictionary of the transcripts.
         embed_tokens: Word embedding.
         video: Module that encodes the features of frames for the fusions.
-        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
+        fusions: Module dict from the number of a layer, counted from 1, to the
+            :class:`VideoFusion` after this layer.
         gives_video: True to return the encoded frames, which a decoder with fusions needs.
     """
 
@@ -139,7 +140,8 @@ class VgBartDecoder(TransformerDecoder):
         args: Options of fairseq's BART.
         dictionary: Dictionary of the summaries.
         embed_tokens: Word embedding.
-        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
+        fusions: Module dict from the number of a layer, counted from 1, to the
+            :class:`VideoFusion` after this layer.
     """
 
     def __init__(

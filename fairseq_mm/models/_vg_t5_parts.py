@@ -41,7 +41,8 @@ class VgT5Encoder(T5Encoder):
     Args:
         *args: Arguments of :class:`T5Encoder`.
         video: Module that encodes the features of frames for the fusions.
-        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
+        fusions: Module dict from the number of a layer, counted from 1, to the
+            :class:`VideoFusion` after this layer.
         fuses_output: True if the fusion of the last layer follows the encoder's final norm, as in
             the code of Yu et al. 2021; False if it precedes the norm.
         gives_video: True to return the encoded frames, which a decoder with fusions needs.
@@ -120,7 +121,8 @@ class VgT5Decoder(T5Decoder):
 
     Args:
         *args: Arguments of :class:`T5Decoder`.
-        fusions: Number of a layer, counted from 1 -> :class:`VideoFusion` after this layer.
+        fusions: Module dict from the number of a layer, counted from 1, to the
+            :class:`VideoFusion` after this layer.
         **kwargs: Arguments of :class:`T5Decoder`.
     """
 

@@ -81,8 +81,8 @@ class VideoAttentionTracer:
 
         Args:
             inputs: ``net_input`` of the batch.
-            valid_mask: ``transcript`` or ``summary`` -> [B, N] bool for the N tokens of this text,
-                False at padding.
+            valid_mask: Dict from ``transcript`` and ``summary`` to a mask [B, N] of the N tokens of
+                this text, False at padding.
             needs_decoder: True to run the decoder as well; False to run only the encoder.
         """
         gates: list[Tensor] = []
@@ -135,9 +135,9 @@ def _name(side: str, number: str) -> str:
 
 
 def _mean_gate(gate: Tensor, valid_mask: Tensor) -> Tensor:
-    """Average gates [B, N, W] over W channels and those of N positions that are not padding.
+    """Average gates [B, N, W] over the W channels and over the positions without padding, to [B].
 
-    Returns [B].
+    ``valid_mask`` [B, N] is False at padding.
     """
     by_position = gate.double().mean(dim=-1).masked_fill(~valid_mask, 0.0)
     return by_position.sum(dim=1) / valid_mask.sum(dim=1)

@@ -134,7 +134,7 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
 
 
 def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
-    """Return the numbers of the layers with fusion: ``encoder`` or ``decoder`` -> numbers."""
+    """Return a dict from ``encoder`` and ``decoder`` to the numbers of their layers with fusion."""
     return {
         side: _parse_layer_numbers(
             getattr(cfg, f"fusion_{side}_layers"),
@@ -146,7 +146,10 @@ def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
 
 
 def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
-    """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is []."""
+    """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is [].
+
+    The numbers must be in 1 to ``num_layers``.
+    """
     text = (text or "").strip()
     if text in ("", "none"):
         return []
@@ -171,7 +174,7 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """Return a model's options, in which the default number replaces 0 ``fusion_heads``.
+    """Return a copy of a model's options; if ``fusion_heads`` is 0, it gets its default.
 
     Args:
         config: Dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
@@ -197,8 +200,8 @@ def build_fusions(cfg: Any, *, text_dim: int, video_dim: int) -> dict[str, nn.Mo
         video_dim: Dimension of the frames.
 
     Returns:
-        A dict with the keys ``encoder`` and ``decoder``. Each value is a module dict: number of a
-        layer, as a string -> fusion after this layer.
+        A dict with the keys ``encoder`` and ``decoder``. Each value is a module dict from the
+        number of a layer, as a string, to the fusion after this layer.
     """
     is_dot_product = str(cfg.fusion) != "multi_head"
     fusions = {}

@@ -14,7 +14,8 @@ The model reads no image; it is the baseline of the multimodal models.
 
 Differs from the paper / left open:
 - n-1 is 5, as in the code of Kiros et al.'s multimodal models (ICML 2014); the paper names no n.
-- Words before the beginning of a sentence are the start token, in fairseq also the end token.
+- The start token stands for the words before the beginning of a sentence. In fairseq it is
+  ``</s>``, the token that also ends a sentence.
 - Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with plain SGD.
 """

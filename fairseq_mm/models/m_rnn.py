@@ -217,9 +217,9 @@ class MRnnDecoder(FeatureDecoder):
         """Project image vectors [B, D] once for all decoding steps.
 
         Returns:
-            What the image adds to the input of the multimodal layer [B, M], and to the output of
-                embedding layer II [B, H]; None for a layer that the image does not enter. M and H
-                are the dimensions of the two layers.
+            Vectors [B, M] that the image adds to the input of the multimodal layer, and vectors
+                [B, H] that it adds to the output of embedding layer II; None for a layer that the
+                image does not enter. M and H are the dimensions of the two layers.
         """
         to_multimodal = self.image_to_multimodal(image) if self.image_to_multimodal else None
         if self.shares_image_weight and to_multimodal is not None:
@@ -287,8 +287,8 @@ class MRnnDecoder(FeatureDecoder):
     ) -> tuple[Tensor, Tensor]:
         """Compute the results of :meth:`language_terms` for one word per row, ``tokens`` [B, 1].
 
-        ``word_table`` is the precomputed table, ``state`` [B, H] the recurrent state before the
-        words.
+        ``word_table`` is the table of :meth:`make_generation_fast_`, ``state`` [B, H] the recurrent
+        state before the words.
         """
         to_recurrent, from_word = word_table[tokens[:, 0]].split(
             [self.hidden_dim, self.recurrent_to_multimodal.out_features], dim=1

@@ -18,7 +18,7 @@ attention to a and to v, and then to the two results. The decoder's initial stat
 the mean of the new a.
 
 Differs from the papers / left open:
-- Fusion is computed once a batch, in the encoder; the released code computes it in the decoder.
+- Fusion is computed once per batch, in the encoder; the released code computes it in the decoder.
 - Padded words and frames get no attention in the fusion; in the released code they get attention.
 - Frames have no positions, and no network encodes them, as in the released code.
 - The task truncates transcripts (at 600 words in ``examples/video_summarization``). Dropout of 0.3

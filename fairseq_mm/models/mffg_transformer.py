@@ -21,7 +21,7 @@ two results z_m:
 The other three layers attend only to a.
 
 Differs from the papers / left open:
-- Fusion is computed once a batch. The released decoder computes it again at every decoding step,
+- Fusion is computed once per batch. The released decoder computes it again at every decoding step,
   with the result of the step before as input.
 - Padded words and frames get no attention in fusion and decoder; in the released code they get
   attention.

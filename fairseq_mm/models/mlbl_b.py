@@ -21,7 +21,8 @@ Differs from the paper / left open:
 - u is scaled to a mean square of one, see ``--feature-scaling``. Dropout and initial values differ
   from the paper; C^(m) is initialised with zeros, so that the model begins as ``lbl``.
 - n-1 is 5, and word vectors have 300 dimensions, as in the other log-bilinear models.
-- Words before the beginning of a sentence are the start token, in fairseq also the end token.
+- The start token stands for the words before the beginning of a sentence. In fairseq it is
+  ``</s>``, the token that also ends a sentence.
 """
 
 from dataclasses import dataclass

@@ -24,7 +24,8 @@ Differs from the paper / left open:
   make the factors small.
 - n-1 is 5. Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
-- Words before the beginning of a sentence are the start token, in fairseq also the end token.
+- The start token stands for the words before the beginning of a sentence. In fairseq it is
+  ``</s>``, the token that also ends a sentence.
 
 Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
 image and W^fd, also adds the output of this layer to r, and has K = 100 and F = 50. It initialises

@@ -26,7 +26,8 @@ Differs from the paper / left open:
 - u is scaled to a mean square of one, see ``--feature-scaling``.
 - Dropout and initial values differ from the paper. The scripts in
   ``examples/multimodal_captioning`` train with Adam by default, the paper with SGD.
-- Words before the beginning of a sentence are the start token, in fairseq also the end token.
+- The start token stands for the words before the beginning of a sentence. In fairseq it is
+  ``</s>``, the token that also ends a sentence.
 
 No code was published.
 """

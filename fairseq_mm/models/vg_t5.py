@@ -151,7 +151,11 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return the options, in which values replace the defaults that depend on other options."""
+    """Return a copy of the options, in which options that depend on others have their values.
+
+    They are ``fusion_heads``, ``fusion_encoder_layers`` and, with ``--compat released``,
+    ``video_encoder_layers``.
+    """
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:
         last = range(max(1, cfg.encoder_layers - 1), cfg.encoder_layers + 1)

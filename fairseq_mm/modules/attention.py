@@ -49,9 +49,10 @@ def attend(
     *,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Average ``value`` [..., S, head_dim] to [..., T, head_dim] by :func:`attention_weights`.
+    """Return the means [..., T, head_dim] of ``value`` [..., S, head_dim], weighted by attention.
 
-    ``dropout`` is the dropout rate of the weights; callers pass 0 in evaluation.
+    See :func:`attention_weights` for the weights and the other arguments. ``dropout`` is the
+    dropout rate of the weights; callers pass 0 in evaluation.
     """
     if _FUSED is None:
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)

@@ -41,8 +41,8 @@ class CausalConvolution(nn.Module):
         """Compute the output [B, output_dim] of the newest step, and the window for the next step.
 
         ``x`` [B, input_dim] is the input of the newest step. ``window`` [B, (width - 1) *
-        input_dim] has the inputs of the ``width - 1`` steps before it, where ``width`` is the
-        width of the kernel; None at the first step.
+        input_dim] has the inputs of the ``width - 1`` steps before the newest step, where ``width``
+        is the width of the kernel; it is None at the first step.
         """
         if window is None:
             window = x.new_zeros(x.size(0), (self.width - 1) * self.input_dim)

@@ -40,14 +40,14 @@ def _tile_bytes(device: torch.device) -> int:
 
 
 def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
-    """Split 0 to ``total`` into ranges of about equal length, at most ``size`` each."""
+    """Split ``range(total)`` into pairs (start, end) of about equal length, at most ``size``."""
     parts = max(1, math.ceil(total / max(1, size)))
     bounds = [total * i // parts for i in range(parts + 1)]
     return zip(bounds[:-1], bounds[1:])
 
 
 class _Problem:
-    """Inputs of the loss without the ignored rows, in the dtype of the matrix products."""
+    """Inputs of the loss without the ignored rows (tokens), in the dtype of the matrix products."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class _Problem:
         return (1 - self.smoothing) * nll + self.smoothing * uniform, nll
 
     def spread(self, grad_features: Tensor, like: Tensor) -> Tensor:
-        """Return the gradients of all rows, with the shape and dtype of ``like``.
+        """Return the gradients of the features of all rows, with the shape and dtype of ``like``.
 
         ``grad_features`` has the gradients of the rows that are not ignored; ignored rows get
         zeros.
@@ -177,7 +177,10 @@ class _Tiles:
 
 
 class _Chunk:
-    """Softmax over the vocabulary for a chunk of rows, computed tile by tile."""
+    """Softmax over the vocabulary for a chunk of rows, computed tile by tile.
+
+    ``needs_features`` is True to compute the gradient of the features as well.
+    """
 
     def __init__(
         self, problem: _Problem, rows: slice, tiles: _Tiles, *, needs_features: bool
@@ -222,11 +225,11 @@ class _Chunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradients of the weights [V, E] and biases [V].
+        """Add this chunk's gradients to ``grad_weight`` [V, E] and ``grad_bias`` [V].
 
         The term ``-s / V`` of label smoothing s is left out, because :class:`_InForward` adds it
-        for all chunks at once. ``beta`` is 0 to overwrite ``grad_weight`` and ``grad_bias``,
-        1 to add to them.
+        for all chunks at once. ``beta`` is 1 to add, 0 to overwrite. A tensor that is None is left
+        out.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -260,10 +263,10 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
 ) -> Iterator[tuple[slice, _Chunk]]:
-    """Yield the rows of each chunk, and the chunk, whose logits take at most ``chunk_bytes``.
+    """Yield for each chunk the slice of its rows, and its :class:`_Chunk`.
 
-    ``needs_features`` is True to compute the gradient of the features, ``keeps`` is described at
-    :class:`_Tiles`.
+    The logits of a chunk take at most ``chunk_bytes``. ``needs_features`` is described at
+    :class:`_Chunk`, ``keeps`` at :class:`_Tiles`.
     """
     N, V = len(problem.features), len(problem.weight)
     ranges = list(_ranges(N, chunk_bytes // (V * problem.features.element_size())))
@@ -276,7 +279,7 @@ def _chunks(
 def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the negative log-likelihood, and the logsumexp of each row's logits.
 
-    The gradients are not computed.
+    The gradients are not computed. The logits in memory take at most ``chunk_bytes``.
     """
     chunks = [
         (part.normalizer, part.target_logit)

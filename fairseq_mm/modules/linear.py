@@ -1,7 +1,7 @@
 """Linear maps, computed by the fastest kernel of the device.
 
-In float32 on a CPU, PyTorch computes matrix products with MKL and convolutions with oneDNN, which
-is twice as fast on AMD processors. A large linear map is therefore computed as a convolution of
+In float32 on a CPU, PyTorch computes matrix products with MKL and convolutions with oneDNN. On AMD
+processors, oneDNN is twice as fast as MKL, so a large linear map is computed as a convolution of
 width one over a channels-last image. For few vectors, reading the weights takes most of the time,
 and the speed depends on which factor of the product is transposed. On other devices and in other
 precisions, ``F.linear`` is used.

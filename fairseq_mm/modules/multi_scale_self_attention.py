@@ -182,8 +182,8 @@ class MultiScaleSelfAttention(nn.Module):
     def forward(self, x: Tensor, trace: Optional[list[Tensor]] = None) -> Tensor:
         """Compute the layer: [B, T, hidden_dim] -> [B, T, hidden_dim].
 
-        If ``trace`` is given, the attention weights [B, heads, T, 1 + T] are appended to it. Key 0
-        is a key of zeros, key 1 + s belongs to step s.
+        If the list ``trace`` is given, the attention weights [B, heads, T, 1 + T] are appended to
+        it. Key 0 is a key of zeros, key 1 + s belongs to step s.
         """
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
@@ -236,9 +236,10 @@ class MultiScaleSelfAttention(nn.Module):
         return self._join(context, x)
 
     def _project(self, rows: Tensor) -> Tensor:
-        """Compute queries, keys and values, [3, N, heads, head_dim].
+        """Compute queries, keys and values of N positions, [3, N, heads, head_dim].
 
-        ``rows`` [N, 3 * embed_dim] has the inputs of the networks of queries, keys and values.
+        ``rows`` [N, 3 * embed_dim] has the inputs of the networks that compute queries, keys and
+        values, side by side.
         """
         N = rows.size(0)
         maps = self._first_layer(rows)
@@ -258,9 +259,10 @@ class MultiScaleSelfAttention(nn.Module):
         return self.norm(out.view_as(x) + x)
 
     def _first_layer(self, rows: Tensor) -> Tensor:
-        """Apply the first layer of all networks: [N, 3 * embed_dim] -> [3, N, channels].
+        """Apply the first layers of the networks of queries, keys and values, see :meth:`_project`.
 
-        The first dimension stands for queries, keys and values.
+        ``rows`` is [N, 3 * embed_dim]. The result is [3, N, channels], where the first dimension
+        stands for queries, keys and values.
         """
         network = self.networks[0]
         weights = network.weight().view(3, -1, network.weight_v.size(-1))
@@ -270,9 +272,10 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """Divide the channels by network: [groups, N, C] -> [networks, N, groups * C / networks].
+        """Give each of several small networks, such as one per head, its part of the channels.
 
-        The channels of a group belong to ``networks / groups`` networks, one after the other.
+        ``rows`` [groups, N, C] has the channels of ``networks / groups`` networks in each group,
+        one network after the other. Returns [networks, N, groups * C / networks].
         """
         G, B, _ = rows.shape
         return rows.view(G, B, networks // G, -1).transpose(1, 2).flatten(0, 1)

@@ -6,9 +6,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def _pack(x: Tensor, padding_mask: Tensor, counts: Tensor) -> PackedSequence:
-    """Pack the elements of each row that are not padding, without changing their order.
+    """Pack the elements of x [B, N, D] that are not padding, in the order of each row.
 
-    ``counts`` [B] is the number of these elements in each row, on the CPU.
+    ``padding_mask`` is [B, N] bool, True at padding. ``counts`` [B] is the number of elements
+    without padding in each row, on the CPU.
     """
     # PyTorch packs right-padded rows only, so the real elements are moved to the front. The sort
     # must be stable to keep their order.

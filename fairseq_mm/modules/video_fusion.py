@@ -133,11 +133,11 @@ class VideoFusion(nn.Module):
         """Compute keys and values, which depend only on the video [B, M, video_dim].
 
         Returns:
-            Keys and values. For ``multi_head``, both are [B, heads, M, common_dim / heads]. The
-                dot-product kinds have keys [B, M, text_dim], and values to which the layer after
-                the attention was applied in advance. Without forget gate, the values are the inputs
-                of this layer times its matrix, [B, M, text_dim]. With a forget gate, they are the
-                inputs and the inputs times the gate's matrix, side by side.
+            Keys and values. For ``multi_head``, both are [B, heads, M, common_dim / heads]. For the
+                dot-product kinds, keys are [B, M, text_dim], and values [B, M, C] are prepared for
+                the layer that follows the attention. Without a forget gate, they are already
+                multiplied by the part of W that belongs to O. With a forget gate, they are
+                concatenated with their product with the part of W_f that belongs to O.
         """
         keys = self.key_proj(video)
         if self.kind == "multi_head":
