@@ -336,7 +336,7 @@ def convert_t5_to_huggingface(
 
     Raises:
         UserError: if the checkpoint is damaged, if it is not of a T5 that reads only text, if its
-            vocabulary is not in the order of T5's, or if the output cannot be written.
+            vocabulary is not in T5's order, or if the output cannot be written.
     """
     path = checkpoint_path(checkpoint)
     check_output_folder(output, overwrite=overwrite, reads=path)

@@ -51,7 +51,7 @@ class Vocabulary:
 
     Args:
         text: Noun for the text, such as ``captions``, for messages.
-        default: Value of ``threshold`` if it is None and there is no ``dictionary``.
+        default: Value that ``threshold`` gets if it is None.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
         max_words: Maximum number of words, of which the most frequent are kept; None for all.
         dictionary: Path of an existing ``dict.txt``; None to make a dictionary.
