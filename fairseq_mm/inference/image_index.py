@@ -97,7 +97,7 @@ def check_same_model(
 
 
 def describe_extractor(identity: Mapping[str, Any]) -> str:
-    """Return the attributes that identify an extractor as JSON, an attribute of an index."""
+    """Return the extractor attributes ``identity`` as JSON, the form in which an index has them."""
     return json.dumps(dict(identity), sort_keys=True, default=str)
 
 
@@ -325,9 +325,10 @@ class ImageIndex:
         return [self._search_one(vector[None], count, is_stale) for vector in vectors]
 
     def _search_one(self, query: np.ndarray, count: int, is_stale: dict[str, bool]) -> SearchResult:
-        """Find the ``count`` images nearest to a vector [1, K] that are as they were indexed.
+        """Find the ``count`` images that are nearest to the vector ``query`` [1, K].
 
-        ``is_stale`` remembers for all queries which images have vanished or changed.
+        Images that have vanished or changed since they were indexed are left out. ``is_stale`` says
+        which of the images checked so far have vanished or changed, by id; it is updated.
         """
         number = min(count, len(self))
         while True:
@@ -355,7 +356,8 @@ class ImageIndex:
         return describe_change(file, source) is not None
 
     def _check(self, store: FeatureStore) -> None:
-        """Check that the index has one vector of unit length per image, as they were written."""
+        """Check that the index has one vector of unit length per image, and that the vectors match
+        the checksum of ``store``, from which they were read."""
         if not len(store) or self.vectors.shape[0] != len(store):
             raise UserError(
                 f"{self.path}: must have one vector for each image, but has "
@@ -379,8 +381,8 @@ _ANEW = "make it anew: fairseq-mm index --rebuild."
 
 
 def _identify_file(path: str) -> Optional[Sequence[int]]:
-    """Return numbers that differ between a file and the file that replaces it; None if there is no
-    file."""
+    """Return three numbers that change if another file replaces the file at ``path``: inode, size
+    and time. Return None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:

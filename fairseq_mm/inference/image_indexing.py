@@ -41,7 +41,7 @@ _MANY = 20
 
 
 class IndexSummary(NamedTuple):
-    """What :func:`index_folder` has done.
+    """Result of :func:`index_folder`: what the index contains and what has changed.
 
     Attributes:
         path: Path of the index.
@@ -68,11 +68,12 @@ class IndexSummary(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Files of a folder, compared with an index.
+    """Result of comparing the files of a folder with an index.
 
     Attributes:
         unread: Files that are new or have changed.
-        kept: Id -> record, for images whose vectors are kept. The record has the file's time.
+        kept: For images whose vectors are kept, a dictionary from the id to the record of the file:
+            size, present time of change, and SHA-256.
         is_touched: True if a file has another time than in the index, but the same content.
     """
 
@@ -137,7 +138,11 @@ def index_folder(
 def _open_checkpoint(
     folder: str, checkpoint: Optional[Path], old: Optional[FeatureStore]
 ) -> Checkpoint:
-    """Open the given checkpoint, or else the checkpoint that the index ``old`` records."""
+    """Open ``checkpoint``; if it is None, open the checkpoint that the index ``old`` records.
+
+    ``folder`` is the folder of the images, for messages. Raise UserError if there is no checkpoint
+    to open, or its model does not embed images.
+    """
     if checkpoint is None and old is None:
         raise UserError(
             f"{folder}: has no index yet: give the checkpoint of an embedding model (--checkpoint "
@@ -163,7 +168,10 @@ def _find_recorded_weights(old: FeatureStore) -> Optional[str]:
 
 
 def _compare(files: Sequence[MediaFile], old: Optional[FeatureStore]) -> _Plan:
-    """Find the files that must be read, and the images whose vectors are kept."""
+    """Find the files that must be read, and the images whose vectors are kept.
+
+    ``files`` are the images of the folder, ``old`` is the former index; None if there is none.
+    """
     if old is None:
         return _Plan(list(files), {}, is_touched=False)
     shared = shared_sizes_and_times(old, files)
@@ -189,8 +197,9 @@ class _Run:
         files: Images of the folder.
         old: Former index, or None.
         path: Path of the index.
-        weights: Weights file of the image extractor, or None.
-        device: Device of the models, or None.
+        weights: Weights file of the image extractor; None for the file beside the checkpoint that
+            has the recorded digest.
+        device: Device of the models; None for a GPU if there is one.
     """
 
     def __init__(
@@ -244,13 +253,15 @@ class _Run:
 
     @contextlib.contextmanager
     def open_writer(self, rebuild: bool, *, is_default: bool) -> Iterator[FeatureStoreWriter]:
-        """Open the writer of the index; continue the work of an interrupted run.
+        """Open the writer of the index in a ``with`` block; continue an interrupted run.
 
-        Vectors of an interrupted run are dropped if their files have vanished or changed since.
+        Vectors of the interrupted run are dropped if their files have vanished or changed since.
 
         Args:
-            rebuild: Drop the work of an interrupted run with another checkpoint.
-            is_default: True if the index lies in the folder of the images.
+            rebuild: If the interrupted run had another checkpoint, drop its vectors; if False,
+                raise UserError.
+            is_default: True if the index lies in the folder of the images. Its own folder is then
+                created if necessary.
         """
         attributes = {
             "extractor": VECTORS_EXTRACTOR,
@@ -384,7 +395,7 @@ class _Run:
 
 def _is_begun_with_other_attributes(partial_path: str, attributes: dict[str, Any]) -> bool:
     """Return True if an interrupted run has begun the folder ``partial_path`` with another
-    checkpoint or extractor."""
+    checkpoint or extractor than ``attributes`` name."""
     header = os.path.join(partial_path, "header.json")
     if not os.path.exists(header):
         return False
