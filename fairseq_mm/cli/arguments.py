@@ -147,8 +147,8 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     Args:
         parser: Parser or group.
         *names: Names of the arguments, keys of the table ``SHARED``.
-        **changes: Name of an argument -> keyword arguments of ``add_argument`` that replace those
-            of the table, such as ``checkpoint={"required": False}``.
+        **changes: For the name of an argument, keyword arguments of ``add_argument`` that replace
+            keyword arguments of the table, such as ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
@@ -168,11 +168,11 @@ def add_generation(
 
     Args:
         parser: Parser of the subcommand.
-        defaults: Name of an option -> default of the task, for the help texts; empty if the default
-            depends on the checkpoint.
+        defaults: Dict from the name of an option to the task's default, for the help texts; empty
+            if the defaults depend on the checkpoint.
         presets: Names that ``--preset`` accepts; empty to add no ``--preset``.
-        constraints: Name of an option of constrained generation, such as
-            ``max_words_per_sentence`` -> default; None to add no such options.
+        constraints: Dict from the name of an option of constrained generation, such as
+            ``max_words_per_sentence``, to its default; None to add no such options.
     """
     differ = "If no default is listed, the preset or the model's task has one, described above."
     group = parser.add_argument_group("generation", None if defaults else differ)
@@ -197,8 +197,10 @@ def add_generation(
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of generation that are on the command line: name of the field of
-    :class:`fairseq_mm.generation.config.GenerationConfig` -> value.
+    """Return the options of generation that are on the command line.
+
+    The result has keyword arguments of
+    :meth:`fairseq_mm.generation.config.GenerationConfig.of_task`, by name.
     """
     names = ("preset", *GENERATION, *CONSTRAINTS)
     options = {name: getattr(args, name, None) for name in names}
@@ -222,7 +224,7 @@ def add_numbers(group: Any, **helps: str) -> None:
 
     Args:
         group: Parser or group.
-        **helps: Name of an option -> help text.
+        **helps: For the name of each option, its help text.
     """
     for name, text in helps.items():
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
@@ -237,7 +239,11 @@ REPEATED: dict[str, Any] = {"action": "append", "default": []}
 
 
 def add_rows(group: Any, rows: Rows) -> None:
-    """Add the arguments of a table, name -> (help, keyword arguments), to a parser or group."""
+    """Add the arguments of a table to a parser or group.
+
+    ``rows`` is the table: a dict from the name of an argument to its help text and further keyword
+    arguments of ``add_argument``.
+    """
     for name, (text, more) in rows.items():
         group.add_argument(name, help=text, **more)
 
@@ -339,7 +345,8 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
     """Check the files that a command writes.
 
     Args:
-        outputs: Name of the option -> path of the output; None if the option is not given.
+        outputs: Dict from the name of an option to the path of its output; None if the option is
+            not given.
         read: Paths of the files that the command reads.
 
     Raises:

@@ -151,7 +151,7 @@ def load(
 def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> dict[str, Any]:
     """Return the fields about models and options, which the JSON records of all images have.
 
-    ``search`` has the settings of the search for candidates.
+    ``captioner`` holds the models, ``search`` the settings of the search for candidates.
     """
     options = dataclasses.asdict(search)
     options.update(options.pop("weights"))

@@ -296,7 +296,10 @@ def _detect_folder_kind(source: str) -> str:
 
 
 def _usage(result: Any) -> list[str]:
-    """Return commands that prepare data for, and train from, a converted BART or T5."""
+    """Return commands, one per line, that prepare data for a converted BART or T5 and train it.
+
+    ``result`` is the result of the conversion.
+    """
     checkpoint = os.path.join(result.folder, "model.pt")
     lines = [f"data: fairseq-mm prepare videos ... --pretrained {result.folder}"]
     for title, arch, options in _architectures(result.arch, result.options):

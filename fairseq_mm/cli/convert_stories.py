@@ -153,10 +153,10 @@ def _table(num_tensors: int, conversion: Any) -> list[str]:
 
 
 def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Format (name, rest of the line) pairs as lines.
+    """Format ``rows``, which are pairs (name of a tensor, rest of the line), as lines.
 
-    In a list of more than ``_LISTED`` pairs, names that differ only in the number of a layer become
-    one line.
+    If there are more than ``_LISTED`` pairs, tensors whose names differ only in the number of a
+    layer share one line.
     """
     # a model of 15 layers has hundreds of tensors, which differ in the number of their layer
     rows = list(rows)

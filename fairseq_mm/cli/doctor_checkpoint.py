@@ -86,9 +86,12 @@ def check_checkpoint(
 def _find_fault(
     checkpoint: "Checkpoint", folder: str, features: Optional[str]
 ) -> Optional[Finding]:
-    """Build the model in the task of a data folder, as fairseq-generate does.
+    """Build the model of a checkpoint in the task of a data folder, as fairseq-generate does.
 
-    ``features`` has paths of feature stores; None for the stores of the data folder.
+    Args:
+        checkpoint: Opened checkpoint.
+        folder: Path of the data folder.
+        features: Paths of feature stores; None for the stores of the data folder.
 
     Returns:
         Problem because of which the model cannot be built; None if it can be built.
@@ -161,12 +164,13 @@ def _check_extractor(
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Check that torchvision knows the weights, which it would download, and look into its cache.
+    """Check that torchvision knows the recorded weights, and whether it has downloaded them.
 
     Args:
         subject: Subject of the findings.
         extractor: Name of the network.
-        recorded: Record of the weights; weights of torchvision are ``torchvision:NAME``.
+        recorded: Name of the weights in the feature store's attributes: ``torchvision:NAME``. For
+            other weights there are no findings.
     """
     source, _, name = recorded.partition(":")
     if source != "torchvision":

@@ -40,12 +40,13 @@ class FolderDigests:
     Attributes:
         record: Digests in ``prepare.json``; None if ``prepare.json`` has no digests.
         damage: Error message if ``prepare.json`` cannot be read; else empty.
-        changed: Path, relative to the folder, of a file that differs from its digest -> description
-            of the difference, such as "is not the file that ...", which follows the path in
-            messages.
+        changed: Dict from the path, relative to the folder, of each file that differs from its
+            digest to a description of the difference, such as "is not the file that ...", which
+            follows the path in messages.
         unrecorded: Files in the folder that have no digest, although ``prepare`` writes files of
             such names.
-        stores: Path of a feature store, relative to the folder -> number of items and checksum.
+        stores: Dict from the path of a feature store, relative to the folder, to its number of
+            items and its checksum.
         is_whole: True if no file has changed since ``prepare`` wrote it, and none is missing.
     """
 

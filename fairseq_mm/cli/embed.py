@@ -98,10 +98,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
-    """Embed sentences and words of a data folder, which needs no features and image ids for this.
+    """Embed sentences and words of a data folder, and write their vectors to the store.
 
-    The dictionary of the data folder may differ from the dictionary of the model. Words that the
-    model's dictionary lacks are embedded as ``<unk>``.
+    The data folder needs no features and no image ids. Its dictionary may differ from the
+    dictionary of the checkpoint's model. Words that the model's dictionary lacks are embedded as
+    ``<unk>``.
     """
     from fairseq_mm.data.binarised_text import (
         check_no_empty_line,
@@ -155,7 +156,9 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
 def _check_same(
     path: str, attributes: Mapping[str, str], rows: "list[tuple[str, np.ndarray]]"
 ) -> None:
-    """Check that an existing store has the attributes, ids and vectors (``rows``) of this run.
+    """Check that the existing store ``path`` has the attributes, ids and vectors of this run.
+
+    ``rows`` are pairs of an id and its vector.
 
     Raises:
         UserError: if the store differs.

@@ -133,8 +133,9 @@ class TextRun:
 
         Args:
             paths: Paths of the files (default: only the path of ``--output``). None in the list is
-                standard output. If there are several files, each gets one line per input; if the
-                list is empty, nothing is written.
+                standard output. A single file gets all lines of every input. Of several files, the
+                first gets the first line of every input, the second the second line, and so on. If
+                the list is empty, nothing is written.
         """
         self.paths = self.paths if paths is None else paths
         with contextlib.ExitStack() as stack:
@@ -210,7 +211,8 @@ class TextRun:
     def write(self, lines: Sequence[str], num_texts: int) -> None:
         """Write the lines of one input.
 
-        If there is one output file, it gets all lines; if there are several, each gets one line.
+        A single output file gets all lines. If there are several, each gets one of the lines, in
+        order.
 
         Args:
             lines: Lines to write.

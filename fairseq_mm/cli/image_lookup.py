@@ -18,7 +18,7 @@ _MIN_IMAGES_FOR_PROCESSES = 64
 def missing_in_folders(
     names: Iterable[str], folders: Sequence[str], *, verify: bool = False
 ) -> dict[str, str]:
-    """Return name -> reason for each image that is missing or cannot be read.
+    """Return a dict from each image that is missing or cannot be read to the reason.
 
     Args:
         names: Names of images, without suffix.
@@ -77,8 +77,8 @@ def keys_in_stores(
         by_stem: True if the name ``12`` also matches a store's id such as ``a/12.jpg``.
 
     Returns:
-        keys: Name -> id in the stores, for each image that a store has.
-        missing: Name -> reason, for each image that no store has.
+        keys: Dict from the name of each image that a store has to its id in the store.
+        missing: Dict from the name of each image that no store has to the reason, for messages.
 
     Raises:
         UserError: if a store cannot be read, or several ids match one name by their stem.

@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` of visual stories."""
+"""``fairseq-mm inspect`` for visual stories: attention to the images, likelihood of the words."""
 
 import argparse
 import os
@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """Inspect visual stories with one model.
+    """Compute attention and likelihood at each word of visual stories with one model.
 
     Raises:
         UserError: if files or options do not fit, or the model has no attention to show.

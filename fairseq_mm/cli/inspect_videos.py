@@ -79,7 +79,7 @@ class _SplitTexts:
         inspection: Inspection of a model on the split.
 
     Attributes:
-        hypotheses: Video id -> generated summary; None if there is no file of summaries.
+        hypotheses: Dict from video id to generated summary; None if there is no file of summaries.
     """
 
     def __init__(self, path: Optional[str], inspection: VideoInspection) -> None:

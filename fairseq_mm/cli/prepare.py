@@ -47,7 +47,8 @@ class Release(NamedTuple):
         options: Options about the data that the release accepts, separated by spaces.
         fixed_options: Options that the kind of data has, but whose value the release fixes,
             separated by spaces.
-        values: Name of an option -> the fixed value, or a default that replaces the kind's default.
+        values: Dict from the name of an option to the value that the release fixes, or to a default
+            that replaces the default of the kind of data.
     """
 
     kind: str

@@ -140,7 +140,7 @@ class Kind(NamedTuple):
         task: Name of the fairseq task that reads the data.
         module: Module whose docstring shows the JSON lines of the user's own data.
         writer: Function from the parsed command line to a writer of data folders.
-        tokenizers: Name of a tokenizer -> description for the help text.
+        tokenizers: Dict from the name of a tokenizer to its description for the help text.
         tokenizer: Name of the default tokenizer; None if the default depends on other options.
         threshold: Default of ``--threshold``.
         text_options: Options about text, such as ``--tokenizer``, separated by spaces.
@@ -157,7 +157,11 @@ class Kind(NamedTuple):
     own_options: str = "--keys --features --missing"
 
     def defaults(self) -> dict[str, Any]:
-        """Return the defaults of this kind of data, by name; a release may replace them."""
+        """Return defaults of ``fairseq-mm prepare`` for this kind of data, by name.
+
+        They are the defaults of options, and of settings that have no option. If the data is a
+        published release of a dataset, such as COCO, the caller may replace some of them.
+        """
         return {
             "tokenizer": self.tokenizer,
             "default_threshold": self.threshold,
@@ -176,8 +180,8 @@ def add_options(
         parser: Parser or group.
         kind: Kind of the data, whose nouns and tokenizers the help texts name.
         options: Options to add: keys of ``OPTIONS``, or ``--tokenizer``.
-        settled: Defaults that the help texts name: the result of :meth:`Kind.defaults`, in which a
-            release may have replaced values.
+        settled: Defaults that the help texts name: the result of :meth:`Kind.defaults`, in which
+            some values may have been replaced for a published release.
     """
     # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
@@ -205,7 +209,8 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
     """Return the keyword arguments that every writer of data folders accepts.
 
-    One of them is ``settings``, which the writer records in prepare.json.
+    One of them is the dict ``settings``: the keyword arguments of this function, which the writer
+    records in prepare.json.
     """
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}

@@ -139,8 +139,16 @@ def _rank_by_likelihood(
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
     """Rank images and sentences by likelihood.
 
+    Args:
+        model: Model of captions.
+        task: Task of the data folder, which has loaded the split.
+        args: Parsed command line.
+        device: Device on which the model runs.
+        checkpoint: Path of the checkpoint, which the file of likelihoods records by its hash.
+        output: Path of the output folder.
+
     Returns:
-        retrievals: Name of a direction, such as ``image_retrieval`` -> results.
+        retrievals: Dict from a direction, such as ``image_retrieval``, to its results.
         identity: Settings on which the likelihoods depend.
     """
     sampled, mean_image = [], None
@@ -217,8 +225,8 @@ def _fill(
         model: Model of captions.
         task: Task of the data folder.
         split: Images and sentences to rank.
-        blocks: Indices of the sentences that are scored together; a block is either missing from
-            the file or complete.
+        blocks: For each block, the indices of its sentences, which are scored together. A block is
+            either missing from the file or complete.
         args: Parsed command line.
     """
     device = next(model.parameters()).device
@@ -395,7 +403,7 @@ def _report(
     """Print the table of results, and write the files of the output folder.
 
     Args:
-        retrievals: Name of a direction of retrieval -> results.
+        retrievals: Dict from the name of a direction of retrieval to its results.
         result: Further fields of ranks.json.
         output: Path of the output folder.
         args: Parsed command line.
@@ -434,8 +442,8 @@ def _print(
     """Print the table of results.
 
     Args:
-        figures: Name of a direction of retrieval -> results of the model.
-        chance: Name of a direction of retrieval -> results of a random order.
+        figures: Dict from the name of a direction of retrieval to the results of the model.
+        chance: Dict from the name of a direction to the results of a random order.
         rsum: Sum of the recalls of both directions, in percent.
     """
     width = max(len(TITLES[name]) for name in figures)

@@ -164,8 +164,8 @@ def _make_items(
 
     Args:
         args: Parsed command line.
-        references: Item id -> references.
-        texts: Item id -> hypothesis.
+        references: Dict from item id to references.
+        texts: Dict from item id to hypothesis.
         scores: For each item id, a dict from the name of a score to its value.
 
     Returns:
@@ -204,7 +204,7 @@ def _read_scores(
     """Read the files of ``--scores``; return for each item id a dict from score name to value.
 
     Raises:
-        UserError: if a file has an id that is not in ``references`` (item id -> references).
+        UserError: if a file has an id that is not in ``references``, a dict with item ids as keys.
     """
     from fairseq_mm.data.input_files import read_objects
 

@@ -212,7 +212,7 @@ def _check_neighbours(
     ``neighbours`` has the nearest training prompts of each prompt.
 
     Raises:
-        UserError: if every prompt has too few.
+        UserError: if every prompt has fewer.
     """
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]

@@ -86,7 +86,10 @@ def _encode_text(args: argparse.Namespace, dictionary: Any) -> list[int]:
 
 
 def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
-    """Return the features of the query image, [rows, feature dimension]."""
+    """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
+
+    ``split`` holds the image of ``--id``, and ``checkpoint`` names the extractor for ``--image``.
+    """
     if args.id is not None:
         if args.id not in split.images:
             raise UserError(f"--id {args.id}: is no image of {args.split} of {args.data}.")

@@ -86,7 +86,7 @@ class RetrievedPage:
         return Item(" ".join([name, *words]), text, (), {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
-        """Return id -> data URI of the images of an item.
+        """Return a dict from the id of each image of an item to its data URI.
 
         ``key`` is the id of an image, or the ids of an image sequence, separated by tabs.
         """

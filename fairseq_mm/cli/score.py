@@ -410,8 +410,9 @@ def _training_path(args: argparse.Namespace) -> Optional[str]:
 def _score(
     args: argparse.Namespace, metrics: list[str], result: dict[str, Any]
 ) -> tuple[list[Row], list[str]]:
-    """Return the scores of the first system and the ids of the scored items; add fields about the
-    texts to ``result``, the JSON result of the command.
+    """Return the scores of the first system by ``metrics``, and the ids of the scored items.
+
+    Fields about the texts of the systems are added to ``result``, the JSON result of the command.
     """
     references, systems = _read_systems(args)
     all_ids = list((references or systems[0]).texts)

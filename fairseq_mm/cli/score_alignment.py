@@ -1,9 +1,8 @@
-"""Check that fairseq-generate's output was generated from the data folder and split with whose
-references it is scored.
+"""Check that generated texts and their references are of the same data folder and split.
 
-Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines (or the
-``S-`` lines, if there are no targets) can show it: fairseq-generate prints the text of the folder
-in these lines.
+Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines in the
+output of fairseq-generate (or the ``S-`` lines, if there are no targets) can show it:
+fairseq-generate prints the text of its data folder in these lines.
 """
 
 import html
@@ -87,7 +86,8 @@ def check_scores_for(
 
     Args:
         path: Path of the output.
-        num_tokens: Line of the split -> number of tokens whose scores the output has.
+        num_tokens: Dict from a line of the split to the number of its tokens whose scores are in
+            the output.
         data: Path of the data folder.
         split: Name of the split.
 
@@ -181,6 +181,10 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
     """Find out how fairseq-generate has converted tokens to the text of its ``T-`` lines.
 
     The ``D-`` lines are the converted ``H-`` lines, and ``T-`` lines are converted in the same way.
+
+    Args:
+        output: Parsed output of fairseq-generate.
+        folder_text: Text of the split in the data folder.
 
     Returns:
         Functions from (tokens, line of the split) to text that convert the ``H-`` lines to the

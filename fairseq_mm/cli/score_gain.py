@@ -67,7 +67,7 @@ class SystemScores:
         figures: Scores between 0 and 1, one for each of :data:`METRICS`.
         signatures: Strings that say how each score was computed, without versions of packages; None
             if unknown.
-        by_item: Item id -> scores of the item; None if unknown.
+        by_item: Dict from item id to the scores of the item; None if unknown.
         num_items: Number of items over which the scores are averaged; None if unknown.
     """
 

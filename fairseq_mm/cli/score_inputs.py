@@ -27,14 +27,15 @@ class References:
 
     Args:
         path: Path of the file.
-        texts: Item id -> references.
+        texts: Dict from item id to references.
         visual_ids: Item id of each line of the split; None without a data folder.
         data: Path of the data folder; None without a data folder.
         split: Name of the split; None without a data folder.
         lines: Lines of the file if it has one reference per line; None if it has JSON.
-        aliases: Other name of an item, such as a file name in a COCO annotation file -> item id.
-        oov_words: Item id -> words for which the indexed OOV tokens (``<unk-0>``) of the item's
-            texts stand.
+        aliases: Dict from another name of an item, such as a file name in a COCO annotation file,
+            to the item id.
+        oov_words: Dict from item id to the words for which the indexed OOV tokens (``<unk-0>``) of
+            the item's texts stand.
     """
 
     path: str
@@ -63,9 +64,9 @@ class JoinedTexts:
     Args:
         path: Path of the file of texts.
         hypotheses: Content of the file.
-        texts: Item id -> text, in the order of the references.
+        texts: Dict from item id to text, in the order of the references.
         missing: Ids of items that have references, but no text.
-        without_references: Id -> text, for ids in the file that have no references.
+        without_references: Dict from id to text, for ids in the file that have no references.
         not_compared: Reason why the ``T-`` or ``S-`` lines of fairseq-generate's output could not
             be compared with the data folder; None if they have been compared or if there is nothing
             to compare.
@@ -219,7 +220,10 @@ def read_score_references(
 
 
 def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a file in a data folder; None if ``data`` is None or lacks the file."""
+    """Return the path of a file in the data folder ``data``; None if there is no such file.
+
+    ``names`` are the subfolders, if any, and the name of the file. ``data`` may be None.
+    """
     path = None if data is None else Path(data, *names)
     return str(path) if path is not None and path.is_file() else None
 

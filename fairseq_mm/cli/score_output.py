@@ -119,8 +119,8 @@ def print_problems(path: str, problems: dict[str, list[str]]) -> None:
 
     Args:
         path: Path of the file.
-        problems: Description of a problem -> ids with the problem, as
-            :meth:`JoinedTexts.problems` returns them.
+        problems: Dict from the description of a problem to the ids that have it, as
+            :meth:`JoinedTexts.problems` returns it.
     """
     for what, ids in problems.items():
         print(f"{path}: {len(ids)} {what}: {list_first(ids, NAMED)}", file=sys.stderr)

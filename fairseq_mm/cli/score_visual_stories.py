@@ -36,7 +36,8 @@ def split_stories(texts: Sequence[str], tokenize: Tokenizer) -> Optional[list[li
     """Split stories into sentences at ``<sent>``, and tokenize the sentences.
 
     Returns:
-        Story -> sentence -> tokens, as nested lists; None if no text contains ``<sent>``.
+        List of stories, each a list of sentences, each a list of tokens; None if no text contains
+        ``<sent>``.
     """
     if not any(SEPARATOR in text.split() for text in texts):
         return None
@@ -49,8 +50,8 @@ def read_written_sentences(
     """Read the stories that people wrote for a split, and tokenize them.
 
     Returns:
-        Story -> sentence -> tokens, as nested lists; None if there is no data folder, or if the
-        data folder has no such stories.
+        List of stories, each a list of sentences, each a list of tokens; None if there is no data
+        folder, or if the data folder has no such stories.
     """
     if data is None or not story_text_path(data, split).is_file():
         return None
@@ -132,7 +133,7 @@ def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
     Args:
         data: Path of the data folder.
         split: Name of the split.
-        texts: Image sequence (ids of five images, separated by tabs) -> story.
+        texts: Dict from an image sequence (ids of five images, separated by tabs) to its story.
     """
     visual_ids = read_split_ids(data, split)
     albums = read_albums(data, split)

@@ -10,7 +10,10 @@ from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
 def run_subcommand(*words: str) -> None:
-    """Run ``fairseq-mm WORDS ARGUMENTS`` with the arguments of this process, and exit."""
+    """Run ``fairseq-mm WORDS ARGUMENTS``, and exit with its status.
+
+    ``words`` are the subcommand and its first arguments. The arguments of this process follow them.
+    """
     sys.exit(main([*words, *sys.argv[1:]]))
 
 

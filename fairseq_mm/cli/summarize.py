@@ -148,6 +148,7 @@ def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
     """List the inputs of the command line.
 
     The ``value`` of each input is a dictionary with ``video`` and ``transcript``, or one of them.
+    ``processor`` is the processor of the model's task, which checks the lines of JSONL files.
     """
     inputs: list[Input] = []
     for path in args.inputs:

@@ -309,8 +309,8 @@ def _open_systems(args: argparse.Namespace) -> "dict[str, list[Checkpoint]]":
     """Open the checkpoints of ``--compare`` or ``--checkpoint``.
 
     Returns:
-        Name of a system -> its checkpoints, several for an ensemble. The name is the one in
-        ``--compare`` or else the name of the architecture.
+        Dict from the name of a system to its checkpoints, several for an ensemble. The name is
+        taken from ``--compare``; a system without a name has the name of its architecture.
     """
     from fairseq_mm.inference.checkpoint import Checkpoint
 
@@ -352,6 +352,7 @@ def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[Imag
     """Return the image sequence of each story to generate, and the feature store.
 
     With ``--n``, each sequence is repeated. The store is None if the images are files.
+    ``processor`` is the processor of the model's task, which checks the lines of ``--sequences``.
     """
     if args.split:
         return sequences_of_split(

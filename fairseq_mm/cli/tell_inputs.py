@@ -27,7 +27,8 @@ class ImageSequence(NamedTuple):
         keys: Id in the feature store, or path, of each image; None for a missing image.
         images: File of each image, or None for a missing image. The list is empty if the features
             are read from a store.
-        references: Stories that people wrote for the sequence, as story -> sentence -> words.
+        references: Stories that people wrote for the sequence; a story is a list of sentences, a
+            sentence a list of words.
     """
 
     index: int

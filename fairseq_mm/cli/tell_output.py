@@ -46,7 +46,7 @@ def write_visual_stories(
 
     Args:
         args: Parsed command line.
-        systems: Name of a system -> its generator.
+        systems: Dict from the name of a system to its generator.
         configs: Generation config of each system.
         sequences: Image sequences, one for each story.
         store: Feature store; None to read the image files.
@@ -103,7 +103,7 @@ def _read_sequences(
 
     Args:
         sequences: Image sequences.
-        systems: Name of a system -> its generator.
+        systems: Dict from the name of a system to its generator.
         store: Feature store; None to read the image files.
     """
     processors = [model.processor for model in systems.values()]
@@ -144,7 +144,7 @@ def _format_stories(
     Args:
         args: Parsed command line.
         sequence: Image sequence.
-        stories: Name of a system -> its hypotheses, best first.
+        stories: Dict from the name of a system to its hypotheses, best first.
     """
     if not args.compare:
         (hypotheses,) = stories.values()
@@ -169,8 +169,8 @@ def _records(
     Args:
         args: Parsed command line.
         sequence: Image sequence.
-        stories: Name of a system -> its hypotheses, best first.
-        facts: Name of a system -> fields about its checkpoint and options.
+        stories: Dict from the name of a system to its hypotheses, best first.
+        facts: Dict from the name of a system to the fields about its checkpoint and options.
     """
     about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
     if args.compare:
@@ -188,7 +188,12 @@ def _records(
 
 
 def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tuple[str, str]]:
-    """Return (name, value) rows for the page: command, options, checkpoints and extractor."""
+    """Return (name, value) rows for the page: command, options, checkpoints and extractor.
+
+    Args:
+        systems: Dict from the name of a system to its generator.
+        configs: Generation config of each system; the page shows the options of the first.
+    """
     options = {k: v for k, v in configs[0].to_dict().items() if v is not None}
     rows = [
         ("command", shlex.join(["fairseq-mm", *sys.argv[1:]])),
@@ -256,7 +261,7 @@ class Page:
 
         Args:
             sequence: Image sequence.
-            stories: Name of a system -> its hypotheses.
+            stories: Dict from the name of a system to its hypotheses.
 
         Raises:
             UserError: if an image cannot be read.

@@ -123,8 +123,8 @@ def prompt_stories(
 
     Args:
         args: Parsed command line.
-        systems: Name of a system -> its opened checkpoints; only one system, because stories of
-            prompts are not compared.
+        systems: Dict from the name of a system to its opened checkpoints; only one system, because
+            stories of prompts are not compared.
         options: Options of generation that are on the command line, by name.
         prompts: Prompts of the user; empty if a language model generates the prompts, or if the
             model is a language model, which reads no prompt.
@@ -172,7 +172,14 @@ def prompt_stories(
 def _write_stories(
     args: argparse.Namespace, model: Any, config: Any, inputs: Sequence[Input]
 ) -> int:
-    """Generate and write the stories, one for each input; return the exit status."""
+    """Generate and write the stories of each input; return the exit status.
+
+    Args:
+        args: Parsed command line.
+        model: Generator.
+        config: Generation config.
+        inputs: Prompts, or inputs without content for a language model.
+    """
     # prompts that a language model has generated have no place in a file or on the command line
     is_given = bool(inputs[0].where)
     options = {"truncate": True} if args.truncate_prompt else {}
@@ -230,7 +237,8 @@ def _report_prompt(texts: TextRun, where: str, prompt: Any, unknown: dict[str, s
         texts: Run that prints the warning.
         where: Name of the prompt in messages.
         prompt: Encoded prompt.
-        unknown: Name of a prompt -> remark about its unknown words, to which an entry is added.
+        unknown: Dict from the name of a prompt to a remark about its unknown words; an entry is
+            added.
     """
     if prompt.num_truncated:
         texts.warn(
