@@ -331,8 +331,8 @@ class VideoInspection:
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
         """Return the tokens of the summary that the decoder reads in a line.
 
-        ``summaries`` replaces the references. Unknown words are returned as written, not as
-        ``<unk>``.
+        ``summaries`` maps video ids to texts that replace the references. Unknown words are
+        returned as written, not as ``<unk>``.
         """
         if summaries is None:
             return self._tokens(SUMMARY, line)

@@ -26,11 +26,11 @@ def write_search_page(
     results: "Sequence[SearchResult]",
     num_images: int,
 ) -> None:
-    """Write the page.
+    """Write the page ``--html``: each query with the images found for it.
 
     Args:
         args: Parsed command line of ``fairseq-mm search``.
-        queries: Sentences, and paths of query images.
+        queries: Sentences, followed by the paths of query images.
         results: Result of each query.
         num_images: Number of images in the index.
 
@@ -66,7 +66,14 @@ def write_search_page(
 
 
 def _item(name: str, path: str, scores: dict[str, float], page: str) -> Item:
-    """Return the card of an image, with a link from the page to the image."""
+    """Return the card of an image, with a link from the page to the image.
+
+    Args:
+        name: Name of the image on the card.
+        path: Path of the image.
+        scores: Dict from the name of a score to its value; empty for no scores.
+        page: Path of the page.
+    """
     uri = thumbnail_uri(MediaFile(name, path), _SIDE)
     # relative, so that a page in the folder can be moved or copied with it
     link = os.path.relpath(path, os.path.dirname(os.path.abspath(page)))

@@ -56,9 +56,10 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """The K n-grams of all stories whose longest run found so far has n - 1 words, sorted by hash.
+    """Hashes of the n-grams of those stories whose longest run found so far has n - 1 words.
 
-    A match with such an n-gram would make the longest run of its story longer.
+    If the training text has such an n-gram, the longest run of its story becomes longer. There are
+    K n-grams, sorted by hash.
     """
 
     hashes: np.ndarray  # [K] uint64

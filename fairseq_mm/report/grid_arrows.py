@@ -60,7 +60,7 @@ class Drawing(NamedTuple):
     chosen: int
 
     def note(self, position: int) -> str:
-        """Return the caption that is shown with the arrows from the position of this index."""
+        """Return the caption that is shown with the arrows from a position, given by its index."""
         row, column = divmod(position, self.columns)
         values = self.similarities[position, list(self.targets[position])]
         return (
