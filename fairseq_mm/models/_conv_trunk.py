@@ -172,7 +172,7 @@ class ConvTrunk(nn.Module):
     """Convolutional decoder without output layer: embeddings, convolutions and attention.
 
     Args:
-        num_types: Number of tokens in the dictionary.
+        num_types: Number of entries of the dictionary.
         padding_idx: Index of the padding token.
         layers: (channels, kernel width) of each layer.
         embed_dim: Dimension of word embeddings, encoder output, queries, keys and values.

@@ -2,8 +2,8 @@
 
 Both models compute the same function, but their parameters differ in three ways. ``conv_story``
 stacks the linear layers of all heads, so that one matrix product computes all heads. The weights of
-its convolutions have PyTorch's order of axes. In a fusion model of ``conv_story``, the frozen part
-has no output layer.
+its convolutions have PyTorch's order of axes. If a model is trained on top of a frozen model
+(fusion), the frozen model in ``conv_story`` has no output layer.
 """
 
 import re

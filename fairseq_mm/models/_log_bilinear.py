@@ -76,8 +76,8 @@ class ContentProjection(nn.Module):
     def forward(self, features: Tensor, padding_mask: Tensor) -> Tensor:
         """Average features [B, N, D] of N regions, scale the mean, and project it.
 
-        Returns [B, output_dim].
-        ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
+        The result is [B, output_dim]. ``padding_mask`` is [B, N] bool, True at padding, and False
+        at least once in each row.
         """
         content = scale_vectors(masked_mean(features, padding_mask), self.scaling)
         # generation casts the model, but not the batch
@@ -94,8 +94,8 @@ class ContentEncoder(ConditionEncoder):
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
         """Return a dict with ``condition``, a list of one tensor: the projections [B, 1, X].
 
-        X is the output dimension of the projection.
-        See :meth:`ContentProjection.forward` for the arguments.
+        X is the output dimension of the projection. See :meth:`ContentProjection.forward` for the
+        arguments.
         """
         return {"condition": [self.content(features, padding_mask).unsqueeze(1)]}
 
@@ -177,7 +177,8 @@ class LogBilinearDecoder(FeatureDecoder):
     ) -> tuple[Tensor, None]:
         """Compute features [B, T, row_dim], or [B, 1, row_dim] when decoding incrementally.
 
-        ``row_dim`` is the number of columns of the word table. The second result is None.
+        ``row_dim`` is the number of columns of ``table``, the table of word vectors. The second
+        result is None.
         """
         condition = encoder_out["condition"][0] if encoder_out["condition"] else None
         if incremental_state is None:
@@ -214,9 +215,9 @@ class LogBilinearDecoder(FeatureDecoder):
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
         """Return the last n-1 words [B, n-1], where n-1 is the length of the context.
 
-        ``tokens`` [B, T] are the words so far, of which all but the last have been read if
-        ``incremental_state`` has the words of an earlier step.
-        The second result [B] is the index in the sentence of the word that is to be predicted.
+        ``tokens`` [B, T] are the words so far. The first step reads all of them, later steps only
+        the last. The second result [B] is the index in the sentence of the word that is to be
+        predicted.
         """
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:

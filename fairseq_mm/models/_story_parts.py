@@ -155,7 +155,10 @@ class FrozenOptions(nn.Module):
 
 
 def part_options(cfg: Any) -> dict[str, Any]:
-    """Return the options of a config that ``PART_OPTIONS`` lists: name -> number or string."""
+    """Return the options of a config that ``PART_OPTIONS`` lists.
+
+    The result is a dict from names to numbers or strings.
+    """
     values = {name: getattr(cfg, name) for name in PART_OPTIONS}
     # OmegaConf nodes and enums become plain text, because the options are stored as JSON.
     return {k: v if isinstance(v, (int, float)) else str(v) for k, v in values.items()}

@@ -78,7 +78,7 @@ Compat: Any = ChoiceEnum(("none", "released"))
 
 @dataclass
 class ConvStoryConfig(FairseqDataclass):
-    """Options of the story model.
+    """Options of the convolutional story model.
 
     Default sizes follow fairseq's ``fconv_self_att_wp``, the code of Fan et al. 2018; the
     default dropout follows the paper's section 9.2. Lists of layers are Python expressions such

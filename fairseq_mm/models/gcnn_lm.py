@@ -46,7 +46,10 @@ TRUNK_OPTIONS = (
 
 @dataclass
 class GcnnLmConfig(FairseqDataclass):
-    """Options of the model. The default sizes follow Fan et al. 2018, section 9.1."""
+    """Options of the gated convolutional language model.
+
+    The default sizes follow Fan et al. 2018, section 9.1.
+    """
 
     dropout: float = option(0.1, "Dropout probability of embeddings and of layers' inputs.")
     decoder_embed_dim: int = option(300, "Dimension of token embeddings.")

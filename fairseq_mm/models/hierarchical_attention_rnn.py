@@ -41,7 +41,10 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionRnnConfig(HierarchicalRnnConfig):
-    """Options of the model. The default sizes follow the code of Liu et al. 2020 (MFFG)."""
+    """Options of recurrent hierarchical attention.
+
+    The default sizes follow the code of Liu et al. 2020 (MFFG).
+    """
 
 
 @register_model("hierarchical_attention_rnn", dataclass=HierarchicalAttentionRnnConfig)

@@ -44,7 +44,10 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class HierarchicalAttentionTransformerConfig(HierarchicalTransformerConfig):
-    """Options of the model. The default sizes follow the code of Liu et al. 2020 (MFFG)."""
+    """Options of hierarchical attention with transformers.
+
+    The default sizes follow the code of Liu et al. 2020 (MFFG).
+    """
 
     video_encoder_layers: int = option(4, "Number of encoder layers over the frames.")
 

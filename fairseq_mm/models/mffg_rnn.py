@@ -40,7 +40,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class MffgRnnConfig(HierarchicalRnnConfig):
-    """Options of the model. The default sizes follow the code of Liu et al. 2020."""
+    """Options of recurrent MFFG. The default sizes follow the code of Liu et al. 2020."""
 
 
 @register_model("mffg_rnn", dataclass=MffgRnnConfig)

@@ -54,7 +54,7 @@ from fairseq_mm.models._video_summary import VideoSummaryModel
 
 @dataclass
 class MffgTransformerConfig(HierarchicalTransformerConfig):
-    """Options of the model. The default sizes follow the code of Liu et al. 2020."""
+    """Options of MFFG with transformers. The default sizes follow the code of Liu et al. 2020."""
 
 
 @register_model("mffg_transformer", dataclass=MffgTransformerConfig)

@@ -52,7 +52,7 @@ from fairseq_mm.modules.packed_rnn import SkippingLSTM
 
 @dataclass
 class PointerGeneratorConfig(FairseqDataclass):
-    """Options of the model. The default sizes follow See et al. 2017, section 5."""
+    """Options of the pointer-generator. The default sizes follow See et al. 2017, section 5."""
 
     embedding_dim: int = option(128, "Dimension of token embeddings of source and summary.")
     hidden_dim: int = option(

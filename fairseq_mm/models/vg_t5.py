@@ -151,10 +151,10 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return a copy of the options, in which options that depend on others have their values.
+    """Return a copy of the options, with values for those whose default depends on other options.
 
-    They are ``fusion_heads``, ``fusion_encoder_layers`` and, with ``--compat released``,
-    ``video_encoder_layers``.
+    These are ``fusion_heads`` and ``fusion_encoder_layers``. With ``--compat released``,
+    ``video_encoder_layers`` becomes 0.
     """
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:

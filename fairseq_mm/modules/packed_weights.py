@@ -1,7 +1,7 @@
 """Weights of linear maps, packed once for oneDNN's matrix products on a CPU.
 
-A product with few vectors, as in a decoding step, spends most of its time reading the weights. Kept
-in oneDNN's own layout they are read in order, and in bfloat16 or int8 there are fewer bytes to
+A product with few vectors, as in a decoding step, spends most of its time reading the weights. In
+oneDNN's own layout, weights are read in order, and in bfloat16 or int8 there are fewer bytes to
 read. On an Intel Xeon, float32 products of 8 to 40 vectors are 1.1 to 2.4 times as fast as MKL's.
 The packed copy is kept beside the weight.
 
@@ -116,8 +116,9 @@ def can_pack(dtype: str = "float32") -> bool:
 def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
     """Let the linear maps of a model that generates use packed weights.
 
-    This applies to the linear layers of the model and to :func:`.linear`, for float32 weights on a
-    CPU while no gradients are computed. With ``float32``, results differ from unpacked weights by
+    This applies to the linear layers of the model and to the function
+    :func:`fairseq_mm.modules.linear.linear`, for float32 weights on a CPU while no gradients are
+    computed. With ``float32``, results differ from unpacked weights by
     rounding.
 
     Args:

@@ -35,7 +35,7 @@ class PositionedEmbedding(nn.Module):
     texts of 1022 tokens. The vectors of padding are not zero.
 
     Args:
-        num_types: Number of types of the dictionary.
+        num_types: Number of entries of the dictionary.
         embed_dim: Dimension of the embeddings.
         padding_idx: Index of padding in the dictionary.
         table_rows: Number of rows of the table of position embeddings.

@@ -184,7 +184,7 @@ def relative_buckets(
 
 
 class RelativeBias(nn.Module):
-    """Learned attention bias for each head and bucket of distances, which all layers share.
+    """Learned attention bias for each head and each bucket of distances. All layers share it.
 
     Args:
         num_buckets: See :func:`relative_buckets`.
