@@ -7,8 +7,8 @@ the words of the context:
 
     r     = sum_(i=1)^(n-1) C^(i) w_i          w_i: vector of the i-th word of the context
     lbl, mlbl_b:     logits = R (r + m) + b    w_i: the word's row of R, m: the condition
-    mlbl_f, sc_nlm:  logits = (W^fv)' f + b    w_i = (W^fk)' W^fv(:, i), f = (W^fk r) * g,
-                                               g: the condition
+    mlbl_f, sc_nlm:  logits = (W^fv)' f + b    w_i = (W^fk)' v_i, v_i: the word's column of W^fv,
+                                               f = (W^fk r) * g, g: the condition
 
 C^(i) is a matrix for each position of the context, b the bias of each word, ' the transpose. R is
 the table of word vectors. The factored models (``mlbl_f``, ``sc_nlm``) have two matrices instead of

@@ -4,10 +4,10 @@ Mnih, Hinton. Three new graphical models for statistical language modelling. ICM
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 2.3. https://arxiv.org/abs/1411.2539
 
-With R the matrix of word vectors, r_w its row for word w, C^(i) a matrix for each position of the
+With R the matrix of word vectors, r_w its row for word w, C^(j) a matrix for position j of the
 context (the n-1 words before a word), and b_i the bias of word i:
 
-    r        = sum_(i=1)^(n-1) C^(i) r_(w_i)                  (eq. 7)
+    r        = sum_(j=1)^(n-1) C^(j) r_(w_j)                  (eq. 7)
     P(w_n=i) = softmax_i(r . r_i + b_i)                       (eq. 8)
 
 The model reads no image; it is the baseline of the multimodal models.

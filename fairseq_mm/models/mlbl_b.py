@@ -12,8 +12,9 @@ vector:
     r        = sum_(j=1)^(n-1) C^(j) r_(w_j) + C^(m) u
     P(w_n=i) = softmax_i(r . r_i + b_i)
 
-u is the feature vector that the task provides: features or an embedding of an image, or an
-embedding of the sentence itself. The features of several regions are averaged.
+u is the feature vector that the task provides: features or an embedding of an image. In training,
+it may instead be the sentence's own embedding in the same space (``vse.py``). The features of
+several regions are averaged.
 
 Differs from the paper / left open:
 - The released code has a hidden layer between the image and C^(m); the paper and this model have

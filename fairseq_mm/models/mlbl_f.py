@@ -6,17 +6,18 @@ Models. 2014, section 2.4. https://arxiv.org/abs/1411.2539. The model was first 
 Salakhutdinov, Zemel. Multimodal Neural Language Models. ICML 2014.
 
 The word vectors T^u of dimension K depend on the content vector u of dimension G. They have F
-factors: W^fv is F x vocabulary, W^fd F x G, and W^fk F x K. C^(i) is a matrix for each position of
-the context (the n-1 words before a word), and b_i is the bias of word i:
+factors: W^fv is F x vocabulary, W^fd F x G, and W^fk F x K. C^(j) is a matrix for position j of the
+context (the n-1 words before a word), and b_i is the bias of word i:
 
     T^u      = (W^fv)' diag(W^fd u) W^fk                      (eq. 9)
     E        = (W^fk)' W^fv
-    r        = sum_(i=1)^(n-1) C^(i) E(:, w_i)                (eq. 10)
+    r        = sum_(j=1)^(n-1) C^(j) E(:, w_j)                (eq. 10)
     f        = (W^fk r) * (W^fd u)                            element by element
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
-u is the feature vector that the task provides: features or an embedding of an image, or an
-embedding of the sentence itself. The features of several regions are averaged.
+u is the feature vector that the task provides: features or an embedding of an image. In training,
+it may instead be the sentence's own embedding in the same space (``vse.py``). The features of
+several regions are averaged.
 
 Differs from the paper / left open:
 - G is the dimension of the features, which may differ from K.

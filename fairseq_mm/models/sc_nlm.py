@@ -11,13 +11,14 @@ tags, the tag of the word and of the k next words; the other symbols are explain
 
     u_n      = ReLU(sum_(i=n)^(n+k) T^(i) t_i + T^(u) u + b)  (eq. 11)
     E        = (W^fk)' W^fv
-    r        = sum_(i=1)^(n-1) C^(i) E(:, w_i)                (eq. 10)
+    r        = sum_(j=1)^(n-1) C^(j) E(:, w_j)                (eq. 10)
     f        = (W^fk r) * (W^fd u_n)                          element by element
     P(w_n=i) = softmax_i(W^fv(:, i) . f + b_i)
 
-u is the feature vector that the task provides. In training it is an embedding of the sentence
-itself, as in the paper, or of the sentence's image. Tags are ``src_tokens``: one per word, and the
-tag STOP (``</s>`` in the dictionary of tags) for the end of the sentence and all later positions.
+u is the feature vector that the task provides, the embedding of an image. In training, it may
+instead be the sentence's own embedding in the same space (``vse.py``), as in the paper. Tags are
+``src_tokens``: one per word, and the tag STOP (``</s>`` in the dictionary of tags) for the end of
+the sentence and all later positions.
 
 Differs from the paper / left open:
 - k is 3: the model reads the tags of the word itself and of the next three words. n-1 is 5.
