@@ -69,7 +69,7 @@ class GridPositions(NamedTuple):
         return self.position[0] * self.shape[1] + self.position[1]
 
     def cell(self, index: int) -> list[int]:
-        """Return row and column of the grid position with an index."""
+        """Return row and column of a grid position; ``index`` counts positions row by row."""
         return list(divmod(index, self.shape[1]))
 
 
@@ -214,7 +214,10 @@ def inspect_visual_story(
 
 
 def most_varied(similarities: np.ndarray) -> int:
-    """Return the index i whose similarities f(x_i, x_j), row i of [R, R], vary most."""
+    """Return the position i whose similarities f(x_i, x_j) to all positions j vary most.
+
+    ``similarities`` [R, R] has the similarities of position i in row i.
+    """
     return int(similarities.var(axis=1).argmax())
 
 

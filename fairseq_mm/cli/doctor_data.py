@@ -340,9 +340,11 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Check that no line of a split's text is a reference of another item, but not of its own item.
+    """Check that the references belong to the items of a split.
 
-    No other check finds exchanged references: every file is readable, and all line counts agree.
+    They do not if a line of the split's text is a reference of another item, but not of its own
+    item. No other check finds exchanged references: every file is readable, and all line counts
+    agree.
 
     Args:
         text_path: Path of the split's text.
@@ -475,7 +477,7 @@ class _SplitChecks:
 
     def _check_lines(self, dataset: Any) -> None:
         """Check that the files of a split have as many lines as its binarised text, and that the
-        binarised text, the text and the references agree.
+        text before and after binarisation and the references agree.
         """
         from fairseq_mm.data.binarised_text import check_same_text
         from fairseq_mm.data.input_files import check_line_counts, read_lines
@@ -544,7 +546,7 @@ class _SplitChecks:
 
         Args:
             lines: Binarised texts.
-            side: ``source`` or ``target``, whose maximum length is named in the description.
+            side: ``source`` or ``target``, which decides to which length training cuts the texts.
         """
         sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
         unk = self.task.dictionary.unk()

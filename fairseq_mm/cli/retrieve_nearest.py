@@ -258,8 +258,11 @@ class _Sentences:
         return text if isinstance(text, str) else self.dictionary.string(text)
 
     def _read(self, path: str, split: str) -> Any:
-        """Return the captions of a split before tokenization; if they are missing, its binarised
-        text, whose path without ``.bin`` and ``.idx`` is ``path``."""
+        """Return the captions of a split before tokenization.
+
+        If there are none, return the binarised text of the split. ``path`` is the path of this text
+        without ``.bin`` and ``.idx``.
+        """
         from fairseq_mm.data.binarised_text import load_binarised_text
         from fairseq_mm.data.split_files import read_published_captions
 

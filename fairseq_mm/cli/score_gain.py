@@ -108,7 +108,10 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
 
 
 def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
-    """Raise a UserError if one of ``options`` is given, which have no meaning with ``other``."""
+    """Raise a UserError if one of ``options`` is given: they have no meaning with ``other``.
+
+    ``other`` is the name of an option that is given.
+    """
     for option in options:
         if getattr(args, option) is not None:
             name = "HYPOTHESES" if option == "hypotheses" else flag(option)

@@ -305,9 +305,8 @@ def _write_summaries(
 def _find_truncations(
     name: str, transcript: Any, is_cut: bool, processor: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield (remark, name of the input) for each thing that the model did not read completely.
-
-    These are a missing transcript, a truncated transcript and a truncated video.
+    """Yield (remark, name of the input) if the transcript is missing, if it was truncated, and if
+    the video was truncated.
 
     Args:
         name: Name of the input.

@@ -158,7 +158,11 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Format the point at the ``distance`` from the arrow's start and ``aside`` of its axis."""
+        """Format the point that lies ``distance`` along the arrow and ``aside`` to its side.
+
+        The distance is counted from the start of the arrow; ``aside`` is negative on the other side
+        of the arrow.
+        """
         x = start[0] + along[0] * distance - along[1] * aside
         y = start[1] + along[1] * distance + along[0] * aside
         return f"{x:.0f} {y:.0f}"

@@ -182,10 +182,10 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Compute what the words add to the multimodal layer at each inner node, [inner, M].
+        """Compute what the words add to the M units of the multimodal layer at each inner node.
 
         ``tree`` is the tree of the beginnings of all sentences. Its inner nodes are the beginnings
-        that a next word follows.
+        that a next word follows. The result is [inner, M].
         """
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)

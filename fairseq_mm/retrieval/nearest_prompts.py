@@ -4,8 +4,8 @@ A prompt is represented by a TF-IDF vector of its words, and prompts are compare
 their vectors. The paper says only "TF-IDF vector using fasttext". This module has the weighting of
 scikit-learn: a word that occurs tf times in the prompt, and in df of n training prompts, has the
 weight ``tf * (ln((1 + n) / (1 + df)) + 1)``, and vectors are scaled to length 1. Words are
-lower-cased white-space tokens. Tags such as ``[ WP ]`` at the beginning of a prompt are ignored: no
-word has the weight 0, so that all prompts with a common tag would be similar.
+lower-cased white-space tokens. Tags such as ``[ WP ]`` at the beginning of a prompt are ignored.
+Otherwise all prompts with the same tag would be similar, because no word has the weight 0.
 """
 
 import re
