@@ -1,26 +1,26 @@
-"""VG-BART beside the text-only BART: a training step, and summaries by beam search.
+"""VG-BART and VG-T5 beside their text-only baselines: a training step, summaries by beam search.
 
-    python benchmarks/video_summarization.py training [--threads 2] [--rounds 3] [--batch 4]
-    python benchmarks/video_summarization.py generation [--threads 2] [--rounds 3] [--batch 8]
-        [--weights-dtype int8]
+    python benchmarks/video_summarization.py training [--family t5] [--threads 2] [--rounds 3]
+        [--batch 4]
+    python benchmarks/video_summarization.py generation [--family t5] [--threads 2] [--rounds 3]
+        [--batch 8] [--weights-dtype int8]
 
 Sizes are the paper's: transcripts of 512 tokens, summaries of 64, 256 frames of 2,048 channels,
-BART base with a dictionary of 51,200. Weights, texts and features are drawn. In a round every
-system has one turn, and a round's ratio is to the first system's turn in it; medians of both are
-printed. ``--clock cpu`` counts the process's own time, for a machine that others use as well: with
-one thread.
+BART base with a dictionary of 51,200, T5 base with one of 32,128. Weights, texts and features are
+drawn. In a round every system has one turn, and a round's ratio is to the first system's turn in
+it; medians of both are printed. ``--clock cpu`` counts the process's own time, for a machine that
+others use as well: with one thread.
 
 Training: forward, loss and backward. Generation: beam 5, exactly 64 tokens. "bart" is fairseq's
 model in fairseq's generator, "bart, prepared" the same model as `fairseq-mm summarize` prepares it,
-as are the other systems. Hugging Face's generator and CTranslate2 run the same BART where they are
-installed (`pip install transformers ctranslate2`). `--weights-dtype` is the type of the weights in
-the prepared models and in CTranslate2.
+as are the other systems but "t5". Hugging Face's generator and CTranslate2 run the same BART or T5
+where they are installed (`pip install transformers ctranslate2`). `--weights-dtype` is the type of
+the weights in the prepared models and in CTranslate2.
 """
 
 import argparse
 import importlib.util
 import statistics
-import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable
@@ -29,6 +29,7 @@ from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
+from _other_engines import writing_by_ctranslate2, writing_by_hugging_face
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
@@ -42,30 +43,35 @@ from fairseq_mm.modules.packed_weights import pack_weights
 
 ADD_ON = {"video_encoder_layers": 0}
 DOT = {**ADD_ON, "fusion": "dot_product", "fusion_encoder_layers": "LAST"}
-# name -> options; the first is compared with
-TRAINING: dict[str, dict[str, Any]] = {
-    "bart": {},
-    "vg_bart": ADD_ON,
-    "vg_bart, one layer": {**ADD_ON, "fusion_encoder_layers": "LAST"},
-    "vg_bart, one layer, dot product": DOT,
-    "vg_bart, one layer, dot product, no gate": {**DOT, "forget_gate": "off"},
-    "vg_bart with VTF": {},
-}
-PREPARED = "bart, prepared"
-GENERATION: dict[str, dict[str, Any]] = {
-    "bart": {},
-    PREPARED: {},
-    "vg_bart": ADD_ON,
-    "vg_bart, decoder layer 2": {
-        **ADD_ON,
-        "fusion_encoder_layers": "",
-        "fusion_decoder_layers": "2",
+# family -> name of a system -> its options; the first is the text-only baseline, to which the
+# others are compared
+TRAINING: dict[str, dict[str, dict[str, Any]]] = {
+    "bart": {
+        "bart": {},
+        "vg_bart": ADD_ON,
+        "vg_bart, one layer": {**ADD_ON, "fusion_encoder_layers": "LAST"},
+        "vg_bart, one layer, dot product": DOT,
+        "vg_bart, one layer, dot product, no gate": {**DOT, "forget_gate": "off"},
+        "vg_bart with VTF": {},
     },
-    "vg_bart with VTF": {},
+    "t5": {"t5": {}, "vg_t5": ADD_ON, "vg_t5 with VTF": {}},
 }
-HUGGING_FACE = "bart, Hugging Face"
-CTRANSLATE2 = "bart, CTranslate2"
-PAPER = Namespace(types=51_200, source=512, target=64, frames=256, channels=2048, beam=5)
+GENERATION: dict[str, dict[str, dict[str, Any]]] = {
+    "bart": {
+        "bart": {},
+        "bart, prepared": {},
+        "vg_bart": ADD_ON,
+        "vg_bart, decoder layer 2": {
+            **ADD_ON,
+            "fusion_encoder_layers": "",
+            "fusion_decoder_layers": "2",
+        },
+        "vg_bart with VTF": {},
+    },
+    "t5": {"t5": {}, "t5, prepared": {}, "vg_t5": ADD_ON, "vg_t5 with VTF": {}},
+}
+TYPES = {"bart": 51_200, "t5": 32_128}
+PAPER = Namespace(source=512, target=64, frames=256, channels=2048, beam=5)
 SMALL = Namespace(types=30, source=9, target=5, frames=4, channels=8, beam=2)
 
 
@@ -82,16 +88,25 @@ def make_task(sizes: Namespace) -> Namespace:
     )
 
 
+def reads_text_only(name: str) -> bool:
+    return not name.startswith("vg_")
+
+
 def build(name: str, chosen: dict[str, Any], task: Namespace, *, small: bool) -> Any:
-    arch = "vg_bart_tiny" if small else "vg_bart_base"
-    last = "2" if small else "6"
+    is_t5 = "t5" in name
+    # Without its fusions, vg_bart's options are BART's; T5 has its own.
+    is_plain_t5 = is_t5 and reads_text_only(name)
+    arch = ("t5" if is_plain_t5 else "vg_t5" if is_t5 else "vg_bart") + (
+        "_tiny" if small else "_base"
+    )
+    last = "2" if small else "12" if is_t5 else "6"
     cfg = Namespace(**{key: last if x == "LAST" else x for key, x in chosen.items()})
     ARCH_CONFIG_REGISTRY[arch](cfg)
     model_class = ARCH_MODEL_REGISTRY[arch]
     fields = model_class.__dataclass.__dataclass_fields__  # type: ignore[attr-defined]
     cfg = Namespace(**{**{key: x.default for key, x in fields.items()}, **vars(cfg)})
     torch.manual_seed(1)
-    if name in ("bart", PREPARED):
+    if reads_text_only(name) and not is_t5:
         return BARTModel.build_model(bart_options(cfg), task)
     return model_class.build_model(cfg, task)
 
@@ -111,7 +126,7 @@ def draw(sizes: Namespace, batch: int) -> dict[str, torch.Tensor]:
 
 
 def inputs_of(name: str, drawn: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    if name in ("bart", PREPARED):
+    if reads_text_only(name):
         return {key: x for key, x in drawn.items() if key not in ("features", "padding_mask")}
     return drawn
 
@@ -131,7 +146,7 @@ def training_step(name: str, model: Any, drawn: dict[str, torch.Tensor]) -> Call
 
 def writing(
     name: str, model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
-) -> Callable[[], None]:
+) -> Callable[[], list[list[int]]]:
     inputs = inputs_of(name, drawn)
     sample = {"net_input": {key: x for key, x in inputs.items() if key != "prev_output_tokens"}}
     model.eval()
@@ -143,103 +158,15 @@ def writing(
         min_len=sizes.target - 1,
     )
 
-    def write() -> None:
-        found = generator.generate([model], sample)
+    def write() -> list[list[int]]:
+        found = generator.generate([model], sample, bos_token=getattr(model, "start_index", None))
         assert all(len(beams[0]["tokens"]) == sizes.target for beams in found)
+        return [beams[0]["tokens"].tolist() for beams in found]
 
     return write
 
 
-def convert_to_hugging_face(model: Any, sizes: Namespace) -> Any:
-    """Build Hugging Face's BART with the weights of fairseq's ``model``."""
-    from transformers import BartConfig, BartForConditionalGeneration
-
-    first, width = model.encoder.layers[0], model.encoder.embed_tokens.embedding_dim
-    config = BartConfig(
-        vocab_size=sizes.types,
-        d_model=width,
-        encoder_layers=len(model.encoder.layers),
-        decoder_layers=len(model.decoder.layers),
-        encoder_attention_heads=first.self_attn.num_heads,
-        decoder_attention_heads=first.self_attn.num_heads,
-        encoder_ffn_dim=first.fc1.out_features,
-        decoder_ffn_dim=model.decoder.layers[0].fc1.out_features,
-        forced_eos_token_id=None,
-    )
-    other = BartForConditionalGeneration(config).eval()
-    embeddings = {"shared.weight": model.encoder.embed_tokens.weight}
-    loaded = other.model.load_state_dict({**model.state_dict(), **embeddings}, strict=False)
-    assert not loaded.missing_keys
-    return other
-
-
-def writing_by_hugging_face(
-    model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
-) -> Callable[[], None]:
-    """``generate`` with the weights of fairseq's ``model``."""
-    other = convert_to_hugging_face(model, sizes)
-    settings = {"num_beams": sizes.beam, "do_sample": False}
-    count = {"min_new_tokens": sizes.target, "max_new_tokens": sizes.target}
-    mask = torch.ones_like(drawn["src_tokens"])
-
-    def write() -> None:
-        other.generate(drawn["src_tokens"], attention_mask=mask, **settings, **count)
-
-    return write
-
-
-def writing_by_ctranslate2(
-    model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace, weights_dtype: str
-) -> Callable[[], None]:
-    """``translate_batch`` with the weights of fairseq's ``model``."""
-    import ctranslate2
-    from ctranslate2.converters import TransformersConverter
-
-    words = model.decoder.dictionary.symbols
-
-    class Tokenizer:
-        """What the converter reads of a tokenizer."""
-
-        bos_token, eos_token, unk_token = "<s>", "</s>", "<unk>"
-
-        def get_vocab(self) -> dict[str, int]:
-            return {word: number for number, word in enumerate(words)}
-
-        def convert_ids_to_tokens(self, number: int) -> str:
-            return words[number]
-
-    class Converter(TransformersConverter):
-        def load_tokenizer(self, *args: Any, **kwargs: Any) -> Tokenizer:
-            return Tokenizer()
-
-    with tempfile.TemporaryDirectory() as folder:
-        other = convert_to_hugging_face(model, sizes)
-        # the converter reads these, which newer configs do not have
-        other.config.normalize_before = other.config.add_bias_logits = False
-        other.config.normalize_embedding = True
-        other.config.add_final_layer_norm = False
-        other.save_pretrained(f"{folder}/source")
-        Converter(f"{folder}/source").convert(f"{folder}/converted")
-        translator = ctranslate2.Translator(
-            f"{folder}/converted",
-            device="cpu",
-            intra_threads=torch.get_num_threads(),
-            inter_threads=1,
-            compute_type=weights_dtype,
-        )
-    transcripts = [[words[number] for number in row] for row in drawn["src_tokens"].tolist()]
-    lengths = {"min_decoding_length": sizes.target, "max_decoding_length": sizes.target}
-
-    def write() -> None:
-        found = translator.translate_batch(
-            transcripts, beam_size=sizes.beam, max_input_length=0, **lengths
-        )
-        assert all(len(beams.hypotheses[0]) == sizes.target for beams in found)
-
-    return write
-
-
-def compare(turns: dict[str, Callable[[], None]], rounds: int, clock: Callable[[], float]) -> None:
+def compare(turns: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[], float]) -> None:
     """Prints a table of times, and of their ratios to the first's."""
     times: dict[str, list[float]] = {name: [] for name in turns}
     for turn in turns.values():
@@ -267,6 +194,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("training", "generation"))
+    parser.add_argument("--family", choices=TYPES, default="bart")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, help="4 for training, 8 for generation")
@@ -276,34 +204,36 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", help="of those that are printed; all by default")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    sizes = SMALL if args.small else PAPER
+    sizes = SMALL if args.small else Namespace(types=TYPES[args.family], **vars(PAPER))
     is_training = args.what == "training"
     batch = args.batch or (4 if is_training else 8)
     print(
         f"PyTorch {torch.__version__}, {args.threads} threads, {args.clock} time, batch {batch}\n"
     )
     task, drawn = make_task(sizes), draw(sizes, batch)
-    turns: dict[str, Callable[[], None]] = {}
-    for name, chosen in (TRAINING if is_training else GENERATION).items():
+    turns: dict[str, Callable[[], Any]] = {}
+    for name, chosen in (TRAINING if is_training else GENERATION)[args.family].items():
         if args.systems and name not in args.systems:
             continue
         model = build(name, chosen, task, small=args.small)
         if is_training:
             turns[name] = training_step(name, model, drawn)
             continue
-        if name != "bart":
+        if name != args.family:
             model.eval()
             share_beams(model)
             pack_weights(model, args.weights_dtype)
         turns[name] = writing(name, model, drawn, sizes)
-        if name == "bart":
-            if is_wanted(HUGGING_FACE, args.systems, "transformers"):
-                turns[HUGGING_FACE] = writing_by_hugging_face(model, drawn, sizes)
-            if is_wanted(CTRANSLATE2, args.systems, "transformers", "ctranslate2") and (
+        if name == args.family:
+            peer = f"{name}, Hugging Face"
+            if is_wanted(peer, args.systems, "transformers"):
+                turns[peer] = writing_by_hugging_face(model, drawn, sizes)
+            peer = f"{name}, CTranslate2"
+            if is_wanted(peer, args.systems, "transformers", "ctranslate2") and (
                 args.weights_dtype
                 in import_module("ctranslate2").get_supported_compute_types("cpu")
             ):
-                turns[CTRANSLATE2] = writing_by_ctranslate2(model, drawn, sizes, args.weights_dtype)
+                turns[peer] = writing_by_ctranslate2(model, drawn, sizes, args.weights_dtype)
     with torch.set_grad_enabled(is_training):
         compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)
 

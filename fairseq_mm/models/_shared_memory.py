@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
-from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
+from fairseq_mm.modules.decoding_caches import group_rows, select_rows
 
 ROWS = "rows"
 
@@ -36,9 +36,9 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 
 
 def get_rate(dropout: Any) -> float:
-    """Return the rate at which a dropout module of fairseq drops now; 0 in evaluation.
+    """Return the current rate of one of fairseq's dropout modules.
 
-    With ``--retain-dropout``, it drops in evaluation as well.
+    It is 0 in evaluation mode, except with ``--retain-dropout``.
     """
     return dropout.p if dropout.training or dropout.apply_during_inference else 0.0
 
@@ -52,14 +52,15 @@ class SharedMemory:
     Args:
         text: [S, B, C] encoded text of B items, S tokens of C channels.
         text_mask: [B, S] bool, True at padding.
-        projected: Layer number -> frames as projected for the video fusion after this layer,
-            tensors [B, ...], see :meth:`VideoFusion.project`.
+        projected: Dict from the number of a layer to the frames as projected for the video fusion
+            after this layer, tensors [B, ...], see :meth:`VideoFusion.project`.
         video_mask: [B, M] bool, True at padded frames; None if all frames are attended to.
         rows: [R] index of each row's item; None if row i is item i.
 
     Attributes:
         size: Number of rows of each stored item.
-        keys_values: Layer number, from 0 -> keys and values [B, heads, S, head_dim] of the text.
+        keys_values: Dict from the number of a layer, counted from 0, to the keys and values
+            [B, heads, S, head_dim] of the text.
     """
 
     def __init__(
@@ -146,15 +147,8 @@ class SharedMemory:
         return attention.out_proj(merge_heads(attended).reshape(x.shape)), weights
 
     def _assign(self, rows: Tensor) -> Optional[Tensor]:
-        items, counts = torch.unique_consecutive(rows, return_counts=True)
-        sizes = counts.tolist()
-        if len(set(sizes)) == 1:
-            self.size = sizes[0]
-        else:
-            # Unequal numbers of rows cannot be viewed as a tensor, so every row gets a copy of its
-            # item.
-            items, self.size = rows, 1
-        if keeps_all(items, len(self.text_mask)):
+        items, self.size = group_rows(rows, len(self.text_mask))
+        if items is None:
             return None
         self.text = self.text.index_select(1, items)
         self.text_mask = self.text_mask.index_select(0, items)

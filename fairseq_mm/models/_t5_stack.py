@@ -12,7 +12,7 @@ from fairseq.models import FairseqEncoder
 from torch import Tensor, nn
 
 from fairseq_mm.models._bases import EncoderOut, FeatureDecoder
-from fairseq_mm.modules.decoding_caches import KeyValueCache, keeps_all, select_rows
+from fairseq_mm.modules.decoding_caches import BeamCache, group_rows, select_rows
 from fairseq_mm.modules.linear import linear
 from fairseq_mm.modules.t5_layers import RelativeBias, RMSNorm, T5Attention, T5FeedForward
 
@@ -44,7 +44,7 @@ def _relative_bias(cfg: Any, *, bidirectional: bool) -> RelativeBias:
 
 
 class T5EncoderLayer(nn.Module):
-    """Pre-norm layer of self-attention and feed-forward layer.
+    """Pre-norm encoder layer with self-attention and a feed-forward network.
 
     Raffel et al. 2020, section 2.1.
     """
@@ -71,7 +71,7 @@ class T5EncoderLayer(nn.Module):
 
 
 class T5DecoderLayer(nn.Module):
-    """Pre-norm layer of self-attention, attention to the encoder's output, and feed-forward layer.
+    """Pre-norm decoder layer with self-attention, attention to the source and feed-forward network.
 
     Raffel et al. 2020, section 2.1.
     """
@@ -119,26 +119,30 @@ class T5DecoderLayer(nn.Module):
         bias: Tensor,
         source: tuple[Tensor, Tensor],
         source_bias: Optional[Tensor],
-        cached: Optional[tuple[KeyValueCache, int]] = None,
+        cached: Optional[tuple[BeamCache, int]] = None,
     ) -> Tensor:
         """Compute the layer's output [rows, T, D] from its input x [rows, T, D].
 
         Args:
             x: [rows, T, D]; when decoding incrementally T is 1.
-            bias: Bias that is added to the scores of the self-attention. It broadcasts to [rows,
-                heads, T, keys], where keys is T or the number of cached tokens.
+            bias: Bias that is added to the scores of the self-attention. Without ``cached``, it
+                broadcasts to [rows, heads, T, T]; with ``cached``, it is the result of
+                :meth:`BeamCache.mask_bias`.
             source: Keys and values of the encoder's output, see :meth:`attend_source`.
             source_bias: Bias of the attention to the source, see :meth:`attend_source`.
             cached: When decoding incrementally, a pair: the cache of keys and values of all layers,
                 and the index of this layer in the cache; otherwise None.
         """
         normed = self.self_attention_norm(x)
+        if cached is not None:
+            # [items, beams, D]: the beams of an item are several queries to the tokens of all.
+            normed = normed.view(-1, cached[0].beams, x.size(-1))
         query = self.self_attention.queries(normed)
         key, value = self.self_attention.keys_and_values(normed)
         if cached is not None:
             cache, number = cached
             key, value = cache.write(number, key, value)
-        x = x + self.dropout(self.self_attention(query, key, value, bias))
+        x = x + self.dropout(self.self_attention(query, key, value, bias).view_as(x))
         return self.feed(self.attend_source(x, source, source_bias))
 
 
@@ -281,14 +285,15 @@ class T5Decoder(FeatureDecoder):
                 like = self.embedding.weight.new_empty(len(prev_output_tokens), 0)
                 A = layer.query_proj.out_features // layer.num_heads
                 # Built here and not with the source: only now is the number of beams known.
-                cache = KeyValueCache(len(self.layers), layer.num_heads, A, like)
+                num_items = len(source["keys"][0])
+                cache = BeamCache(len(self.layers), layer.num_heads, A, num_items, like)
                 saved["cache"] = cache
             cache.add_position()
             bias = saved["bias"]
             if bias is None or bias.size(1) < cache.length:
                 # More distances than needed, so that most steps only take a slice.
                 bias = saved["bias"] = self.relative_bias.newest(2 * cache.length + 30)
-            bias = bias[:, bias.size(1) - cache.length :].unsqueeze(1).unsqueeze(0)
+            bias = cache.mask_bias(bias[:, bias.size(1) - cache.length :])
         x = self.dropout(_embed(self.embedding, prev_output_tokens))
         for number, layer in enumerate(self.layers, start=1):
             cached = None if cache is None else (cache, number - 1)
@@ -332,34 +337,33 @@ class T5Decoder(FeatureDecoder):
         }
 
     def _state(self, incremental_state: dict, encoder_out: EncoderOut) -> dict[str, Any]:
-        """Return the state of incremental decoding, a dict.
+        """Return the state of incremental decoding, a dict; the first call makes it.
 
-        Its entry ``source`` has keys and values only for the examples that are still being decoded.
+        Its entry ``source`` is the result of :meth:`_source` for the examples that are still being
+        decoded, and ``beams`` is the number of rows of each example. ``cache``, the
+        :class:`BeamCache`, and ``bias`` are None before the first step.
         """
         saved = self.get_incremental_state(incremental_state, STATE)
         if saved is None:
             source = self._source(encoder_out)
-            saved = {"items": source, "source": source, "rows": None, "cache": None, "bias": None}
+            saved = {"source": source, "beams": 1, "cache": None, "bias": None}
+            if encoder_out["rows"]:
+                items, saved["beams"] = group_rows(encoder_out["rows"][0], len(source["keys"][0]))
+                if items is not None:
+                    saved["source"] = select_rows(source, items)
             self.set_incremental_state(incremental_state, STATE, saved)
-        rows = encoder_out["rows"][0] if encoder_out["rows"] else None
-        if rows is None or (saved["rows"] is not None and torch.equal(rows, saved["rows"])):
-            return saved
-        # The beams of an item are neighbouring rows. If items have unequal numbers of rows, every
-        # row gets a copy of its item.
-        items, counts = torch.unique_consecutive(rows, return_counts=True)
-        if not counts.eq(counts[0]).all():
-            items = rows
-        saved["rows"] = rows
-        if keeps_all(items, len(saved["items"]["keys"][0])):
-            saved["source"] = saved["items"]
-        else:
-            saved["source"] = select_rows(saved["items"], items)
         return saved
 
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, STATE)
-        if saved is not None:
-            saved["cache"].select(new_order)
+        if saved is None:
+            return
+        # A row belongs to item row // beams, because the rows of an item are neighbours.
+        rows = torch.div(new_order, saved["beams"], rounding_mode="floor")
+        items, saved["beams"] = group_rows(rows, len(saved["source"]["keys"][0]))
+        if items is not None:
+            saved["source"] = select_rows(saved["source"], items)
+        saved["cache"].select(new_order, items, saved["beams"])
 
     def max_positions(self) -> int:
         return self._max_positions

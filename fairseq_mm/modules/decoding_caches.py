@@ -28,6 +28,30 @@ def select_rows(x: Any, order: Tensor) -> Any:
     return type(x)(select_rows(part, order) for part in x)
 
 
+def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
+    """Choose the items (examples) to store, so that each has equally many rows (beams).
+
+    Items without rows are dropped. If the remaining items have unequal numbers of rows, every row
+    gets its own copy of its item.
+
+    Args:
+        rows: [R] index of each row's item. The rows of an item are neighbours.
+        num_items: Number of items that are stored now.
+
+    Returns:
+        Indices of the items to store from now on, or None if the stored items stay as they are; and
+            the number of rows of each item.
+    """
+    items, counts = torch.unique_consecutive(rows, return_counts=True)
+    sizes = counts.tolist()
+    if len(set(sizes)) == 1:
+        size = sizes[0]
+    else:
+        # Unequal numbers of rows cannot be viewed as a tensor.
+        items, size = rows, 1
+    return (None if keeps_all(items, num_items) else items), size
+
+
 class SentenceCache:
     """Cache of states, such as keys and values, of each row's current sentence during decoding.
 
@@ -104,51 +128,6 @@ class SentenceCache:
 _BLOCK = 16
 
 
-class KeyValueCache:
-    """Keys and values of all tokens so far in all layers; all rows are at the same position.
-
-    Args:
-        num_layers: Number of layers.
-        num_heads: Number of heads of a layer.
-        head_dim: Dimension of a head.
-        like: Tensor with the number of rows (its first dimension), dtype and device of the cache.
-    """
-
-    def __init__(self, num_layers: int, num_heads: int, head_dim: int, like: Tensor) -> None:
-        # One tensor for all layers, so that reordering beams is one index_select and not two per
-        # layer.
-        self._entries = like.new_empty(2 * num_layers, len(like), num_heads, 0, head_dim)
-        self.length = 0
-
-    def add_position(self) -> None:
-        """Advance all rows to the next token.
-
-        Its key and value must then be written to each layer by :meth:`write`.
-        """
-        if self.length == self._entries.size(3):
-            *shape, _, head_dim = self._entries.shape
-            # Empty memory is safe: write() fills an entry before it comes into view.
-            block = self._entries.new_empty(*shape, _BLOCK, head_dim)
-            self._entries = torch.cat([self._entries, block], dim=3)
-        self.length += 1
-
-    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the newest token's key and value [B, heads, 1, head_dim] in layer number ``layer``.
-
-        Layers are counted from 0. Returns keys and values of all tokens so far, [B, heads, tokens,
-        head_dim] each.
-        """
-        keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
-        keys[:, :, self.length - 1] = key[:, :, 0]
-        values[:, :, self.length - 1] = value[:, :, 0]
-        return keys[:, :, : self.length], values[:, :, : self.length]
-
-    def select(self, order: Tensor) -> None:
-        """Select rows, as beam search does: the new row i is the old row ``order[i]``."""
-        if not keeps_all(order, self._entries.size(1)):
-            self._entries = self._entries.index_select(1, order)
-
-
 class BeamCache:
     """Keys and values of all tokens so far in all layers, which beam search does not move.
 
@@ -181,7 +160,7 @@ class BeamCache:
     def add_position(self) -> None:
         """Advance all rows to the next token.
 
-        Its key and value must then be written to each layer by :meth:`attend`.
+        Its key and value must then be written to each layer, by :meth:`write` or :meth:`attend`.
         """
         layers, items, heads, capacity, beams, head_dim = self._entries.shape
         length = self._writers.size(1)
@@ -197,6 +176,25 @@ class BeamCache:
             slots = torch.arange(beams, device=newest.device)
             is_own = self._writers.unsqueeze(2) == slots  # [R, tokens, beams]
             self._mask = is_own.view(items, 1, self.beams, -1)
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest token's key and value in a layer.
+
+        Args:
+            layer: Number of the layer, from 0.
+            key: [B, heads, beams, head_dim] key of the newest token of each row of each item.
+            value: [B, heads, beams, head_dim] value of the newest token of each row of each item.
+
+        Returns:
+            Keys and values of all tokens so far of all rows of an item, [B, heads, tokens * slots,
+                head_dim] each. ``slots``, the number of places for each position of an item, is its
+                number of rows, or an earlier, larger number if rows have been removed.
+        """
+        length = self._writers.size(1)
+        keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
+        keys[:, :, length - 1, : self.beams] = key
+        values[:, :, length - 1, : self.beams] = value
+        return keys[:, :, :length].flatten(2, 3), values[:, :, :length].flatten(2, 3)
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, dropout: float = 0.0
@@ -214,19 +212,31 @@ class BeamCache:
             [R, heads * head_dim] averages of the values.
         """
         _, items, heads, _, _, head_dim = self._entries.shape
-        length = self._writers.size(1)
         shape = (items, self.beams, heads, head_dim)
-        keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
-        keys[:, :, length - 1, : self.beams] = key.view(shape).transpose(1, 2)
-        values[:, :, length - 1, : self.beams] = value.view(shape).transpose(1, 2)
-        attended = attend(
-            query.view(shape).transpose(1, 2),
-            keys[:, :, :length].flatten(2, 3),
-            values[:, :, :length].flatten(2, 3),
-            self._mask,
-            dropout=dropout,
-        )
+        newest, keys, values = (x.view(shape).transpose(1, 2) for x in (query, key, value))
+        keys, values = self.write(layer, keys, values)
+        attended = attend(newest, keys, values, self._mask, dropout=dropout)
         return attended.transpose(1, 2).reshape(query.shape)
+
+    def mask_bias(self, bias: Tensor) -> Tensor:
+        """Return the bias of the attention to the keys of :meth:`write`.
+
+        Args:
+            bias: [heads, tokens] number that each head adds to the score of a token.
+
+        Returns:
+            [B, heads, beams, tokens * slots], ``-inf`` at the tokens of other rows, with the slots
+                of :meth:`write`; [1, heads, 1, tokens] if every item has one slot.
+        """
+        repeated = bias[None, :, None].repeat_interleave(self._entries.size(4), dim=-1)
+        if self._mask is None:
+            return repeated
+        return repeated.masked_fill(~self._mask, float("-inf"))
+
+    @property
+    def length(self) -> int:
+        """Number of tokens that each row has so far."""
+        return self._writers.size(1)
 
     def select(self, order: Tensor, items: Optional[Tensor], beams: int) -> None:
         """Select rows, as beam search does: the new row i is the old row ``order[i]``.
@@ -245,7 +255,15 @@ class BeamCache:
         self.beams = beams
 
     def _copy_to_rows(self, order: Tensor, beams: int) -> Tensor:
-        """Return entries in which every row has written its own tokens."""
+        """Return a copy of the keys and values, in which each new row has its own tokens.
+
+        This is needed if items get more rows than before. The method also records every new row as
+        the writer of its tokens.
+
+        Args:
+            order: [R] number of the old row that becomes each new row.
+            beams: Number of rows of each new item.
+        """
         layers, _, heads, capacity, _, head_dim = self._entries.shape
         length = self._writers.size(1)
         of_rows = torch.div(order, self.beams, rounding_mode="floor")

@@ -22,6 +22,7 @@ from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.inference.video_processor import TranscriptEncoder, VideoProcessor
+from fairseq_mm.models._vg_bart_parts import VgBartDecoder
 from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
 
@@ -135,6 +136,9 @@ def test_transcripts_are_summarised_as_fairseq_generate_does(capsys, text, name)
     _, transcripts = written_inputs(text / "data")
     assert texts_of(model.generate(transcripts, **OPTIONS)) == texts
     assert len(set(texts)) > 1
+    # fairseq's BART is decoded by the steps of VG-BART, in which beams share a cache
+    (decoder,) = (x.decoder for x in model.loaded.models)
+    assert isinstance(decoder, VgBartDecoder) == (name == "bart")
 
 
 GENERATED_WITHOUT_OUTPUT_PROJECTION = {
