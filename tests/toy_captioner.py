@@ -29,12 +29,17 @@ def save_images(folder: Path, count: int = 5) -> list[str]:
     return paths
 
 
-def train_captioner(folder: Path, data: Path) -> None:
+CAPTIONER = "--arch m_rnn_tiny --eval-gen"
+EMBEDDER = "--arch vse_tiny --criterion pairwise_ranking"
+
+
+def train_captioner(folder: Path, data: Path, model: str = CAPTIONER) -> None:
     """Trains on a data folder ``data``, then moved to ``data.moved``: checkpoints work without it.
 
     Args:
         folder: gets ``checkpoint_best.pt``, ``checkpoint_last.pt`` and ``squeezenet.pth``.
         data: where the data folder stands while training.
+        model: options of fairseq-train, such as ``EMBEDDER``.
     """
     import torchvision
 
@@ -48,9 +53,9 @@ def train_captioner(folder: Path, data: Path) -> None:
     keys = [f"train{i}.jpg" for i in range(12)] + [f"valid{i}.jpg" for i in range(7)]
     write_store(data / "features.h5", keys, dim=DIM, attributes=extractor.identity)
     command = (
-        f"{data} --task multimodal_captioning --arch m_rnn_tiny --save-dir {folder} --max-epoch 3 "
+        f"{data} --task multimodal_captioning {model} --save-dir {folder} --max-epoch 3 "
         "--batch-size 8 --optimizer adam --lr 0.02 --cpu --num-workers 0 --no-epoch-checkpoints "
-        "--eval-gen --log-format none"
+        "--log-format none"
     )
     with pytest.MonkeyPatch.context() as monkeypatch:
         run_fairseq(monkeypatch, "train", *command.split())

@@ -119,8 +119,8 @@ def run(args: argparse.Namespace) -> int:
     if stale:
         number = counted(len(stale), "image is", "images are")
         print(
-            f"{number} left out, because of changes since the folder was indexed (vanished or other "
-            f"content): update the index (fairseq-mm index {args.folder})",
+            f"{number} left out, vanished or changed since the folder was indexed: update the "
+            f"index (fairseq-mm index {args.folder})",
             file=sys.stderr,
         )
     return 0

@@ -117,6 +117,8 @@ def open_index_store(path: str) -> FeatureStore:
         name in store.attributes for name in recorded
     ):
         raise UserError(f"{path}: is a feature store, but no index of fairseq-mm index.")
+    if not store.has_checksum:
+        raise UserError(f"{path}: has lost its checksum: it was cut or changed; {_ANEW}")
     return store
 
 

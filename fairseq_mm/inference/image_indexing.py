@@ -276,18 +276,7 @@ class _Run:
                 "index all images anew: fairseq-mm index --rebuild."
             )
         try:
-            if is_default:
-                os.makedirs(folder, exist_ok=True)
-            elif not os.path.isdir(folder):
-                raise FileNotFoundError(0, "No such folder")
-            if not os.access(folder, os.W_OK):
-                raise PermissionError(0, "Permission denied")
-        except OSError as error:
-            raise UserError(
-                f"{folder}: the index cannot be written there ({error.strerror}): give the path of "
-                "a file elsewhere (--output FILE; in Python index=...)."
-            ) from None
-        try:
+            _check_writable_folder(folder, is_default)
             with FeatureStoreWriter(
                 self.path,
                 dim=self.embedder.models[0].embed_dim,
@@ -391,6 +380,22 @@ class _Run:
             num_removed=len(before - present),
             unreadable=failures,
         )
+
+
+def _check_writable_folder(folder: str, is_made: bool) -> None:
+    """Check that the index can be written to a folder, which is created if ``is_made`` is True."""
+    try:
+        if is_made:
+            os.makedirs(folder, exist_ok=True)
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(0, "No such folder")
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(0, "Permission denied")
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the index cannot be written there ({error.strerror}): give the path of a "
+            "file elsewhere (--output FILE; in Python index=...)."
+        ) from None
 
 
 def _is_begun_with_other_attributes(partial_path: str, attributes: dict[str, Any]) -> bool:
