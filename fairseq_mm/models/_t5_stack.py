@@ -214,7 +214,7 @@ class T5Encoder(FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         """Reorder the beams by updating only ``encoder_out["rows"]``.
 
-        It has, for each beam, the index of its source text in the other tensors.
+        This entry has the index of each beam's source text in the other tensors.
         """
         rows = encoder_out["rows"]
         # fairseq reorders at every step of a search, and the beams of an item can share its

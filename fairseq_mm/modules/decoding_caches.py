@@ -255,7 +255,7 @@ class BeamCache:
         self.beams = beams
 
     def _copy_to_rows(self, order: Tensor, beams: int) -> Tensor:
-        """Return a copy of the keys and values, in which each new row has its own tokens.
+        """Return a copy of the cached keys and values, in which each new row stores its own tokens.
 
         This is needed if items get more rows than before. The method also records every new row as
         the writer of its tokens.
