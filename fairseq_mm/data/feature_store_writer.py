@@ -244,6 +244,14 @@ class FeatureStoreWriter:
         self._forget_items()
         self._resume()
 
+    def compute_rows_checksum(self) -> int:
+        """Return the CRC-32 of the rows of all items, in the order in which they were appended."""
+        checksum = 0
+        with open(self._file("rows"), "rb") as rows:
+            while piece := rows.read(PIECE_BYTES):
+                checksum = zlib.crc32(piece, checksum)
+        return checksum
+
     def add_attributes(self, attributes: Mapping[str, object]) -> None:
         """Add attributes to the finished store, such as the path of a file.
 

@@ -370,7 +370,8 @@ class _Run:
             raise UserError(
                 f"none of the {len(self.files):,} images can be read; the first is {name}: {reason}"
             )
-        writer.add_attributes(self.paths)
+        checksum = writer.compute_rows_checksum()
+        writer.add_attributes({**self.paths, "vectors_checksum": checksum})
         writer.finish()
         return IndexSummary(
             self.path,
