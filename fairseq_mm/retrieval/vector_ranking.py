@@ -29,6 +29,8 @@ from fairseq_mm.retrieval.exact_products import (
 # The number of these images whose score exceeds a bound is summed in uint8: at most 255.
 _PRODUCT_ROWS, _PRODUCT_COLUMNS = 1024, 8192
 _COMPARED_ROWS = 64
+# Vectors of so many pairs are copied at once; the copies stay in a processor's cache.
+_PAIRS = 128
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,15 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
     check_same_dimension(K, "image", sentences.shape[1], "sentence")
     true_image = np.asarray(image_of_sentence)  # [N]
     _check_images_of_sentences(true_image, len(images), len(sentences))
-    exact = ExactProducts(images, sentences)
-    truth = exact(true_image, np.arange(len(sentences)))  # [N]
-    best = np.full(len(images), -np.inf)  # [I] score of the best true sentence
-    # with .at, since an image has several sentences: best[true_image] = ... would keep the last one
-    np.maximum.at(best, true_image, truth)
     image_norms, sentence_norms = norm_bounds(images), norm_bounds(sentences)
-    best_low, best_high = bounds_around(best, rounding_error(image_norms, sentence_norms.max(), K))
-    low, high = bounds_around(truth, rounding_error(sentence_norms, image_norms.max(), K))
+    true_scores = _TrueScores(images, sentences, true_image)
+    # Twice, since the score of the true pair is rounded as well.
+    best_low, best_high = bounds_around(
+        true_scores.best, 2 * rounding_error(image_norms, sentence_norms.max(), K)
+    )
+    low, high = bounds_around(
+        true_scores.rounded, 2 * rounding_error(sentence_norms, image_norms.max(), K)
+    )
 
     # A rank is one more than the number of wrong candidates that reach the true one's score. Scores
     # above the high bound are counted; between the bounds the exact products decide.
@@ -112,17 +115,75 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
         # true pairs are not their own competitors
         scores[true_row[true_columns], true_columns] = -np.inf
 
-        is_above = scores > best_high[rows, None]
-        sentence_ranks[rows] += [np.count_nonzero(row) for row in is_above]
-        i, j = _find_true(is_above != (scores >= best_low[rows, None]), rows, columns)
-        np.add.at(sentence_ranks, i[exact(i, j) >= best[i]], 1)
+        is_above, is_near = scores > best_high[rows, None], scores >= best_low[rows, None]
+        # a block has at most 8,192 columns, which fit into 16 bits
+        num_above, num_near = (x.sum(1, dtype=np.uint16) for x in (is_above, is_near))
+        sentence_ranks[rows] += num_above
+        if not np.array_equal(num_above, num_near):
+            i, j = _find_true(is_above != is_near, rows, columns)
+            reaches = true_scores.multiply(i, j) >= true_scores.best_of(i)
+            np.add.at(sentence_ranks, i[reaches], 1)
 
-        is_above = scores > high[columns]
+        is_above, is_near = scores > high[columns], scores >= low[columns]
         # added as bytes, without a conversion to wider integers: a block has at most 64 rows
-        image_ranks[columns] += is_above.view(np.uint8).sum(0, dtype=np.uint8)
-        i, j = _find_true(is_above != (scores >= low[columns]), rows, columns)
-        np.add.at(image_ranks, j[exact(i, j) >= truth[j]], 1)
+        num_above, num_near = (x.view(np.uint8).sum(0, dtype=np.uint8) for x in (is_above, is_near))
+        image_ranks[columns] += num_above
+        if not np.array_equal(num_above, num_near):
+            i, j = _find_true(is_above != is_near, rows, columns)
+            reaches = true_scores.multiply(i, j) >= true_scores.of(j)
+            np.add.at(image_ranks, j[reaches], 1)
     return VectorRanks(image_ranks=image_ranks, sentence_ranks=sentence_ranks)
+
+
+class _TrueScores:
+    """Scores of the sentences with the images that they describe.
+
+    They are computed in float32 at first, and in float64 only for the sentences for which
+    :meth:`of` or :meth:`best_of` is called.
+
+    Args:
+        images: ``[I, K]`` float32 vectors.
+        sentences: ``[N, K]`` float32 vectors.
+        true_image: ``[N]`` row in ``images`` of the image that each sentence describes.
+
+    Attributes:
+        rounded: ``[N]`` float32 score of each sentence with its image.
+        best: ``[I]`` highest of the rounded scores of an image.
+        multiply: Function that computes scores of pairs in float64, see :class:`ExactProducts`.
+    """
+
+    def __init__(self, images: np.ndarray, sentences: np.ndarray, true_image: np.ndarray) -> None:
+        self.true_image = true_image
+        self.multiply = ExactProducts(images, sentences)
+        self.rounded = np.empty(len(sentences), dtype=np.float32)
+        for start in range(0, len(sentences), _PAIRS):
+            part = slice(start, start + _PAIRS)
+            pairs = images[true_image[part]], sentences[part]
+            self.rounded[part] = np.einsum("nk,nk->n", *pairs)
+        self.best = np.full(len(images), -np.inf, dtype=np.float32)
+        # with .at, since an image has several sentences: best[true_image] = ... would keep the
+        # last one
+        np.maximum.at(self.best, true_image, self.rounded)
+        self._exact = np.full(len(sentences), np.nan)
+        self._exact_best = np.full(len(images), np.nan)
+
+    def of(self, sentences: np.ndarray) -> np.ndarray:
+        """Return the float64 scores ``[n]`` of n sentences, given by their numbers."""
+        unknown = np.unique(sentences[np.isnan(self._exact[sentences])])
+        self._exact[unknown] = self.multiply(self.true_image[unknown], unknown)
+        return self._exact[sentences]
+
+    def best_of(self, images: np.ndarray) -> np.ndarray:
+        """Return the highest float64 score ``[n]`` of the sentences of n images, given by their
+        numbers."""
+        unknown = images[np.isnan(self._exact_best[images])]
+        if len(unknown):
+            is_wanted = np.zeros(len(self.best), dtype=bool)
+            is_wanted[unknown] = True
+            sentences = np.flatnonzero(is_wanted[self.true_image])
+            self._exact_best[unknown] = -np.inf
+            np.maximum.at(self._exact_best, self.true_image[sentences], self.of(sentences))
+        return self._exact_best[images]
 
 
 def _score_blocks(
