@@ -158,9 +158,8 @@ class CopiedRuns:
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
         """Search a block of lines for runs that are longer than the runs found so far.
 
-        ``block`` has the ids of the words of training lines, to which ``_word_numbers`` maps words;
-        ``ends`` has the indices of the line ends in ``block``. ``path`` is the path of the training
-        file.
+        ``block`` has the word ids (values of ``_word_numbers``) of training lines, ``ends`` the
+        indices of the line ends in ``block``. ``path`` is the path of the training file.
         """
         if not len(block):
             return
@@ -196,7 +195,7 @@ class CopiedRuns:
         recorded as the story's longest run.
 
         Args:
-            block: Ids of the words of training lines; ``_word_numbers`` maps words to ids.
+            block: Word ids (values of ``_word_numbers``) of training lines.
             ends: Indices of the line ends in ``block``.
             path: Path of the training file.
             n: Number of words that were hashed.
@@ -255,9 +254,9 @@ class CopiedRuns:
     def _running_sums(self, words: np.ndarray) -> np.ndarray:
         """Return the cumulative sums of ``value * multiplier ** index`` over a sequence of words.
 
-        ``words`` has the ids of the words, to which ``_word_numbers`` maps words. The value is a
-        random number that belongs to the word, and the index is the position of the word in the
-        sequence.
+        ``words`` has the word ids (values of ``_word_numbers``) of the sequence. ``value`` is the
+        random number of a word, ``index`` the position of the word in the sequence, and
+        ``multiplier`` a constant.
         """
         W = len(words)
         if len(self._powers) < W + 1:
