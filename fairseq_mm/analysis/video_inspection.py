@@ -222,7 +222,7 @@ class VideoInspection:
         return cls(model, task, split, file=file, device=place, batch_size=batch_size)
 
     def ids(self, lines: Sequence[int]) -> list[str]:
-        """Return the video id of each of these lines of the split."""
+        """Return the video id of each line of the split in ``lines`` (indices from 0)."""
         return [self.dataset.visual_ids[line] for line in lines]
 
     def transcript(self, line: int) -> str:

@@ -18,12 +18,15 @@ _MIN_IMAGES_FOR_PROCESSES = 64
 def missing_in_folders(
     names: Iterable[str], folders: Sequence[str], *, verify: bool = False
 ) -> dict[str, str]:
-    """Return a dict from each image that is missing or cannot be read to the reason.
+    """Find the images that folders lack, or that cannot be read.
 
     Args:
         names: Names of images, without suffix.
         folders: Folders, which are searched with their subfolders, and ``.tar`` archives.
         verify: True to decode each image as ``fairseq-mm extract`` does.
+
+    Returns:
+        Dict from the name of each such image to the reason, for messages.
 
     Raises:
         UserError: if a folder does not exist or has no image.

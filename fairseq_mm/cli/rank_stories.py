@@ -33,7 +33,7 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
-    """Rank each story's prompt or images among those for other stories, and report the results.
+    """Rank each story's prompt or images among those of other stories, and report the results.
 
     Args:
         args: Parsed command line.

@@ -48,7 +48,7 @@ class References:
     oov_words: dict[str, list[str]] = field(default_factory=dict)
 
     def find_id(self, key: str) -> Optional[str]:
-        """Return the id of the item that a system names by an id, a path or an alias; else None."""
+        """Return the id of the item that ``key`` names: an id, a path or an alias; else None."""
         # fairseq-mm caption writes paths; a data folder's ids are often names of files
         name = PurePosixPath(key).name
         for known in (key, name):

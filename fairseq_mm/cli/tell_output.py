@@ -30,7 +30,7 @@ SIDE = 400  # pixels of an image on the page
 
 
 def heading(index: int, title: str) -> str:
-    """Return the heading line of a story: its index and, unless it is empty, its title."""
+    """Return the heading line of a story: its index, and its title if that is not empty."""
     title = " ".join(title.split())
     return f"=== {index}{': ' if title else ''}{title} ===\n"
 

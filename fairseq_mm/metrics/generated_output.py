@@ -29,7 +29,7 @@ _OF_ONE_RUN = [name for name in (*_DECODING.split(), "data") if name != "gen_sub
 
 @dataclass
 class GeneratedOutput:
-    """Texts of fairseq-generate's output, by the number of their item in the split.
+    """Texts in fairseq-generate's output, by item, which is a line of the split with its number.
 
     Args:
         splits: Names of the splits in the log.
