@@ -29,7 +29,7 @@ _OF_ONE_RUN = [name for name in (*_DECODING.split(), "data") if name != "gen_sub
 
 @dataclass
 class GeneratedOutput:
-    """Texts in fairseq-generate's output, by item, which is a line of the split with its number.
+    """Texts in fairseq-generate's output, by item: a line of the split, numbered from 0.
 
     Args:
         splits: Names of the splits in the log.
