@@ -90,6 +90,11 @@ def _commands() -> Iterator[Target]:
         "--batch-size 2 --device cpu --output {out}/o.h5",
     )
     yield Target(
+        "index",
+        "index data/images --checkpoint captions/vse_images --batch-size 2 --device cpu "
+        "--weights data/extractor/squeezenet.pth --output {out}/o.h5",
+    )
+    yield Target(
         "store verify --repair", "store verify {out}/store.old.h5 --repair", "store.old.h5"
     )
     yield Target(
