@@ -33,10 +33,12 @@ EXTRAS = {
     "lm": ["kenlm>=0.2"],  # binary files of KenLM
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
+    "serve": ["python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.30"],  # page and API
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
     "dev": [
         *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7", "pytest-xdist>=3"),
-        *("ruff", "twine>=5"),
+        # openapi-spec-validator brings jsonschema
+        *("openapi-spec-validator>=0.7", "ruff", "twine>=5"),
     ],
 }
 
@@ -64,7 +66,11 @@ setup(
     # that holds a clone named fairseq_mm, Python takes the clone itself for a namespace package
     package_dir={"": "."},
     packages=find_packages(include=["fairseq_mm", "fairseq_mm.*"]),
-    package_data={"fairseq_mm": ["py.typed"], "fairseq_mm.report": ["templates/*"]},
+    package_data={
+        "fairseq_mm": ["py.typed"],
+        "fairseq_mm.report": ["templates/*"],
+        "fairseq_mm.serving": ["static/*"],
+    },
     install_requires=[
         "h5py>=3.1",
         "numpy>=1.21",

@@ -1,6 +1,7 @@
 """Reading of numpy's files without unpickling and without filling the memory."""
 
 import errno
+import io
 import math
 import os
 import tokenize
@@ -30,6 +31,24 @@ def load_numpy(path: Path) -> Union[np.ndarray, np.lib.npyio.NpzFile]:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except DAMAGE as error:
         raise UserError(_describe_failure(path, error)) from None
+
+
+def read_array(content: bytes, name: str) -> np.ndarray:
+    """Return the array in the content of an ``.npy`` file. Raise UserError if the content is
+    damaged, or holds Python objects. ``name`` names the file in messages."""
+    stream = io.BytesIO(content)
+    try:
+        shape, fortran_order, dtype = _read_header(stream)
+        if dtype.hasobject:
+            raise ValueError("Python objects")
+        declared, size = math.prod(shape) * dtype.itemsize, len(content) - stream.tell()
+        # numpy would allocate the declared size before it reads the numbers
+        if declared != size:
+            raise ValueError(f"its header declares {declared:,} bytes, but it has {size:,}")
+        values = np.frombuffer(content, dtype, offset=stream.tell())
+        return values.reshape(shape, order="F" if fortran_order else "C")
+    except DAMAGE as error:
+        raise UserError(_describe_failure(Path(name), error)) from None
 
 
 def new_mapped_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap:

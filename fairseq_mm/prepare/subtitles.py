@@ -39,20 +39,27 @@ def read_transcript(path: Path) -> str:
     Raise UserError if the file cannot be read, is not UTF-8 (or UTF-16 with a byte order mark), or
     is ``.srt`` or ``.vtt`` but has no subtitles.
     """
-    content = read_bytes(path)
+    return decode_transcript(read_bytes(path), str(path))
+
+
+def decode_transcript(content: bytes, name: str) -> str:
+    """Return the spoken text in the content of a file, see :func:`read_transcript`.
+
+    ``name`` is the path or name of the file. Its suffix says whether the content is subtitles.
+    """
     marks = [mark for mark in _BYTE_ORDER_MARKS if content.startswith(mark)]
     try:
         text = content.decode(_BYTE_ORDER_MARKS[marks[0]] if marks else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8."
+            f"{name}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8."
         ) from None
-    if path.suffix.lower() not in SUBTITLE_SUFFIXES:
+    if Path(name).suffix.lower() not in SUBTITLE_SUFFIXES:
         return text
     transcript = subtitles_to_text(text)
     if transcript is None:
         raise UserError(
-            f"{path}: has no subtitle; a line such as 00:00:01,000 --> 00:00:02,500 goes before "
+            f"{name}: has no subtitle; a line such as 00:00:01,000 --> 00:00:02,500 goes before "
             "the text of each."
         )
     return transcript

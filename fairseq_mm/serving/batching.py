@@ -1,0 +1,291 @@
+"""The thread that owns the models, and the jobs that wait for it.
+
+All work with models is done by one thread. Jobs of the same system and options that wait together
+are one batch.
+"""
+
+import asyncio
+import contextlib
+import io
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Optional
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.serving.requests import Query, RefusedError
+from fairseq_mm.serving.systems import System
+
+logger = logging.getLogger(__name__)
+
+# seconds between two incomplete texts that are sent to a client
+_BETWEEN_TEXTS = 0.05
+# seconds that the thread waits for requests which are being received, to batch them
+_GATHERING = 0.02
+STOPPING = "the server is stopping."
+
+
+class AbandonedError(Exception):
+    """Raised within a generation that no client waits for any more."""
+
+
+class Job:
+    """Query that waits for its record.
+
+    Args:
+        system: System that answers the query.
+        query: The query.
+        deadline: Time by ``time.monotonic()`` after which nobody waits for the record.
+        loop: Event loop of the client's request.
+        sends_texts: True to put incomplete texts in ``texts``.
+
+    Attributes:
+        record: Future of the record.
+        texts: Incomplete texts; None after the last one.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        query: Query,
+        *,
+        deadline: float,
+        loop: asyncio.AbstractEventLoop,
+        sends_texts: bool = False,
+    ) -> None:
+        self.system = system
+        self.query = query
+        self.deadline = deadline
+        self.sends_texts = sends_texts
+        self.record: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.texts: asyncio.Queue[Optional[str]] = asyncio.Queue()
+        self._loop = loop
+        self._is_cancelled = False
+        self._next_text = 0.0
+
+    def cancel(self) -> None:
+        """Say that nobody waits for the record any more."""
+        self._is_cancelled = True
+
+    @property
+    def is_over(self) -> bool:
+        """True if nobody waits for the record."""
+        return self._is_cancelled or time.monotonic() > self.deadline
+
+    def finish(self, result: Any) -> None:
+        """Set the record, or the exception in its place; called by the thread of the models."""
+        self._call(self._set, result)
+
+    def _set(self, result: Any) -> None:
+        # a client that has gone has cancelled the future
+        if not self.record.done():
+            if isinstance(result, Exception):
+                self.record.set_exception(result)
+            else:
+                self.record.set_result(result)
+        self.texts.put_nowait(None)
+
+    def send_text(self, decode: Callable[[], Any]) -> None:
+        """Put the text that ``decode`` returns in ``texts``, unless the last one was just put."""
+        now = time.monotonic()
+        if self.sends_texts and now >= self._next_text:
+            self._next_text = now + _BETWEEN_TEXTS
+            decoded = decode()
+            text = "\n".join(decoded.sentences) if decoded.sentences else decoded.text
+            self._call(self.texts.put_nowait, text)
+
+    def _call(self, function: Any, *arguments: Any) -> None:
+        # the loop may have been closed: the server was ended while the thread was busy
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+class WatchedFile(io.RawIOBase):
+    """Binary file that cannot be read any more when its job is over.
+
+    The decoding of a long video ends in this way.
+
+    Args:
+        file: Uploaded file.
+        job: Job that reads it; set after the job is made.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.job: Optional[Job] = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self.job is not None and self.job.is_over:
+            raise OSError("nobody waits for it any more")
+        content = self.file.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self.file.seek(offset, whence)
+        return self.file.tell()
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+
+class ModelThread:
+    """Thread that generates the texts of jobs, batch by batch.
+
+    Attributes:
+        seconds_per_batch: Time that a batch takes, averaged over the last ones.
+    """
+
+    def __init__(self) -> None:
+        self.seconds_per_batch = 0.0
+        self._jobs: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._num_receiving = 0
+        self._is_stopping = False
+        self._is_aborted = False
+        self._thread = threading.Thread(target=self._run, name="models", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @contextlib.contextmanager
+    def receiving(self) -> Iterator[None]:
+        """Announce a request while its body is received, in a ``with`` block.
+
+        The thread waits a moment for such requests, so that they can share a batch.
+        """
+        with self._changed:
+            self._num_receiving += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_receiving -= 1
+                self._changed.notify()
+
+    def submit(self, job: Job) -> None:
+        """Let a job wait for its batch.
+
+        Raises:
+            RefusedError: if the server is stopping.
+        """
+        with self._changed:
+            if self._is_stopping:
+                raise RefusedError(503, STOPPING, retry_after=5)
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """Refuse the jobs that wait; the batch that is being generated is finished."""
+        with self._changed:
+            self._is_stopping = True
+            waiting = list(self._jobs)
+            self._jobs.clear()
+            self._changed.notify()
+        for job in waiting:
+            job.finish(RefusedError(503, STOPPING, retry_after=5))
+
+    def abort(self) -> None:
+        """Stop, and end the batch that is being generated at its next step."""
+        self._is_aborted = True
+        self.stop()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for the end of the thread; return False if it has not ended in time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            start = time.monotonic()
+            self._answer(batch)
+            seconds = time.monotonic() - start
+            self.seconds_per_batch += (seconds - self.seconds_per_batch) / 4
+
+    def _answer(self, batch: Sequence[Job]) -> None:
+        """Finish the jobs of a batch with their records or with errors."""
+        # not the jobs that nobody waits for: their time has passed in the queue
+        batch = [job for job in batch if not job.is_over]
+        try:
+            if batch:
+                self._generate(batch)
+            return
+        except AbandonedError:
+            reason = RefusedError(503, STOPPING, retry_after=5)
+            if not self._is_aborted:
+                reason = RefusedError(504, "took too long.")
+        except UserError as error:
+            reason = RefusedError(422, str(error))
+        except MemoryError:
+            reason = RefusedError(503, "not enough memory.", retry_after=5)
+        except Exception as error:
+            # one line: a request that breaks something must not fill the log
+            logger.error("cannot generate: %s: %s", type(error).__name__, error)
+            reason = RefusedError(500, "the server failed; its log has the reason.")
+        if len(batch) > 1 and reason.status != 503:
+            # one job must not spoil the others
+            for job in batch:
+                self._answer([job])
+            return
+        for job in batch:
+            job.finish(reason)
+
+    def _next_batch(self) -> list[Job]:
+        """Wait for jobs, and return those that are generated together; none when stopping."""
+        with self._changed:
+            while not self._jobs and not self._is_stopping:
+                self._changed.wait()
+            end = time.monotonic() + _GATHERING
+            while self._num_receiving and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+            if not self._jobs:
+                return []
+            first = self._jobs[0]
+            batch: list[Job] = []
+            others: list[Job] = []
+            for job in self._jobs:
+                fits = job.system is first.system and job.query.options == first.query.options
+                is_full = len(batch) >= first.system.batch_size
+                (batch if fits and not is_full else others).append(job)
+            self._jobs = deque(others)
+            return batch
+
+    def _generate(self, batch: Sequence[Job]) -> None:
+        system = batch[0].system
+        choice = system.choose(batch[0].query.options)
+        readable, examples, fields = [], [], []
+        queries = [job.query for job in batch]
+        for job, result in zip(batch, system.read(queries, choice)):
+            if isinstance(result, UserError):
+                job.finish(RefusedError(422, f"{job.query.label}: {result}".removeprefix(": ")))
+                continue
+            readable.append(job)
+            examples.append(result[0])
+            fields.append(result[1])
+        if not readable:
+            return
+
+        def watch(progress: Any) -> None:
+            if self._is_aborted or all(job.is_over for job in readable):
+                raise AbandonedError
+            for position in progress.positions:
+                readable[position].send_text(partial(progress.decode, position))
+
+        texts = system.model.stream(
+            examples,
+            choice.config,
+            indices=[job.query.index for job in readable],
+            batch_size=system.batch_size,
+            watch=watch,
+        )
+        for job, about, hypotheses in zip(readable, fields, texts):
+            job.finish(system.build_record(job.query, choice, about, hypotheses))

@@ -1,0 +1,93 @@
+"""Loading of the systems that the server offers."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+from fairseq_mm.data.input_files import compute_sha256
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
+from fairseq_mm.inference.pretrained import from_checkpoints
+from fairseq_mm.serving.requests import Limits
+from fairseq_mm.serving.systems import KINDS, System
+
+
+def load_systems(
+    names: Sequence[tuple[str, str]],
+    limits: Limits,
+    *,
+    weights: Sequence[str] = (),
+    weights_dtype: str = "float32",
+    embedding: Optional[str] = None,
+    data: Optional[str] = None,
+    device: Optional[str] = None,
+) -> Iterator[System]:
+    """Load systems, one after the other.
+
+    Args:
+        names: Name and path of each system. If the name is empty, it is the architecture. The path
+            names a checkpoint, or several that are an ensemble, see :meth:`.Checkpoint.open_all`.
+        limits: Limits of a request.
+        weights: Paths of weights files (state dicts) of extractors. Each checkpoint gets the file
+            whose digest it records.
+        weights_dtype: Type of the weights of linear layers, see :class:`.GenerationConfig`.
+        embedding: Checkpoint of the embedding model, for captioning models that were trained on
+            its vectors.
+        data: Data folder with the dictionaries of checkpoints of fairseq's own models.
+        device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+
+    Yields:
+        The systems, in the order of ``names``.
+
+    Raises:
+        UserError: if a system cannot be loaded or served, or two systems have the same name.
+    """
+    for path in weights:
+        if not os.path.isfile(path):
+            raise UserError(f"--weights {path}: no such file.")
+    opened: dict[str, list[Checkpoint]] = {}
+    for name, path in names:
+        checkpoints = Checkpoint.open_all(path, data=data)
+        name = name or checkpoints[0].arch
+        if name in opened:
+            raise UserError(
+                f"--checkpoint: two systems are named {name}: give them names (--checkpoint "
+                "first=CKPT second=CKPT)."
+            )
+        _check_served(checkpoints[0])
+        opened[name] = checkpoints
+    for name, checkpoints in opened.items():
+        first = checkpoints[0]
+        options: dict[str, Any] = {"device": device}
+        # only to the models that need them: other models refuse them
+        if not first.has_provenance:
+            options["data"] = data
+        elif first.extractor.get("extractor") == VECTORS_EXTRACTOR:
+            options["embedding"] = embedding
+        options["weights"] = _find_weights(weights, first)
+        model: Any = from_checkpoints(checkpoints, kind="generator", **options)
+        about = first.summary()
+        system = System(
+            name, model, first.kind, about=about, limits=limits, weights_dtype=weights_dtype
+        )
+        if system.kind in ("captions", "albums") or system.reads_video:
+            # an extractor that cannot be rebuilt is reported before the server starts
+            system.processor.reader.load_extractor()
+        yield system
+
+
+def _check_served(checkpoint: Checkpoint) -> None:
+    if checkpoint.kind not in KINDS:
+        raise UserError(
+            f"{checkpoint.path}: --arch {checkpoint.arch} (--task {checkpoint.task_name}) cannot "
+            "be served: it is no model of captions, stories or summaries."
+        )
+    checkpoint.check_generates_alone()
+
+
+def _find_weights(paths: Sequence[str], checkpoint: Checkpoint) -> Optional[str]:
+    """Return the file among ``paths`` that has the weights of a checkpoint's extractor; None if no
+    file has them, so that the folder of the checkpoint is searched."""
+    recorded = checkpoint.extractor.get("weights") if checkpoint.has_provenance else None
+    return next((path for path in paths if compute_sha256(path) == recorded), None)

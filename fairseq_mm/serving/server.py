@@ -1,0 +1,148 @@
+"""Running of the server: its port, its temporary folder, and its end."""
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import uvicorn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.serving.app import Server
+
+# seconds in which answers are sent after the last text was generated
+_SENDING = 5.0
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if all addresses of a host are loopback addresses.
+
+    Raises:
+        UserError: if the host has no address.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise UserError(f"--host {host}: has no address on this machine.") from None
+    return all(ipaddress.ip_address(str(x[4][0]).partition("%")[0]).is_loopback for x in found)
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """Open the port on which the server listens; 0 is any free port.
+
+    Raises:
+        UserError: if the port is in use or may not be opened, or the host is no address of this
+            machine.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            # otherwise, the port of a server that has just ended cannot be opened for a minute
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+        return listener
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"--host {host} --port {port}: cannot be opened ({reason}).") from None
+
+
+@contextlib.contextmanager
+def own_temporary_folder() -> Iterator[str]:
+    """Context in which all temporary files of this process are in a folder, which is removed.
+
+    Raises:
+        UserError: if no folder can be made.
+    """
+    before = tempfile.tempdir
+    try:
+        holder = tempfile.TemporaryDirectory(prefix="fairseq-mm-serve-")
+    except OSError as error:
+        raise UserError(f"there is no place for temporary files ({error.strerror}).") from None
+    with holder as folder:
+        tempfile.tempdir = folder
+        try:
+            yield folder
+        finally:
+            tempfile.tempdir = before
+
+
+class HttpServer(uvicorn.Server):
+    """Server of HTTP for an application, with an end that loses no answer.
+
+    Args:
+        server: Application with its systems.
+        url: Address for the line that is printed when requests are accepted.
+    """
+
+    def __init__(self, server: Server, url: str) -> None:
+        self.server = server
+        self.url = url
+        config = uvicorn.Config(
+            server.app,
+            log_level="warning",
+            # a line per request would have the addresses of clients
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=int(server.limits.seconds + _SENDING),
+        )
+        super().__init__(config)
+
+    def capture_signals(self) -> Any:
+        # uvicorn would raise the signal again at the end, and the exit status would be its number
+        return contextlib.nullcontext()
+
+    async def startup(self, sockets: Optional[list[socket.socket]] = None) -> None:
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self.stop)
+        print(f"serving {', '.join(self.server.systems)} at {self.url}", flush=True)
+
+    def stop(self) -> None:
+        """Refuse what waits, and end after the texts that are being generated; the second call ends
+        these, too."""
+        if self.server.is_stopping:
+            self.server.thread.abort()
+        self.server.stop()
+        self.should_exit = True
+
+
+def run(server: Server, listener: socket.socket, *, host: str) -> None:
+    """Serve until SIGTERM or SIGINT, see :meth:`HttpServer.stop`.
+
+    Args:
+        server: Application with its systems.
+        listener: Open port.
+        host: Host for the address that is printed.
+
+    Raises:
+        UserError: if there is no place for temporary files.
+    """
+    name = f"[{host}]" if ":" in host else host
+    http = HttpServer(server, f"http://{name}:{listener.getsockname()[1]}/")
+    with own_temporary_folder():
+        server.thread.start()
+        try:
+            asyncio.run(http.serve(sockets=[listener]))
+        finally:
+            server.thread.abort()
+            has_ended = server.thread.join(_SENDING)
+    if not has_ended:
+        # it decodes a file, which has no step to stop at. Python cannot end a thread in PyTorch,
+        # and may crash when it exits beside it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

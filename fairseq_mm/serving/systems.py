@@ -1,0 +1,240 @@
+"""Systems that the server offers: loaded checkpoints, their inputs and their records."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Union
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.generator import Generator
+from fairseq_mm.inference.processor import Example
+from fairseq_mm.inference.records import (
+    build_record,
+    compute_digests,
+    prompt_fields,
+    prompt_story_fields,
+    provenance_fields,
+    summary_fields,
+    visual_story_fields,
+)
+from fairseq_mm.serving.requests import MAX_BEAM, Limits, Query
+
+
+class Kind(NamedTuple):
+    """Kind of systems, which all have the same inputs and records.
+
+    Attributes:
+        path: Path of the API that generates with such systems.
+        purpose: Sentence that says what the systems do.
+    """
+
+    path: str
+    purpose: str
+
+
+# the keys are values of Checkpoint.kind; `vectors`, the kind of embedding models, has no path
+KINDS = {
+    "captions": Kind("/api/caption", "Describes an image in one sentence."),
+    "albums": Kind("/api/tell/images", "Tells a story of five images, a sentence for each."),
+    "prompts": Kind("/api/tell/prompt", "Writes a story."),
+    "summaries": Kind("/api/summarize", "Summarizes a video by its transcript."),
+}
+# number of configs that a system keeps, each for one set of options
+_MOST_CONFIGS = 64
+
+
+class Choice(NamedTuple):
+    """Options of generation that were checked.
+
+    Attributes:
+        config: Generation config.
+        reading: Options for reading inputs.
+        facts: Fields of records about the checkpoint and the options.
+    """
+
+    config: Any
+    reading: dict[str, Any]
+    facts: dict[str, Any]
+
+
+class System:
+    """Generator with a name, which answers queries.
+
+    All methods but :meth:`describe` must be called by one thread, because they use the model.
+
+    Args:
+        name: Name of the system on the page and in the API.
+        model: Generator.
+        kind: Key of ``KINDS``.
+        about: Description of the checkpoint in one line.
+        limits: Limits of a request.
+        weights_dtype: Type of the weights of linear layers, see :class:`.GenerationConfig`.
+    """
+
+    # only some classes of processors have a reader
+    processor: Any
+
+    def __init__(
+        self,
+        name: str,
+        model: Generator,
+        kind: str,
+        *,
+        about: str,
+        limits: Limits,
+        weights_dtype: str = "float32",
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.kind = kind
+        self.processor = model.processor
+        self.about = about
+        self.limits = limits
+        self.weights_dtype = weights_dtype
+        self.path = KINDS[kind].path
+        self.reads_prompt = kind == "prompts" and not model.loaded.are_language_models
+        self.reads_video = kind == "summaries" and self.processor.reader.reads_video
+        self.batch_size: int = self.processor.batch_sizes[model.device.type != "cpu"]
+        if self.reads_video and limits.frames is not None:
+            reader = self.processor.reader
+            reader.max_frames = min(reader.max_frames, limits.frames)
+        self._digest = compute_digests(model.files)
+        self._choices: dict[str, Choice] = {}
+        # a wrong default is reported when the server starts
+        self._default = self.choose({})
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the system for the page: its checkpoint, its inputs and its options."""
+        purpose = KINDS[self.kind].purpose
+        if self.reads_prompt:
+            purpose = "Writes the story of a prompt."
+        elif self.kind == "summaries" and not self.reads_video:
+            purpose = "Summarizes a transcript."
+        identity = self.processor.extractor_identity or {}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "path": self.path,
+            "purpose": purpose,
+            "about": self.about,
+            # paths of this machine are nobody's business
+            "files": [os.path.basename(file) for file in self.model.files],
+            "checkpoint": self._digest,
+            "extractor": identity.get("extractor"),
+            "reads_prompt": self.reads_prompt,
+            "reads_video": self.reads_video,
+            "feature_dim": self.model.loaded.feature_dim,
+            "vocabulary": len(self.model.dictionary),
+            "presets": list(self.model.task.generation_presets),
+            "options": self._default.facts["options"],
+        }
+
+    def choose(self, options: Mapping[str, Any]) -> Choice:
+        """Check options of generation, and build their config.
+
+        Args:
+            options: Fields of :class:`.GenerationConfig`, constraints of the task, ``preset`` and,
+                for summaries, ``tokenizer``.
+
+        Raises:
+            UserError: if an option does not exist, does not fit the models or exceeds a limit.
+        """
+        key = json.dumps(options, sort_keys=True)
+        if key not in self._choices:
+            if len(self._choices) >= _MOST_CONFIGS:
+                self._choices.clear()
+            self._choices[key] = self._build_choice(dict(options))
+        return self._choices[key]
+
+    def _build_choice(self, options: dict[str, Any]) -> Choice:
+        reading: dict[str, Any] = {}
+        if self.kind == "summaries":
+            tokenizer = options.pop("tokenizer", None) or self.processor.encoder.tokenizer
+            reading["tokenizer"] = tokenizer
+            # refuses the name of an unknown tokenizer before a transcript is read
+            self.processor.encoder.encode(None, tokenizer=tokenizer)
+        dtype = options.setdefault("weights_dtype", self.weights_dtype)
+        if dtype != self.weights_dtype:
+            raise UserError(
+                f"`weights_dtype` must be {self.weights_dtype}, as the server was started, but is "
+                f"{dtype!r}."
+            )
+        config = self.model.config(**options)
+        if config.max_len_b > self.limits.words and "max_len_b" not in options:
+            config = self.model.config(**options, max_len_b=self.limits.words)
+        most = {"beam": MAX_BEAM, "max_len_b": self.limits.words}
+        for name, limit in most.items():
+            if getattr(config, name) > limit:
+                raise UserError(
+                    f"`{name}` must be at most {limit} on this server, but is "
+                    f"{getattr(config, name)}."
+                )
+        facts = provenance_fields(self.model, config, checkpoint=self._digest)
+        facts["options"].update(reading)
+        return Choice(config, reading, facts)
+
+    def read(
+        self, queries: Sequence[Query], choice: Choice
+    ) -> Iterator[Union[tuple[Example, dict[str, Any]], UserError]]:
+        """Yield the example of each query and fields of its record, or the error of its input."""
+        if self.kind == "summaries":
+            yield from (self._read_video(query, choice) for query in queries)
+            return
+        inputs = [query.inputs for query in queries]
+        options = {"max_pixels": self.limits.pixels} if self.kind != "prompts" else {}
+        for query, example in zip(queries, self.processor.examples(inputs, **options)):
+            if isinstance(example, UserError):
+                yield self._clean(example)
+            elif self.kind == "albums":
+                yield example, {"item": query.index, "images": query.images}
+            elif self.kind == "prompts" and example.origin is not None:
+                yield example, prompt_fields(example.origin)
+            else:
+                yield example, {}
+
+    def _read_video(
+        self, query: Query, choice: Choice
+    ) -> Union[tuple[Example, dict[str, Any]], UserError]:
+        value, is_cut = dict(query.inputs), False
+        reader = self.processor.reader
+        try:
+            video = value.get("video")
+            if self.reads_video and hasattr(video, "read"):
+                value["video"], is_cut, _ = reader.read_video(video, max_pixels=self.limits.pixels)
+            elif self.reads_video and video is not None:
+                is_cut = len(video) > reader.max_frames
+            (example,) = self.processor.examples([value], **choice.reading)
+        except UserError as error:
+            return self._clean(error)
+        if isinstance(example, UserError):
+            return self._clean(example)
+        return example, summary_fields(example, is_cut=is_cut)
+
+    def _clean(self, error: UserError) -> UserError:
+        """Return the error with the system's name in place of the paths of its checkpoints."""
+        message = str(error)
+        for file in self.model.files:
+            message = message.replace(file, self.name)
+        return UserError(message)
+
+    def build_record(
+        self, query: Query, choice: Choice, fields: Mapping[str, Any], hypotheses: Sequence[Any]
+    ) -> dict[str, Any]:
+        """Build the record of a query, with the fields that the commands write.
+
+        Args:
+            query: The query.
+            choice: Its options.
+            fields: Fields that :meth:`read` has returned.
+            hypotheses: Hypotheses of its input, best first.
+        """
+        best = hypotheses[0]
+        others = {**fields, "system": self.name}
+        if self.kind == "albums":
+            others.update(visual_story_fields(best))
+        elif self.kind == "prompts":
+            others.update(prompt_story_fields(best))
+        # as `tell` does, the story of an album is written as tokens with its separators
+        is_album = self.kind == "albums"
+        facts = {**others, **choice.facts}
+        return build_record(query.name, hypotheses, facts, as_line=is_album)
