@@ -13,8 +13,10 @@ clips of 112 x 112 pixels and 16 (or 64) frames. For such clips, both networks a
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -24,6 +26,30 @@ NUM_CLASSES = 400  # in Kinetics
 # factor of a block's residual with random weights: with 1, the sum over 33 blocks would leave the
 # range of float16
 RANDOM_RESIDUAL = 0.2
+
+
+class PointwiseConv3d(nn.Module):
+    """1 x 1 x 1 convolution as a matrix product over the channels, for evaluation.
+
+    On a CPU and with channels last in memory, it is faster than PyTorch's convolution, which does
+    not use oneDNN for this size.
+
+    Args:
+        conv: Convolution with a bias, whose weights are used.
+    """
+
+    def __init__(self, conv: nn.Conv3d) -> None:
+        super().__init__()
+        assert conv.bias is not None
+        self.stride = conv.stride
+        self.weight = nn.Parameter(conv.weight.detach().flatten(1))
+        self.bias = nn.Parameter(conv.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``[B, channels, time, height, width]``."""
+        time, height, width = self.stride
+        rows = x[:, :, ::time, ::height, ::width].permute(0, 2, 3, 4, 1)
+        return F.linear(rows, self.weight, self.bias).permute(0, 4, 1, 2, 3)
 
 
 class GroupedBottleneck(nn.Module):
@@ -50,16 +76,16 @@ class GroupedBottleneck(nn.Module):
         stride: int = 1,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv3d(in_channels, mid_channels, 1, bias=False)
+        self.conv1: Any = nn.Conv3d(in_channels, mid_channels, 1, bias=False)
         self.bn1 = nn.BatchNorm3d(mid_channels)
         self.conv2 = nn.Conv3d(
             mid_channels, mid_channels, 3, stride, padding=1, groups=cardinality, bias=False
         )
         self.bn2 = nn.BatchNorm3d(mid_channels)
-        self.conv3 = nn.Conv3d(mid_channels, out_channels, 1, bias=False)
+        self.conv3: Any = nn.Conv3d(mid_channels, out_channels, 1, bias=False)
         self.bn3 = nn.BatchNorm3d(out_channels)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample = None
+        self.downsample: Any = None
         if stride != 1 or in_channels != out_channels:
             self.downsample = nn.Sequential(
                 nn.Conv3d(in_channels, out_channels, 1, stride, bias=False),
@@ -78,7 +104,9 @@ class GroupedBottleneck(nn.Module):
         shortcut = x if self.downsample is None else self.downsample(x)
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
-        return self.relu(self.bn3(self.conv3(out)) + shortcut)
+        out = self.bn3(self.conv3(out))
+        # In place where no gradient needs the sum's inputs: the sum is as large as they are.
+        return self.relu(out + shortcut if out.requires_grad else out.add_(shortcut))
 
     def fold_norms(self) -> None:
         """Merge each batch normalisation into the convolution before it."""
@@ -86,6 +114,8 @@ class GroupedBottleneck(nn.Module):
             _fold_norm(self, f"conv{number}", f"bn{number}")
         if self.downsample is not None:
             _fold_norm(self.downsample, "0", "1")
+            self.downsample[0] = PointwiseConv3d(self.downsample[0])
+        self.conv1, self.conv3 = PointwiseConv3d(self.conv1), PointwiseConv3d(self.conv3)
 
 
 class ResNeXt3d(nn.Module):
@@ -123,18 +153,20 @@ class ResNeXt3d(nn.Module):
         Returns:
             scores: ``[B, classes]`` logits.
         """
+        if isinstance(self.bn1, nn.Identity):
+            clips = clips.contiguous(memory_format=torch.channels_last_3d)
         maps = self.maxpool(self.relu(self.bn1(self.conv1(clips))))
         maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))  # [B, 2048, t, h, w]
         return self.fc(torch.mean(maps, (2, 3, 4)))
 
     def fold_norms(self) -> "ResNeXt3d":
         """Merge each batch normalisation into the convolution before it, for evaluation only."""
-        # it saves a fifth of the time on a CPU, but renames tensors: load the weights first
+        # it saves a third of the time on a CPU, but renames tensors: load the weights first
         _fold_norm(self, "conv1", "bn1")
-        for module in self.modules():
+        for module in list(self.modules()):
             if isinstance(module, GroupedBottleneck):
                 module.fold_norms()
-        return self
+        return self.to(memory_format=torch.channels_last_3d)
 
 
 def _fold_norm(module: nn.Module, conv: str, norm: str) -> None:

@@ -111,3 +111,22 @@ def test_a_block_that_keeps_the_shape_adds_its_input():
     assert block.downsample is None
     with torch.inference_mode():
         torch.testing.assert_close(block(x), x.clamp(min=0))
+
+
+def test_folded_norms_compute_the_same():
+    torch.manual_seed(2)
+    small = ResNeXt3d((1, 2, 1, 1), num_classes=5).eval()
+    for module in small.modules():
+        if isinstance(module, nn.BatchNorm3d):
+            module.running_mean.uniform_(-1, 1)
+            module.running_var.uniform_(0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.uniform_(module.bias, -1, 1)
+    clips = torch.randn(2, 3, 5, 37, 30)
+    expected = small(clips).detach()
+    assert expected.std(dim=0).min() > 0.01
+    with torch.no_grad():
+        found = small.fold_norms()(clips)
+    assert not any(isinstance(module, nn.BatchNorm3d) for module in small.modules())
+    assert_close(found, expected)
+    assert_close(small(clips).detach(), expected)  # with gradients, no addition in place
