@@ -124,7 +124,7 @@ def test_folded_norms_compute_the_same():
             nn.init.uniform_(module.bias, -1, 1)
     clips = torch.randn(2, 3, 5, 37, 30)
     expected = small(clips).detach()
-    assert expected.std(dim=0).min() > 0.01
+    assert expected.std() > 0.1
     with torch.no_grad():
         found = small.fold_norms()(clips)
     assert not any(isinstance(module, nn.BatchNorm3d) for module in small.modules())
