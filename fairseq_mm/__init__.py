@@ -44,6 +44,8 @@ def from_pretrained(
     embedding: "Optional[Path]" = None,
     data: "Optional[Path]" = None,
     device: Optional[str] = None,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
     kind: Literal["generator"],
 ) -> "Generator": ...
 @overload
@@ -52,6 +54,8 @@ def from_pretrained(
     *,
     weights: "Optional[Path]" = None,
     device: Optional[str] = None,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
     kind: Literal["embedder"],
 ) -> "Embedder": ...
 @overload
@@ -62,6 +66,8 @@ def from_pretrained(
     embedding: "Path",
     data: "Path",
     device: Optional[str] = None,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
     kind: Optional[Literal["captioner"]] = None,
 ) -> "StructuredCaptioner": ...
 @overload
@@ -73,6 +79,8 @@ def from_pretrained(
     embedding: "Optional[Path]" = None,
     data: None = None,
     device: Optional[str] = None,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
     kind: None = None,
 ) -> "Union[Generator, Embedder]": ...
 @overload
@@ -84,6 +92,8 @@ def from_pretrained(
     embedding: None = None,
     data: "Path",
     device: Optional[str] = None,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
     kind: None = None,
 ) -> "Generator": ...
 
@@ -96,6 +106,8 @@ def from_pretrained(
     embedding: "Optional[Path]" = None,
     data: "Optional[Path]" = None,
     device: Optional[str] = None,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
     kind: Optional[Literal["generator", "embedder", "captioner"]] = None,
 ) -> "Union[Generator, Embedder, StructuredCaptioner]":
     """Load the generator of a checkpoint, or of an ensemble of several checkpoints.
@@ -104,9 +116,11 @@ def from_pretrained(
         model.generate("dog.jpg", beam=3)[0].text
 
     Args:
-        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-            For an ensemble, several checkpoints, as a list or joined by the system's path
-            separator; the probabilities of the models are averaged.
+        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``, or
+            model folder of ``fairseq-mm export``. If there is no such file or folder, the name of a
+            model of the Hugging Face hub, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, which is
+            downloaded to huggingface_hub's cache. For an ensemble, several checkpoints, as a list
+            or joined by the system's path separator; the probabilities of the models are averaged.
         weights: State dict file of the image or video feature extractor (default: the file beside
             the checkpoint whose SHA-256 digest the checkpoint records).
         prompt_model: Checkpoint of a language model that generates prompts for a story model, in
@@ -117,6 +131,9 @@ def from_pretrained(
             for the vocabulary; models that read part-of-speech sequences (``sc_nlm``) need it for
             the sequences of the training captions.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
+        revision: Branch, tag or commit of the hub's model ``path`` (default: the main branch).
+        token: Access token for private models of the hub (default: the token that huggingface_hub
+            finds).
         kind: Kind of the result: ``generator``, ``embedder`` or ``captioner`` (default: the kind
             that fits the checkpoint). With this argument, type checkers know the returned class.
 
@@ -133,13 +150,17 @@ def from_pretrained(
     from fairseq_mm.inference.checkpoint_files import checkpoint_files
 
     # a missing file is reported before torch and fairseq are imported, which takes seconds
-    checkpoint_files(path)
+    files = checkpoint_files(path, revision=revision, token=token)
+    if prompt_model is not None:
+        prompt_model = checkpoint_files(prompt_model, token=token)
+    if embedding is not None:
+        (embedding,) = checkpoint_files([embedding], token=token)
     from fairseq_mm.inference import set_up  # noqa: F401  (registers, so it comes first)
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints
 
     return from_checkpoints(
-        Checkpoint.open_all(path, data=data),
+        Checkpoint.open_all(files, data=data),
         weights=weights,
         prompt_model=prompt_model,
         embedding=embedding,

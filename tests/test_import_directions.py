@@ -11,7 +11,7 @@ PACKAGE = Path(fairseq_mm.__file__).parent
 ROOT_MODULES = {"__init__", "__main__", "errors", "extension", "plugins"}
 # what each folder may import of the package; `errors` is open to all
 ALLOWED = {
-    "compat": set(),
+    "compat": {"data"},
     "modules": set(),
     "metrics": {"data"},
     "optim": set(),
@@ -31,6 +31,8 @@ ALLOWED = {
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
+    "serving": {"data", "inference", "prepare"},
+    "hub": {"compat", "conversion", "data", "inference", "metrics", "models"},
 }
 # the top, which may import everything
 TOP = {"cli"}

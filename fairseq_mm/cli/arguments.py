@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MAX_PIXELS
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, WEIGHTS_DTYPES
-from fairseq_mm.inference.checkpoint_files import checkpoint_files
+from fairseq_mm.inference.checkpoint_files import with_local_paths
 
 CHECKPOINT_HELP = (
-    "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt; several, separated "
-    f"by {os.pathsep!r}, are an ensemble"
+    "Checkpoint, or folder with checkpoint_best.pt or else checkpoint_last.pt, or model folder of "
+    f"fairseq-mm export, or OWNER/NAME of the Hugging Face hub; several, separated by "
+    f"{os.pathsep!r}, are an ensemble"
 )
 
 # one table, so that an option has the same name and meaning in every subcommand
@@ -285,13 +286,15 @@ def check_names(args: argparse.Namespace) -> None:
 def check_checkpoints(args: argparse.Namespace) -> None:
     """Check that the checkpoints exist, before torch and fairseq are imported, which takes seconds.
 
+    Models of the Hugging Face hub are downloaded, and their paths replace their names in ``args``.
+
     Raises:
-        UserError: if a checkpoint does not exist.
+        UserError: if a checkpoint does not exist or cannot be downloaded.
     """
     for name in ("checkpoint", "embedding", "prompt_model"):
         path = getattr(args, name, None)
         if path is not None:
-            checkpoint_files(path)
+            setattr(args, name, with_local_paths(path))
 
 
 _AT_LEAST = {"batch_size": 1, "n": 1, "best_of": 1, "first_id": 0, "limit": 1, "max_pixels": 1}

@@ -39,11 +39,14 @@ SUBCOMMANDS = {
     "index": "Index a folder of your own images for search.",
     "search": "Search a folder of images by sentences or by another image.",
     "convert": "Convert released and pretrained checkpoints (BART, T5, VSE, GLAC, ...).",
+    "export": "Export a model to a folder that can be shared (safetensors, JSON).",
+    "push": "Upload such a folder to the Hugging Face hub.",
     "pretrained-options": "Print the dropouts of a pretrained BART or T5 for fairseq-train.",
     "tell": "Generate stories of five images or of prompts.",
     "generate": "Generate texts with a model of any task, from JSON lines.",
     "caption": "Generate captions of images.",
     "summarize": "Generate summaries of videos with transcripts.",
+    "serve": "Serve a page and a JSON API that generate texts with checkpoints.",
     "report": "Show hypotheses, images, references and scores on one HTML page.",
     "doctor": "Check the installation, a data folder and a checkpoint.",
 }
@@ -56,8 +59,9 @@ MOVED = {
 }
 
 # subcommands that look for their checkpoint: `doctor` lists a missing one among other problems,
-# `pretrained-options` takes a folder with model.pt
-_LOOK_THEMSELVES = ("doctor", "pretrained-options")
+# `pretrained-options` takes a folder with model.pt, `export` downloads it itself, `serve` has names
+# before paths
+_LOOK_THEMSELVES = ("doctor", "export", "pretrained-options", "serve")
 
 # errors of a full or broken disk
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_mm.compat.loading import refuse_folder
+from fairseq_mm.compat.model_folders import is_model_folder
 from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
 from fairseq_mm.compat.scope import is_ours
+from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -141,9 +143,15 @@ def configure_command(cfg: Any) -> None:
 def _check_first_checkpoint(cfg: Any) -> None:
     """Check that the files of ``--finetune-from-model`` and ``--restore-file`` exist."""
     from fairseq.file_io import PathManager
+    from omegaconf import open_dict
 
     for option in ("finetune_from_model", "restore_file"):
         path = cfg[option]
+        if path is not None and os.path.isdir(path) and is_model_folder(path):
+            # fairseq begins anew, without a message, if the path is no file
+            path = os.path.join(path, WEIGHTS_FILE)
+            with open_dict(cfg):
+                cfg[option] = path
         if path is None or PathManager.isfile(path):
             continue
         # a training that continues needs no --finetune-from-model, and a script may name its own

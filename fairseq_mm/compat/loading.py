@@ -84,12 +84,12 @@ class _GuardedTorch(types.ModuleType):
         except Exception as error:  # PyTorch and pickle raise nearly anything on a crafted file
             raise refusal(name, error, kind="fairseq checkpoint") from None
         check_options(state, name)
-        _check_weights(state, name)
-        _activate_for(state)
+        check_weights(state, name)
+        activate_for(state)
         return state
 
 
-def _activate_for(state: Any) -> None:
+def activate_for(state: Any) -> None:
     """Apply all repairs of fairseq if a checkpoint needs them.
 
     A checkpoint needs them if it was trained with a model or task of this package.
@@ -106,7 +106,7 @@ def _activate_for(state: Any) -> None:
             activation.activate()
 
 
-def _check_weights(state: Any, name: str) -> None:
+def check_weights(state: Any, name: str) -> None:
     """Refuse complex weights, whose imaginary part would be lost when the model copies them.
 
     Args:

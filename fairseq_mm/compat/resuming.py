@@ -14,6 +14,7 @@ from fairseq_mm.compat.half_precision import (
     restore_amp_retries,
 )
 from fairseq_mm.compat.loading import check_is_whole, named_failures
+from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
 from fairseq_mm.compat.scope import uses_ours
 from fairseq_mm.compat.stopping import Restart
 from fairseq_mm.compat.training import add_num_shards
@@ -52,11 +53,15 @@ def check_loaded_checkpoints() -> None:
             raise
 
     @functools.wraps(load)
-    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+    def load_checkpoint_to_cpu(
+        path: str, arg_overrides: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if is_model_folder(path):
+            return load_model_folder(path, arg_overrides)
         # before the file is read: the error of a damaged zip archive does not name the file
         check_is_whole(path)
         try:
-            return load(path, *args, **kwargs)
+            return load(path, arg_overrides, *args, **kwargs)
         except (UserError, OSError):
             raise
         except Exception as error:  # fairseq takes any file for a checkpoint of some age

@@ -5,6 +5,7 @@ feature extractor, so that a model can be built without the data folder of its t
 Checkpoints of fairseq's own models lack these; the argument ``data`` names their data folder.
 """
 
+import copy
 import os
 import pathlib
 from argparse import Namespace
@@ -14,7 +15,6 @@ from functools import cached_property
 from typing import Any, Optional
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
@@ -22,13 +22,20 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.compat.loading import named_failures
+from fairseq_mm.compat.model_folders import FOLDER_KEY, load_checkpoint
 from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.data.binarised_text import load_dictionary
-from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint_files import Path, Paths, checkpoint_file, checkpoint_files
+from fairseq_mm.inference.build_limits import limited_by
+from fairseq_mm.inference.checkpoint_files import (
+    Path,
+    Paths,
+    checkpoint_file,
+    checkpoint_files,
+    compute_checkpoint_digest,
+)
 from fairseq_mm.inference.extractor_provenance import check_store_extractor
 from fairseq_mm.models._provenance import (
     STATE_KEY,
@@ -108,12 +115,13 @@ def _refuse_training(mode: bool = True) -> None:
 
 
 class Checkpoint:
-    """Content of a checkpoint file: config, weights, and a record of the training data.
+    """Content of a checkpoint file or a model folder: config, weights, and a record of the
+    training data.
 
     An ensemble is a list of checkpoints, see :func:`build_models`.
 
     Args:
-        path: Path of the file.
+        path: Path of the file; for a model folder, of its ``model.safetensors``.
         state: Content of the file, as fairseq reads it.
         data: Folder of the training data, to read the dictionary from if the file has none.
 
@@ -124,12 +132,16 @@ class Checkpoint:
         weights: State dict of the model.
         task_state: State that the task saved in the checkpoint.
         has_provenance: True if the file contains dictionaries and the extractor's identity.
+        folder_config: Content of a model folder's ``config.json``; None for a checkpoint file.
     """
 
     def __init__(self, path: str, state: Mapping[str, Any], *, data: Optional[Path] = None) -> None:
         self.path = path
         self.state = state
-        self.data = data
+        self.folder_config: Optional[dict[str, Any]] = state.get(FOLDER_KEY)
+        # a folder has the dictionaries of fairseq's own models as a data folder has them
+        is_folder = self.folder_config is not None
+        self.data = os.path.dirname(path) or os.curdir if is_folder else data
         self.cfg = state["cfg"]
         self.arch = str(self.cfg["model"]["_name"])
         self.task_name = str(self.cfg["task"]["_name"])
@@ -146,7 +158,7 @@ class Checkpoint:
         """Read a checkpoint onto the CPU, without executing pickled code.
 
         Args:
-            path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
+            path: Checkpoint, in the forms of :func:`.checkpoint_file`.
             data: Folder of the training data, to read the dictionary from if the checkpoint has
                 none.
 
@@ -163,8 +175,8 @@ class Checkpoint:
         """Read one checkpoint or the checkpoints of an ensemble.
 
         Args:
-            path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-                Several paths are a list, or a string joined by ``os.pathsep``.
+            path: Checkpoint, in the forms of :func:`.checkpoint_file`. Several are a list, or a
+                string joined by ``os.pathsep``.
             data: Folder of the training data, to read the dictionary from if a checkpoint has none.
             command: Subcommand of ``fairseq-mm`` that the models must be meant for; None for any.
 
@@ -308,9 +320,10 @@ class Checkpoint:
     def digest(self) -> str:
         """First twelve hexadecimal digits of the checkpoint's SHA-256 digest.
 
-        Feature stores made by ``fairseq-mm embed`` record this digest of their embedding model.
+        Feature stores made by ``fairseq-mm embed`` record this digest of their embedding model. A
+        model folder has the digest of the checkpoint from which it was exported.
         """
-        return compute_sha256(self.path)[:12]
+        return compute_checkpoint_digest(self.path)[:12]
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -324,11 +337,18 @@ class Checkpoint:
         """
         if self.has_provenance:
             try:
-                return decode_provenance(self.weights[STATE_KEY])
+                provenance = decode_provenance(self.weights[STATE_KEY])
             except UserError as error:
                 raise self._named(error) from None
             except KeyError:
                 raise self._no_dictionary() from None
+            # people read config.json, and the model is built from the weights
+            for name in ("extractor", "feature_dim"):
+                if self.folder_config and self.folder_config[name] != provenance[name]:
+                    raise UserError(
+                        f"{self.path}: was trained with another `{name}` than config.json says."
+                    )
+            return provenance
         if self.input_kind == "prompts" and self.data is not None:
             return self._vocabularies_of_text(self.data)
         if self.input_kind == "videos" and self.data is not None:
@@ -486,9 +506,11 @@ class Checkpoint:
         try:
             # the options of a damaged or hostile file may have any type
             with named_failures(self.path):
-                model = task.build_model(cfg, from_checkpoint=True)
+                with limited_by(self.weights):
+                    model = task.build_model(cfg, from_checkpoint=True)
                 try:
-                    model.load_state_dict(self.weights, strict=True, model_cfg=cfg)
+                    # a copy, because models rename and add entries of older checkpoints in it
+                    model.load_state_dict(copy.copy(self.weights), strict=True, model_cfg=cfg)
                 except RuntimeError as error:
                     raise UserError(f"its weights do not fit --arch {self.arch}: {error}") from None
         except UserError as error:
@@ -555,9 +577,10 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
 
 
 class _TextModelBuilder:
-    """Substitute for the tasks ``translation`` and ``language_modeling`` that builds their models.
+    """Builder of models that were trained with fairseq's ``translation`` or ``language_modeling``.
 
-    It has the dictionaries that the models' ``build_model`` reads from a task.
+    It takes the place of the task in ``build_model`` of these models, which reads dictionaries from
+    it.
     """
 
     def __init__(self, task: HierarchicalStoryTask) -> None:
@@ -591,8 +614,7 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
     """Read a checkpoint file onto the CPU, and check that it has a model and a config."""
     try:
         # guarded by compat.loading, which refuses pickled code, and options that are code
-        # called through the module, because the repairs replace its function
-        state = checkpoint_utils.load_checkpoint_to_cpu(path)
+        state = load_checkpoint(path)
         _unify_sections(state["cfg"])
         names = [state["cfg"][section]["_name"] for section in ("task", "model")]
         if state["model"] and all(names):

@@ -3,9 +3,12 @@
 # neither torch nor fairseq: their import takes seconds, and a missing checkpoint is reported before
 import os
 from collections.abc import Sequence
-from typing import Union
+from typing import Optional, Union
 
+from fairseq_mm.data.input_files import compute_sha256
+from fairseq_mm.data.model_folder import WEIGHTS_FILE, is_weights_file, read_config
 from fairseq_mm.errors import UserError
+from fairseq_mm.inference.hub_models import download_model, parse_hub_name
 
 Path = Union[str, os.PathLike]
 Paths = Union[Path, Sequence[Path]]
@@ -13,38 +16,96 @@ Paths = Union[Path, Sequence[Path]]
 CHECKPOINT_NAMES = ("checkpoint_best.pt", "checkpoint_last.pt")
 
 
-def checkpoint_file(path: str) -> str:
-    """Return the path of a checkpoint file.
+def checkpoint_file(
+    path: str, *, revision: Optional[str] = None, token: Optional[str] = None
+) -> str:
+    """Return the path of a checkpoint's file.
 
-    If ``path`` is a file, it is returned. If it is a folder, the result is its
-    ``checkpoint_best.pt``, or else its ``checkpoint_last.pt``.
+    Args:
+        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``, or
+            model folder with ``model.safetensors``. If there is no such file or folder, the name of
+            a model of the Hugging Face hub, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``, which is
+            downloaded to the cache of huggingface_hub.
+        revision: Branch, tag or commit of a model of the hub (default: its main branch).
+        token: Access token of the hub (default: the token that huggingface_hub finds).
 
     Raises:
-        UserError: if the file or the folder does not exist, or the folder has no checkpoint.
+        UserError: if the file or the folder does not exist, the folder has no checkpoint, or the
+            model cannot be downloaded.
     """
+    if not os.path.lexists(path):
+        name = parse_hub_name(path, revision=revision)
+        if name is None:
+            raise UserError(f"{path}: no such checkpoint or folder.")
+        return os.path.join(download_model(name, token=token), WEIGHTS_FILE)
     if not os.path.isdir(path):
         if not os.path.isfile(path):
             raise UserError(f"{path}: no such checkpoint or folder.")
         return path
-    for name in CHECKPOINT_NAMES:
+    # a folder of the hub may have further files, none of which is a checkpoint
+    for name in (WEIGHTS_FILE, *CHECKPOINT_NAMES):
         file = os.path.join(path, name)
         if os.path.isfile(file):
             return file
-    raise UserError(f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}; name the file itself.")
+    raise UserError(
+        f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}, nor {WEIGHTS_FILE}; name the file "
+        "itself."
+    )
 
 
-def checkpoint_files(path: Paths) -> list[str]:
+def checkpoint_files(
+    path: Paths, *, revision: Optional[str] = None, token: Optional[str] = None
+) -> list[str]:
     """Return the paths of the files of one checkpoint, or of several that make an ensemble.
 
     Args:
-        path: Checkpoint, or folder with ``checkpoint_best.pt`` or else ``checkpoint_last.pt``.
-            Several paths are a list, or a string joined by ``os.pathsep``.
+        path: Checkpoint, in the forms of :func:`checkpoint_file`. Several are a list, or a string
+            joined by ``os.pathsep``.
+        revision: Branch, tag or commit of the models of the Hugging Face hub.
+        token: Access token of the hub.
 
     Raises:
-        UserError: if ``path`` is empty, or a checkpoint does not exist.
+        UserError: if ``path`` is empty, a checkpoint does not exist or cannot be downloaded, or
+            there is a ``revision`` but no model of the hub.
     """
     names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
-    files = [checkpoint_file(os.fspath(name)) for name in names]
-    if not files:
+    names = [os.fspath(name) for name in names]
+    if not names:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
-    return files
+    if revision is not None and all(map(os.path.lexists, names)):
+        raise UserError(f"`revision` is for models of the hub, but {names[0]} is on this machine.")
+    return [checkpoint_file(name, revision=revision, token=token) for name in names]
+
+
+def with_local_paths(path: str) -> str:
+    """Download the models of the Hugging Face hub among checkpoints, after a check of all of them.
+
+    Args:
+        path: Checkpoint, or several joined by ``os.pathsep``, in the forms of
+            :func:`checkpoint_file`.
+
+    Returns:
+        ``path`` with the downloaded file in the place of each model of the hub.
+
+    Raises:
+        UserError: if a checkpoint does not exist or cannot be downloaded.
+    """
+    names = path.split(os.pathsep)
+    files = checkpoint_files(names)
+    return os.pathsep.join(
+        name if os.path.lexists(name) else file for name, file in zip(names, files)
+    )
+
+
+def compute_checkpoint_digest(file: str) -> str:
+    """Return the SHA-256 of a checkpoint, in hexadecimal.
+
+    For a model folder, given by its ``model.safetensors``, this is the digest of the checkpoint
+    from which it was exported.
+
+    Raises:
+        UserError: if a file cannot be read.
+    """
+    if is_weights_file(file):
+        return read_config(os.path.dirname(file) or os.curdir)["checkpoint_sha256"]
+    return compute_sha256(file)

@@ -17,12 +17,12 @@ import torch
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.data.caption_text import CaptionTokenizer
 from fairseq_mm.data.collate import pad_features
-from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.multimodal_dataset import encode_words
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels
+from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.readers import ImageReader, list_of_several
@@ -143,7 +143,7 @@ class Embedder(Picklable, ImageReader):
 
         Feature stores made by ``fairseq-mm embed`` record this digest.
         """
-        return compute_sha256(self.files[0])[:12]
+        return compute_checkpoint_digest(self.files[0])[:12]
 
     def check_vectors(self, attributes: Mapping[str, Any], dim: int, *, what: str) -> None:
         """Check that the vectors of a feature store were made by this model.

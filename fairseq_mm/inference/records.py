@@ -8,8 +8,8 @@ torch.
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.story_text import SEPARATOR
+from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
 
 # for annotations alone: these modules import torch, which takes seconds
 if TYPE_CHECKING:
@@ -46,21 +46,30 @@ def build_record(
     return {"id": name, **entries[0], **several, **others}
 
 
-def provenance_fields(model: "Generator", config: "GenerationConfig") -> dict[str, Any]:
+def provenance_fields(
+    model: "Generator", config: "GenerationConfig", *, checkpoint: Any = None
+) -> dict[str, Any]:
     """Return the fields of a record that say how its text was generated.
 
     These are the digest of the checkpoint, the options of generation and, for models of images or
     videos, the extractor.
+
+    Args:
+        model: Generator of the text.
+        config: Generation config.
+        checkpoint: Result of :func:`compute_digests` for the files of the model; None to compute
+            it.
     """
     options = {name: value for name, value in config.to_dict().items() if value is not None}
-    facts = {"checkpoint": compute_digests(model.files), "options": options}
+    checkpoint = compute_digests(model.files) if checkpoint is None else checkpoint
+    facts = {"checkpoint": checkpoint, "options": options}
     identity = model.processor.extractor_identity
     return facts if identity is None else {**facts, "extractor": identity}
 
 
 def compute_digests(files: Sequence[str]) -> Any:
-    """Return the SHA-256 digest of a file or, for several files, the list of their digests."""
-    digests = [compute_sha256(file) for file in files]
+    """Return the SHA-256 digest of a checkpoint or, for several, the list of their digests."""
+    digests = [compute_checkpoint_digest(file) for file in files]
     return digests[0] if len(digests) == 1 else digests
 
 

@@ -8,10 +8,10 @@ checkpoint.
 import os
 from typing import Any, NamedTuple, Optional
 
-from fairseq import checkpoint_utils
 from fairseq.models import ARCH_MODEL_REGISTRY
 from torch import Tensor, nn
 
+from fairseq_mm.compat.model_folders import is_model_folder, load_checkpoint
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._conv_encoder import ConvEncoder
 from fairseq_mm.models._conv_trunk import ConvTrunk
@@ -181,7 +181,7 @@ def find_pretrained(path: str, data: Optional[str]) -> str:
     folders = ["", *([] if not data else data.split(os.pathsep)[:1])]
     for folder in folders:
         file = os.path.join(folder, path)
-        if os.path.isfile(file):
+        if os.path.isfile(file) or is_model_folder(file):
             return file
     raise UserError(f"--pretrained-checkpoint {path}: no such file (from {os.getcwd()}).")
 
@@ -202,7 +202,7 @@ def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dic
             model itself, or was trained with other dictionaries.
     """
     try:
-        state = checkpoint_utils.load_checkpoint_to_cpu(file)
+        state = load_checkpoint(file)
         cfg = state["cfg"]["model"]
         arch = cfg._name  # fairseq's older models leave a Namespace here
     except UserError as error:  # its message already names the file

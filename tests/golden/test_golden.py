@@ -5,26 +5,16 @@ Outputs that are meant to change are made again by ``make_golden.py --outputs``;
 
 import importlib.util
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
-from golden_files import DATA, OUTPUTS, read_outputs, unpack
+from golden_files import DATA, OUTPUTS, read_outputs
 from golden_records import differences, failures
 from invocations import CHECKPOINT, COMMANDS, OUTPUT_FILES, matrix, run
-from systems import FAMILIES, SYSTEMS
+from systems import SYSTEMS
 
 # the outputs were kept with PyTorch 2.14: others draw other numbers and decode images otherwise
 OTHER_KERNELS = torch.__version__.split(".")[:2] != ["2", "14"]
-
-
-@pytest.fixture(scope="session")
-def root(tmp_path_factory) -> Path:
-    """Folder with the data folders and all checkpoints."""
-    folder = tmp_path_factory.mktemp("golden").resolve()
-    for name in (DATA, *FAMILIES):
-        unpack(name, folder)
-    return folder
 
 
 @pytest.fixture(scope="session")

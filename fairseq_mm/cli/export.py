@@ -1,0 +1,79 @@
+"""Exports a model to a folder that can be shared, with safetensors and JSON.
+
+  fairseq-mm export checkpoints/m_rnn m_rnn-flickr8k
+  fairseq-mm export best.pt DIR --scores scores.json
+  fairseq-mm export bart.pt DIR --data data-bin/how2
+  fairseq-mm export DIR m_rnn.pt --to-checkpoint
+
+The folder has model.safetensors (weights), config.json (architecture, task,
+options, extractor of the features, digests of the files), the dictionaries and
+subwords, and a model card, README.md. It contains no pickle. Absolute paths in the
+options are shortened to their last name.
+
+Every option of fairseq-mm that takes a checkpoint takes such a folder, and
+generates the same texts. fairseq-mm push uploads it to the Hugging Face hub.
+
+fairseq's own commands (--path, --restore-file, --finetune-from-model) need a
+checkpoint file: --to-checkpoint writes one from a folder, without the state of an
+optimizer. Models of fairseq's own, whose checkpoints have no dictionary, need the
+data folder of their training (--data).
+"""
+
+import argparse
+
+from fairseq_mm.cli import arguments
+from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint_files import checkpoint_file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    arguments.add_rows(
+        parser,
+        {
+            "checkpoint": (
+                "Checkpoint, its folder, or a model folder (OWNER/NAME for one of the hub).",
+                {"metavar": "CHECKPOINT"},
+            ),
+            "output": (
+                "Folder to write, which must be new or empty; with --to-checkpoint, a new file.",
+                {"metavar": "OUTPUT"},
+            ),
+            "--scores": (
+                "Result of fairseq-mm score --json, for the model card.",
+                {"metavar": "FILE"},
+            ),
+            "--to-checkpoint": (
+                "Write a checkpoint file from a model folder.",
+                arguments.FLAG,
+            ),
+        },
+    )
+    arguments.add(
+        parser,
+        "data",
+        data={"help": "Data folder of the training, for fairseq's own models."},
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.to_checkpoint and (args.scores or args.data):
+        raise UserError("--to-checkpoint: leave --scores and --data out; a checkpoint has none.")
+    file = checkpoint_file(args.checkpoint)
+    register_quietly()
+    from fairseq_mm.hub import export
+    from fairseq_mm.hub.model_card import read_scores
+    from fairseq_mm.inference.checkpoint import Checkpoint
+
+    if args.to_checkpoint:
+        num_updates = export.write_checkpoint(file, args.output)
+        print(f"{args.output}: checkpoint of {num_updates} updates, without optimizer")
+        return
+    export.check_new_folder(args.output)
+    scores = None if args.scores is None else read_scores(args.scores)
+    checkpoint = Checkpoint.open(file, data=args.data)
+    model = export.export_checkpoint(checkpoint, args.output, scores=scores)
+    print(
+        f"{model.folder}: --arch {checkpoint.arch}, {model.parameters:,} weights: "
+        f"{', '.join(model.files)}"
+    )

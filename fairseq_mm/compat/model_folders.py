@@ -1,0 +1,97 @@
+"""Loads a model folder as fairseq loads a checkpoint file."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from fairseq_mm.compat.evaluated_options import check_options
+from fairseq_mm.compat.loading import activate_for, check_weights
+from fairseq_mm.data.model_folder import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    is_weights_file,
+    read_model_folder,
+)
+
+# entry of a state that was read from a model folder: the content of config.json
+FOLDER_KEY = "model_folder"
+
+
+def is_model_folder(path: str) -> bool:
+    """Return True if a path is a model folder, or the ``model.safetensors`` of one."""
+    if os.path.isdir(path):
+        return all(os.path.isfile(os.path.join(path, x)) for x in (CONFIG_FILE, WEIGHTS_FILE))
+    return is_weights_file(path)
+
+
+def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
+    """Load a checkpoint file or a model folder onto the CPU, without executing pickled code.
+
+    Args:
+        path: Path of the checkpoint, of the folder, or of its ``model.safetensors``.
+        arg_overrides: Values that replace options of the checkpoint, by name.
+
+    Returns:
+        The content in the form of fairseq's ``load_checkpoint_to_cpu``. For a model folder, the
+        entry ``FOLDER_KEY`` has the content of ``config.json``.
+
+    Raises:
+        UserError: if the file or folder is damaged, or cannot be loaded safely.
+    """
+    from fairseq import checkpoint_utils
+
+    if not is_model_folder(path):
+        # called through the module, because the repairs replace its function
+        return checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+    return load_model_folder(path, arg_overrides)
+
+
+def load_model_folder(
+    path: str, arg_overrides: Optional[Mapping[str, Any]] = None
+) -> dict[str, Any]:
+    """Load a model folder in the form of a checkpoint, see :func:`load_checkpoint`."""
+    from fairseq.dataclass.utils import overwrite_args_by_name
+    from fairseq.models import ARCH_MODEL_REGISTRY
+    from fairseq.tasks import TASK_REGISTRY
+    from omegaconf import OmegaConf, open_dict
+
+    _, config, weights = read_model_folder(path)
+    sections: dict[str, dict[str, Any]] = {
+        "model": {**config["model_options"], "_name": config["architecture"]},
+        "task": {**config["task_options"], "_name": config["task"]},
+        "common": {"user_dir": config["plugin"]},
+    }
+    training = {name: x for name, x in config["training"].items() if x is not None}
+    state: dict[str, Any] = {
+        "args": None,  # fairseq looks up this place of the options before 0.10
+        "cfg": sections,
+        "model": weights,
+        "criterion": None,
+        "optimizer_history": [{x: training[x] for x in ("num_updates",) if x in training}],
+        "task_state": config["task_state"],
+        "extra_state": {
+            "train_iterator": {"epoch": training.get("epoch", 1), "iterations_in_epoch": 0}
+        },
+        FOLDER_KEY: config,
+    }
+    check_options(state, path)
+    check_weights(state, path)
+    activate_for(state)
+    cfg = OmegaConf.create(sections)
+    # OmegaConf 2.0, which stock fairseq asks for, takes no argument for this flag
+    cfg._set_flag("allow_objects", True)
+    if arg_overrides is not None:
+        overwrite_args_by_name(cfg, arg_overrides)
+    # fairseq's models and tasks without a dataclass read their options from a Namespace
+    kinds = {
+        "model": ARCH_MODEL_REGISTRY.get(config["architecture"]),
+        "task": TASK_REGISTRY.get(config["task"]),
+    }
+    with open_dict(cfg):
+        for name, kind in kinds.items():
+            if kind is not None and getattr(kind, "__dataclass", None) is None:
+                plain: Any = OmegaConf.to_container(cfg[name])
+                cfg[name] = argparse.Namespace(**plain)
+    state["cfg"] = cfg
+    return state

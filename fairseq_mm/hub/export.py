@@ -1,0 +1,280 @@
+"""Writes model folders from checkpoints, and checkpoints from model folders."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import torch
+from fairseq.data import Dictionary
+from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import OmegaConf
+
+from fairseq_mm import __version__
+from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
+from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
+from fairseq_mm.data.binarised_text import load_dictionary
+from fairseq_mm.data.input_files import compute_sha256
+from fairseq_mm.data.model_folder import WEIGHTS_FILE, check_plain, write_config, write_weights
+from fairseq_mm.data.output_file import partial_path
+from fairseq_mm.data.subwords import Subwords
+from fairseq_mm.data.transcript_text import SOURCE
+from fairseq_mm.errors import UserError
+from fairseq_mm.hub.model_card import write_card
+from fairseq_mm.inference.checkpoint import Checkpoint, build_models
+from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
+from fairseq_mm.models._provenance import list_words
+
+
+@dataclass
+class ExportedModel:
+    """Summary of an export.
+
+    Attributes:
+        folder: Folder that was written.
+        files: Names of its files.
+        parameters: Number of weights.
+    """
+
+    folder: str
+    files: list[str]
+    parameters: int
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint, output: str, *, scores: Optional[Mapping[str, Any]] = None
+) -> ExportedModel:
+    """Write a model folder.
+
+    The model is built before anything is written, so that every exported folder can be used. The
+    folder appears when all of its files are complete.
+
+    Args:
+        checkpoint: Checkpoint, or another model folder. For fairseq's own models, which record no
+            dictionary, it must have been opened with the data folder of the training.
+        output: Folder to write; it must not exist, or be empty.
+        scores: Result of ``fairseq-mm score --json`` for the model card.
+
+    Raises:
+        UserError: if the model cannot be built, an option is not plain JSON, or the folder cannot
+            be written.
+    """
+    check_new_folder(output)
+    # before the build, which changes the options of pretrained parts
+    options = _plain_options(checkpoint)
+    build_models([checkpoint], "cpu")
+    try:
+        with partial_path(os.path.realpath(output)) as partial:
+            os.mkdir(partial)
+            config = _write_files(checkpoint, options, partial)
+            write_card(config, checkpoint, partial, scores=scores)
+            files = sorted(os.listdir(partial))
+            # replaces an empty folder, and fails if somebody has written to it meanwhile
+            os.rename(partial, os.path.realpath(output))
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written ({error.strerror or error}).") from None
+    return ExportedModel(output, files, config["weights"]["parameters"])
+
+
+def check_new_folder(path: str) -> None:
+    """Check that a folder does not exist or is empty, and that it can be created.
+
+    Raises:
+        UserError: if it has files, is a file or the current folder, or there is no folder around
+            it.
+    """
+    check_parent(path)
+    if not os.path.lexists(path):
+        return
+    if not os.path.isdir(path):
+        raise UserError(f"{path}: exists already and is no folder; name a new one.")
+    if os.listdir(path):
+        raise UserError(f"{path}: must be new or empty, but has files.")
+    if os.path.samefile(path, os.curdir):
+        raise UserError(f"{path}: is the current folder, which cannot be replaced; name a new one.")
+
+
+def check_parent(path: str) -> None:
+    """Check that there is a folder to write ``path`` to.
+
+    Raises:
+        UserError: if there is none.
+    """
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        raise UserError(f"{path}: there is no folder {parent}.")
+
+
+def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Write weights, vocabulary and ``config.json`` to a folder; return the content of the last.
+
+    ``options`` is the result of :func:`_plain_options`.
+    """
+    weights = write_weights(checkpoint.weights, folder)
+    _write_vocabulary(checkpoint, folder)
+    names = sorted(set(os.listdir(folder)) - {WEIGHTS_FILE})
+    history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
+    iterator = (checkpoint.state.get("extra_state") or {}).get("train_iterator") or {}
+    config = {
+        "fairseq_mm_version": __version__,
+        "architecture": checkpoint.arch,
+        "task": checkpoint.task_name,
+        "plugin": find_plugin(checkpoint),
+        **options,
+        "task_state": dict(checkpoint.task_state),
+        "training": {
+            "num_updates": _count(history.get("num_updates")),
+            "epoch": _count(iterator.get("epoch")),
+        },
+        "extractor": checkpoint.extractor,
+        "feature_dim": checkpoint.feature_dim,
+        "weights": weights,
+        "files": {name: compute_sha256(os.path.join(folder, name)) for name in names},
+        "checkpoint_sha256": compute_checkpoint_digest(checkpoint.path),
+    }
+    try:
+        write_config(config, folder)
+    except UserError as error:
+        raise UserError(f"{checkpoint.path}: {error}") from None
+    return config
+
+
+def _count(value: Any) -> Optional[int]:
+    """Return a counter of a training; None if the checkpoint has none, or another value."""
+    return value if type(value) is int and value >= 0 else None
+
+
+def find_plugin(checkpoint: Checkpoint) -> Optional[str]:
+    """Return the name of the package that defines the model or its task.
+
+    The result is None for models and tasks of fairseq and of this package.
+    """
+    for kind in (
+        ARCH_MODEL_REGISTRY.get(checkpoint.arch),
+        TASK_REGISTRY.get(checkpoint.task_name),
+    ):
+        package = "fairseq" if kind is None else kind.__module__.partition(".")[0]
+        if package not in ("fairseq", "fairseq_mm"):
+            return package
+    return None
+
+
+def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the options of model and task as plain JSON, without absolute paths.
+
+    Raises:
+        UserError: if an option is not plain JSON; the message names it.
+    """
+    plain: dict[str, Any] = {}
+    for name in ("model", "task"):
+        section = checkpoint.cfg[name]
+        try:
+            # resolved: options may refer to sections that the folder does not have
+            values: Any = OmegaConf.to_container(section, resolve=True, enum_to_str=True)
+        except Exception as error:  # omegaconf raises classes of its own
+            first_line = str(error).strip().splitlines()[:1]
+            raise UserError(
+                f"{checkpoint.path}: its options of the {name} cannot be read "
+                f"({''.join(first_line)})."
+            ) from None
+        options = {key: _without_folders(value) for key, value in values.items() if key != "_name"}
+        try:
+            check_plain(options, f"{name}_options")
+        except UserError as error:
+            raise UserError(f"{checkpoint.path}: {error}") from None
+        plain[f"{name}_options"] = options
+    return plain
+
+
+def _without_folders(value: Any) -> Any:
+    """Shorten absolute paths in an option to their last name: they describe somebody's machine."""
+    if isinstance(value, str) and value.startswith(("/", "~")):
+        return os.pathsep.join(os.path.basename(path) for path in value.split(os.pathsep))
+    return value
+
+
+def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
+    """Write the dictionaries under the names of the task's data folder, and the subword model.
+
+    If the checkpoint records its training data, the record is among the weights, and the files are
+    for people and for ``fairseq-mm prepare --dictionary``. Otherwise (fairseq's own models), the
+    model is built with these files.
+    """
+    provenance = checkpoint.provenance
+    words, source_words = provenance["words"], provenance.get("source_words")
+    sides = [checkpoint.cfg["task"].get(f"{side}_lang") for side in ("target", "source")]
+    dictionaries = {"dict.txt": words}
+    if checkpoint.input_kind == "videos":
+        dictionaries = {f"dict.{SOURCE}.txt": words}  # of both texts
+    elif source_words is not None and all(map(_is_language, sides)):
+        dictionaries = {f"dict.{sides[0]}.txt": words, f"dict.{sides[1]}.txt": source_words}
+    elif source_words is not None:
+        kind = "tags" if checkpoint.reads_structure else "source"
+        dictionaries[f"dict.{kind}.txt"] = source_words
+    for name, content in dictionaries.items():
+        _write_dictionary(content, os.path.join(folder, name), checkpoint.path)
+    if provenance.get("subwords"):
+        Subwords.from_state(provenance["subwords"]).save(folder)
+
+
+def _write_dictionary(words: Sequence[str], path: str, source: str) -> None:
+    """Write a dictionary in fairseq's format; ``source`` is the checkpoint's path, for messages.
+
+    Raises:
+        UserError: if reading the file gives other words.
+    """
+    seen = set(Dictionary().symbols)
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        for word in words:
+            # the format wants counts, which checkpoints lack; only the order matters
+            file.write(f"{word} 1{' #fairseq:overwrite' if word in seen else ''}\n")
+            seen.add(word)
+    try:
+        is_same = list_words(load_dictionary(path)) == list(words)
+    except UserError:
+        is_same = False
+    if not is_same:
+        raise UserError(
+            f"{source}: its dictionary has words that fairseq's format of dictionaries cannot hold "
+            "(white space, or no word at all)."
+        )
+
+
+def _is_language(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,50}", value) is not None
+
+
+def write_checkpoint(path: str, output: str) -> int:
+    """Write a model folder as a checkpoint file, for fairseq's ``--finetune-from-model``.
+
+    Args:
+        path: Path of the folder, or of its ``model.safetensors``.
+        output: Path of the checkpoint file, which must not exist.
+
+    Returns:
+        Number of updates of the model's training.
+
+    Raises:
+        UserError: if ``path`` is no model folder, or the file exists or cannot be written.
+    """
+    if not is_model_folder(path):
+        raise UserError(f"{path}: is a checkpoint already; --to-checkpoint is for model folders.")
+    if os.path.lexists(output):
+        raise UserError(f"{output}: exists already; name a new file.")
+    check_parent(output)
+    state = load_model_folder(path)
+    cfg: Any = OmegaConf.to_container(state["cfg"])
+    cfg["common"]["user_dir"] = None
+    num_updates = state["optimizer_history"][-1].get("num_updates", 0)
+    content = checkpoint_of_config(
+        cfg, state["model"], optimizer="FairseqAdam", num_updates=num_updates
+    )
+    try:
+        with partial_path(os.path.realpath(output)) as partial:
+            torch.save({**content, "task_state": state["task_state"]}, partial)
+            os.replace(partial, os.path.realpath(output))
+    except (OSError, RuntimeError) as error:  # PyTorch's writer raises a RuntimeError
+        raise UserError(f"{output}: cannot be written ({error}).") from None
+    return num_updates

@@ -1,0 +1,247 @@
+"""Model card: the ``README.md`` of a model folder."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from fairseq.models import ARCH_MODEL_REGISTRY
+
+from fairseq_mm.data.input_files import read_json
+from fairseq_mm.data.model_folder import CARD_FILE
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
+from fairseq_mm.metrics.score_rows import format_figure
+from fairseq_mm.models._provenance import fingerprint
+
+# stands in the commands for the name that the model gets on the hub
+PLACEHOLDER = "OWNER/NAME"
+HOMEPAGE = "https://github.com/fairseq-mm/fairseq_mm"
+
+# kind of model -> the hub's name of the task, and a description
+_KINDS = {
+    "captions": ("image-to-text", "It generates captions of images."),
+    "vectors": ("feature-extraction", "It embeds images and sentences in one space."),
+    "albums": ("image-to-text", "It generates a story of five images."),
+    "prompts": ("text-generation", "It generates stories."),
+    "summaries": ("summarization", "It generates summaries of videos with transcripts."),
+}
+
+
+def read_scores(path: str) -> dict[str, Any]:
+    """Read a result of ``fairseq-mm score --json``.
+
+    Raises:
+        UserError: if the file is no such result.
+    """
+    result = read_json(path)
+    scores = result.get("scores") if isinstance(result, dict) else None
+    if not isinstance(scores, list) or not scores or not all(map(_is_score, scores)):
+        raise UserError(f"{path}: must be a result of fairseq-mm score --json, but has no scores.")
+    return result
+
+
+def _is_score(entry: Any) -> bool:
+    value = entry.get("value") if isinstance(entry, dict) else False
+    is_number = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    return is_number and isinstance(entry.get("metric"), str)
+
+
+def write_card(
+    config: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    folder: str,
+    *,
+    scores: Optional[Mapping[str, Any]] = None,
+) -> None:
+    """Write the model card to a folder.
+
+    Args:
+        config: Content of ``config.json``.
+        checkpoint: Checkpoint that is exported.
+        folder: Folder to write to.
+        scores: Result of ``fairseq-mm score --json``; None for a card without scores.
+    """
+    sections = [
+        _front_matter(config, checkpoint),
+        _introduction(config, checkpoint),
+        _usage(checkpoint),
+        _table("Model", _model_rows(config)),
+        _table("Training data", _data_rows(config, checkpoint)),
+    ]
+    if scores is not None:
+        sections.append(_scores(scores))
+    sections.append("## Licence\n\nTo be filled in by whoever publishes the model.\n")
+    with open(os.path.join(folder, CARD_FILE), "w", encoding="utf-8", newline="\n") as file:
+        file.write("\n".join(sections))
+
+
+def _front_matter(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
+    pipeline, _ = _KINDS.get(checkpoint.kind, ("", ""))
+    lines = ["---", "library_name: fairseq_mm"]
+    lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
+    lines += ["tags: [fairseq, fairseq_mm]", "# license: fill in, such as mit", "---", ""]
+    return "\n".join(lines)
+
+
+def _introduction(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
+    model = ARCH_MODEL_REGISTRY.get(checkpoint.arch)
+    is_ours = model is not None and model.__module__.startswith("fairseq_mm.")
+    # the first paragraph of the class's docstring says what the model is
+    summary = (model.__doc__ or "").strip().split("\n\n")[0] if is_ours else ""
+    _, purpose = _KINDS.get(checkpoint.kind, ("", ""))
+    text = " ".join((summary.replace("`", "") or purpose).split())
+    return (
+        f"# {_plain(config['architecture'])}\n\n{text}\n\n"
+        f"Architecture {_code(config['architecture'])}, trained with "
+        f"[fairseq_mm]({HOMEPAGE}) (task {_code(config['task'])}).\n"
+    )
+
+
+def _usage(checkpoint: Checkpoint) -> str:
+    install = "pip install 'fairseq-mm[fairseq,hub]'"
+    call = f'model = fairseq_mm.from_pretrained("{PLACEHOLDER}")'
+    lines = [
+        "## Use",
+        "",
+        "```bash",
+        install,
+        _command(checkpoint),
+        "```",
+        "",
+        "```python",
+        "import fairseq_mm",
+        "",
+        call,
+        "```",
+        "",
+    ]
+    notes = []
+    weights = str(checkpoint.extractor.get("weights", ""))
+    if checkpoint.extractor.get("extractor") == VECTORS_EXTRACTOR:
+        notes.append(
+            "It reads vectors of an embedding model: give that model (`--embedding`; in Python "
+            "`embedding=`)."
+        )
+    elif len(weights) == 64:  # a file, recorded by its SHA-256
+        notes.append(
+            "Images and videos are read with the extractor below. Give its weights file "
+            f"(`--weights FILE`), whose SHA-256 is {_code(weights)}."
+        )
+    elif checkpoint.feature_dim and not checkpoint.extractor.get("extractor"):
+        notes.append("The extractor is not recorded: give features (`--features STORE`).")
+    if checkpoint.folder_config is None and checkpoint.task_name not in _known_tasks():
+        notes.append("Load the package that defines the model first (`--user-dir DIR`).")
+    return "\n".join([*lines, *(f"{note}\n" for note in notes)])
+
+
+def _known_tasks() -> Sequence[str]:
+    from fairseq.tasks import TASK_REGISTRY
+
+    return [
+        name
+        for name, task in TASK_REGISTRY.items()
+        if task.__module__.partition(".")[0] in ("fairseq", "fairseq_mm")
+    ]
+
+
+def _command(checkpoint: Checkpoint) -> str:
+    name = f"--checkpoint {PLACEHOLDER}"
+    if checkpoint.reads_structure:
+        return f"fairseq-mm caption photo.jpg {name} --embedding PATH --data DATA"
+    if checkpoint.kind == "prompts" and checkpoint.provenance.get("source_words") is None:
+        return f"fairseq-mm tell {name} --n 3"
+    commands = {
+        "captions": f"fairseq-mm caption photo.jpg {name}",
+        "vectors": f"fairseq-mm rank DATA {name}",
+        "albums": f"fairseq-mm tell 1.jpg 2.jpg 3.jpg 4.jpg 5.jpg {name}",
+        "prompts": f'fairseq-mm tell --prompt "A dragon opens a bakery ." {name}',
+        "summaries": f"fairseq-mm summarize --transcript lesson.srt {name}",
+    }
+    if checkpoint.kind == "summaries" and checkpoint.feature_dim:
+        return f"fairseq-mm summarize lesson.mp4 --transcript lesson.srt {name}"
+    return commands.get(checkpoint.kind, f"fairseq-mm generate inputs.jsonl {name}")
+
+
+def _model_rows(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        ("architecture", config["architecture"]),
+        ("task", config["task"]),
+        ("package that defines it", config["plugin"] or ""),
+        ("weights", f"{config['weights']['parameters']:,}"),
+        ("updates", _number(config["training"]["num_updates"])),
+        ("epochs", _number(config["training"]["epoch"])),
+        ("exported by", f"fairseq_mm {config['fairseq_mm_version']}"),
+        ("SHA-256 of the checkpoint", config["checkpoint_sha256"]),
+    ]
+
+
+def _number(value: Optional[int]) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _data_rows(config: Mapping[str, Any], checkpoint: Checkpoint) -> list[tuple[str, Any]]:
+    provenance = checkpoint.provenance
+    rows: list[tuple[str, Any]] = [("data folder", config["task_options"].get("data") or "")]
+    for title, name in (("dictionary", "words"), ("source dictionary", "source_words")):
+        words = provenance.get(name)
+        if words is not None:
+            rows.append((title, f"{len(words):,} words, fingerprint {fingerprint(words)}"))
+    if provenance.get("subwords"):
+        rows.append(("subwords", provenance["subwords"].get("kind", "")))
+    if checkpoint.feature_dim:
+        rows.append(("features", f"dimension {checkpoint.feature_dim}"))
+    rows += [(name, value) for name, value in sorted(checkpoint.extractor.items())]
+    return rows
+
+
+def _scores(result: Mapping[str, Any]) -> str:
+    lines = ["## Scores", "", "| metric | value | 95 % interval | items | signature |"]
+    lines.append("|---|---|---|---|---|")
+    for entry in result["scores"]:
+        name = entry["metric"]
+        interval = entry.get("interval")
+        cells = [
+            _cell(name),
+            format_figure(name, entry["value"]),
+            _interval(name, interval),
+            _cell(str(entry.get("scored", ""))),
+            _code(str(entry.get("signature", ""))),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    card = result.get("card")
+    command = card.get("command") if isinstance(card, dict) else None
+    if isinstance(command, str):
+        lines += ["", f"Computed by {_code(command)}."]
+    return "\n".join([*lines, ""])
+
+
+def _interval(metric: str, interval: Any) -> str:
+    if not isinstance(interval, list) or len(interval) != 2:
+        return ""
+    if not all(isinstance(x, (int, float)) for x in interval):
+        return ""
+    return " to ".join(format_figure(metric, x) for x in interval)
+
+
+def _table(title: str, rows: Sequence[tuple[str, Any]]) -> str:
+    lines = [f"## {title}", "", "| | |", "|---|---|"]
+    for name, value in rows:
+        text = value if isinstance(value, str) else repr(value)
+        if text:
+            lines.append(f"| {_cell(name)} | {_code(text)} |")
+    return "\n".join([*lines, ""])
+
+
+def _plain(text: str) -> str:
+    """Return text without line breaks and characters that Markdown would interpret."""
+    return "".join(x for x in " ".join(text.split()) if x not in "<>[]`*|#!\\")
+
+
+def _cell(text: str) -> str:
+    return _plain(text).replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """Return text as code in a table cell."""
+    return f"`{' '.join(text.split()).replace('`', '').replace('|', chr(92) + '|')}`"

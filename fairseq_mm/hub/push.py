@@ -1,0 +1,104 @@
+"""Uploads model folders to the Hugging Face hub."""
+
+import os
+from typing import Any, NamedTuple, Optional
+
+from fairseq_mm.data.model_folder import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, read_model_folder
+from fairseq_mm.errors import UserError
+from fairseq_mm.hub.model_card import PLACEHOLDER
+from fairseq_mm.inference.hub_models import (
+    check_token,
+    import_hub,
+    named_hub_errors,
+    parse_repository,
+)
+
+
+class PushedModel(NamedTuple):
+    """Summary of an upload.
+
+    Attributes:
+        url: Address of the commit.
+        commit: Hash of the commit.
+        files: Names of the uploaded files.
+        left_out: Names of other files in the folder, which were not uploaded.
+        has_licence: True if the model card names a licence.
+    """
+
+    url: str
+    commit: str
+    files: list[str]
+    left_out: list[str]
+    has_licence: bool
+
+
+def push_folder(
+    folder: str,
+    repository: str,
+    *,
+    private: bool = False,
+    revision: Optional[str] = None,
+    token: Optional[str] = None,
+) -> PushedModel:
+    """Upload a model folder in one commit; the model is created on the hub if it does not exist.
+
+    Only files that :func:`.export_checkpoint` writes are uploaded. In the model card, the model's
+    name replaces ``OWNER/NAME``.
+
+    Args:
+        folder: Folder to upload; it is checked as if it were loaded.
+        repository: Name of the model, ``OWNER/NAME``.
+        private: True to create a private model; an existing model stays as it is.
+        revision: Branch to commit to, created if it does not exist (default: main).
+        token: Access token (default: the token that huggingface_hub finds).
+
+    Raises:
+        UserError: if the folder is damaged or no model folder, or the upload fails.
+    """
+    parse_repository(repository)
+    check_token(token)
+    hub: Any = import_hub("fairseq-mm push")
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder}: no such folder.")
+    config = read_model_folder(folder).config
+    card = _read_card(folder, repository)
+    names = [CONFIG_FILE, *config["files"], WEIGHTS_FILE]
+    contents: dict[str, Any] = {name: os.path.join(folder, name) for name in names}
+    if card is not None:
+        contents[CARD_FILE] = card.encode()
+    with named_hub_errors(repository, token):
+        api = hub.HfApi(token=token, library_name="fairseq_mm")
+        api.create_repo(repository, private=private or None, exist_ok=True)
+        if revision is not None:
+            api.create_branch(repository, branch=revision, exist_ok=True)
+        commit = api.create_commit(
+            repository,
+            [
+                hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=content)
+                for name, content in contents.items()
+            ],
+            commit_message=f"Upload {config['architecture']}",
+            revision=revision,
+        )
+    others = sorted(set(os.listdir(folder)) - set(contents))
+    return PushedModel(
+        str(commit.commit_url), str(commit.oid), sorted(contents), others, _has_licence(card)
+    )
+
+
+def _read_card(folder: str, repository: str) -> Optional[str]:
+    """Read the model card, with the model's name in its commands; None if there is none."""
+    path = os.path.join(folder, CARD_FILE)
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().replace(PLACEHOLDER, repository)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from None
+
+
+def _has_licence(card: Optional[str]) -> bool:
+    # the hub reads it from the fields between the first two lines of dashes
+    fields = "" if card is None or not card.startswith("---") else card.split("---")[1]
+    return any(line.startswith("license:") for line in fields.splitlines())

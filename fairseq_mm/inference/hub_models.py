@@ -1,0 +1,182 @@
+"""Finds and downloads model folders of the Hugging Face hub."""
+
+# neither torch nor fairseq: their import takes seconds, and a missing model is reported before
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+from fairseq_mm.data.model_folder import CONFIG_FILE, WEIGHTS_FILE, check_links, read_config
+from fairseq_mm.errors import UserError, import_extra
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
+_NAME = re.compile(rf"({_PART}/{_PART})(?:@([A-Za-z0-9][A-Za-z0-9_./+-]{{0,199}}))?")
+# endings of files: a missing one is a mistake in a path, and no model of the hub
+_ENDINGS = (".pt", ".pth", ".tar", ".bin", ".npz", ".pkl", ".safetensors")
+# tokens of the hub, and what follows the name of the scheme in a header
+_SECRET = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=Bearer )[^\s'\"]+")
+
+
+class HubName(NamedTuple):
+    """Name of a model on the hub.
+
+    Attributes:
+        repository: ``OWNER/NAME``.
+        revision: Branch, tag or commit; None for the main branch.
+    """
+
+    repository: str
+    revision: Optional[str]
+
+    def __str__(self) -> str:
+        return self.repository if self.revision is None else f"{self.repository}@{self.revision}"
+
+
+def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[HubName]:
+    """Parse ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
+
+    Args:
+        text: Name that the user gave, which is no existing file or folder.
+        revision: Revision that the user gave separately.
+
+    Returns:
+        The name; None if ``text`` has another form, is the name of a file, or begins with a folder
+        that exists, so that a mistake in its path is likely.
+
+    Raises:
+        UserError: if there are two revisions, or ``revision`` is no name of a revision.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None or text.endswith(_ENDINGS):
+        return None
+    repository, written = match.groups()
+    if revision is not None and written is not None:
+        raise UserError(f"{text}: has a revision already; leave `revision` out.")
+    if revision is not None and _NAME.fullmatch(f"{repository}@{revision}") is None:
+        raise UserError(f"`revision` must be a branch, tag or commit, but is {revision!r:.80}.")
+    written = written if revision is None else revision
+    if written is None and os.path.isdir(repository.partition("/")[0]):
+        return None
+    return HubName(repository, written)
+
+
+def parse_repository(text: str) -> str:
+    """Return ``text`` if it is ``OWNER/NAME``.
+
+    Raises:
+        UserError: if it has another form.
+    """
+    match = _NAME.fullmatch(text)
+    if match is None or match[2] is not None:
+        raise UserError(f"{text}: must be OWNER/NAME, such as alice/captioner.")
+    return text
+
+
+def import_hub(purpose: str) -> Any:
+    """Import huggingface_hub; ``purpose`` says in the error message what needs the package."""
+    return import_extra("huggingface_hub", extra="hub", purpose=purpose)
+
+
+def check_token(token: Optional[str]) -> None:
+    """Check that an access token can be sent; the message does not show it.
+
+    Raises:
+        UserError: if it is no text, is empty, or has white space or other than ASCII characters.
+    """
+    # the HTTP library would show the whole header in its message
+    if token is not None and (not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token)):
+        raise UserError("`token` must be the text of an access token, without white space.")
+
+
+def download_model(name: HubName, *, token: Optional[str] = None) -> str:
+    """Download a model folder to the cache of huggingface_hub; files in the cache are reused.
+
+    ``config.json`` is downloaded first. Of the other files, only those are downloaded that it
+    names, at the same commit.
+
+    Args:
+        name: Name of the model.
+        token: Access token (default: the token that huggingface_hub finds).
+
+    Returns:
+        Path of the folder in the cache.
+
+    Raises:
+        UserError: if the model does not exist, is no model of this package, or cannot be
+            downloaded.
+    """
+    from fairseq_mm import __version__
+
+    check_token(token)
+    hub = import_hub(f"{name}: no such checkpoint or folder; a model of the Hugging Face hub")
+    about: dict[str, Any] = {"library_name": "fairseq_mm", "library_version": __version__}
+    with named_hub_errors(str(name), token):
+        path = hub.hf_hub_download(
+            name.repository, CONFIG_FILE, revision=name.revision, token=token, **about
+        )
+        folder = os.path.dirname(path)
+        check_links(folder)
+        # the folder's name is the commit; the branch may have moved since
+        commit = os.path.basename(folder)
+        for file in (*read_config(folder)["files"], WEIGHTS_FILE):
+            hub.hf_hub_download(name.repository, file, revision=commit, token=token, **about)
+    return folder
+
+
+@contextlib.contextmanager
+def named_hub_errors(name: str, token: Optional[str]) -> Iterator[None]:
+    """Convert errors of huggingface_hub inside the context to errors of one line without tokens.
+
+    Args:
+        name: Name of the model, for messages.
+        token: Access token that the user gave.
+
+    Raises:
+        UserError: if any exception is raised.
+    """
+    from huggingface_hub import constants, errors
+
+    try:
+        yield
+    except UserError:
+        raise
+    except errors.GatedRepoError:
+        raise UserError(
+            f"{name}: is gated on {constants.ENDPOINT}: ask for access there, and log in (hf auth "
+            "login, or the variable HF_TOKEN)."
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(
+            f"{name}: no such checkpoint or folder, and no such model on {constants.ENDPOINT}; a "
+            "private model needs a token (hf auth login, or the variable HF_TOKEN)."
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise UserError(f"{name}: has no such revision on {constants.ENDPOINT}.") from None
+    except errors.OfflineModeIsEnabled:
+        raise UserError(f"{name}: HF_HUB_OFFLINE is set, which forbids it.") from None
+    except errors.LocalEntryNotFoundError:
+        is_offline = constants.is_offline_mode()
+        reason = (
+            "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} cannot be reached"
+        )
+        raise UserError(
+            f"{name}: no such checkpoint or folder, and the cache of huggingface_hub has no such "
+            f"model ({reason})."
+        ) from None
+    except errors.EntryNotFoundError:
+        raise UserError(
+            f"{name}: is no model of fairseq_mm: a file is missing on {constants.ENDPOINT} "
+            f"({CONFIG_FILE}, {WEIGHTS_FILE} or its vocabulary)."
+        ) from None
+    except Exception as error:
+        raise UserError(f"{name}: {_describe(error, token)}") from None
+
+
+def _describe(error: Exception, token: Optional[str]) -> str:
+    """Return the first line of an error's message, without tokens."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+    if token:
+        text = text.replace(token, "***")
+    return _SECRET.sub("***", text)
