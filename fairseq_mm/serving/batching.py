@@ -67,8 +67,11 @@ class Job:
         self._next_text = 0.0
 
     def cancel(self) -> None:
-        """Say that nobody waits for the record any more."""
+        """Say that nobody waits for the record any more; called by the event loop."""
         self._is_cancelled = True
+        # asyncio would log an exception that nobody has read
+        if not self.record.cancel() and not self.record.cancelled():
+            self.record.exception()
 
     @property
     def is_over(self) -> bool:
@@ -224,7 +227,7 @@ class ModelThread:
             if not self._is_aborted:
                 reason = RefusedError(504, "took too long.")
         except UserError as error:
-            reason = RefusedError(422, str(error))
+            reason = RefusedError(422, str(batch[0].system.clean(error)))
         except MemoryError:
             reason = RefusedError(503, "not enough memory.", retry_after=5)
         except Exception as error:

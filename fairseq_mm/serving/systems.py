@@ -184,7 +184,7 @@ class System:
         options = {"max_pixels": self.limits.pixels} if self.kind != "prompts" else {}
         for query, example in zip(queries, self.processor.examples(inputs, **options)):
             if isinstance(example, UserError):
-                yield self._clean(example)
+                yield self.clean(example)
             elif self.kind == "albums":
                 yield example, {"item": query.index, "images": query.images}
             elif self.kind == "prompts" and example.origin is not None:
@@ -205,12 +205,12 @@ class System:
                 is_cut = len(video) > reader.max_frames
             (example,) = self.processor.examples([value], **choice.reading)
         except UserError as error:
-            return self._clean(error)
+            return self.clean(error)
         if isinstance(example, UserError):
-            return self._clean(example)
+            return self.clean(example)
         return example, summary_fields(example, is_cut=is_cut)
 
-    def _clean(self, error: UserError) -> UserError:
+    def clean(self, error: UserError) -> UserError:
         """Return the error with the system's name in place of the paths of its checkpoints."""
         message = str(error)
         for file in self.model.files:

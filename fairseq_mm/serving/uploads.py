@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -71,8 +72,9 @@ async def read_body(request: Request, limits: Limits) -> Body:
     except asyncio.TimeoutError:
         message = f"the request was not complete after {limits.seconds:g} seconds."
         raise RefusedError(408, message) from None
-    except _TooLargeError:
-        await _drain(request.receive)
+    except _TooLargeError as error:
+        if error.has_more:
+            await _drain(request.receive)
         raise RefusedError(
             413, f"is larger than the {limits.upload_bytes / 2**20:g} MiB that are accepted."
         ) from None
@@ -81,7 +83,11 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
 
 class _TooLargeError(Exception):
-    pass
+    """Raised within the reading of a body; ``has_more`` is False if the body has been received."""
+
+    def __init__(self, *, has_more: bool) -> None:
+        super().__init__()
+        self.has_more = has_more
 
 
 class _Counting:
@@ -95,7 +101,7 @@ class _Counting:
         message = await self.receive()
         self.left -= len(message.get("body", b""))
         if self.left < 0:
-            raise _TooLargeError
+            raise _TooLargeError(has_more=message.get("more_body", False))
         return message
 
 
@@ -312,4 +318,6 @@ def _read_features(file: UploadFile, name: str) -> Any:
         raise RefusedError(422, str(error)) from None
     if features.dtype.kind != "f":
         raise RefusedError(422, f"{name}: features must be floats, but are {features.dtype}.")
+    if not np.isfinite(features).all():
+        raise RefusedError(422, f"{name}: features must be finite, but some are NaN or infinite.")
     return features

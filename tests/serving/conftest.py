@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -50,6 +51,13 @@ class Client:
     def __init__(self, port, token=None):
         self.port = port
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def wait_for_requests(self, count):
+        """Wait until so many requests are being answered."""
+        end = time.monotonic() + 20
+        while self.get("/health")[1]["requests"] != count:
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
     def send(self, method, path, body=None, headers=None):
         """Status, headers and content of the answer."""
@@ -102,7 +110,7 @@ def running(systems, limits, token=None):
     thread.start()
     try:
         client = Client(port, token)
-        client.server = server
+        client.server, client.http_server = server, http_server
         client.get("/health", **{"Host": "localhost"})
         yield client
     finally:
@@ -111,6 +119,58 @@ def running(systems, limits, token=None):
         thread.join(30)
         assert server.thread.join(10)
         listener.close()
+        assert not thread.is_alive()
+
+
+class Gate:
+    """Holds the first batch of a system until it is opened, so that others wait meanwhile.
+
+    Attributes:
+        sizes: Number of jobs of each batch.
+    """
+
+    def __init__(self, system, monkeypatch):
+        self.sizes = []
+        self._read = system.read
+        self._is_held, self._is_open = threading.Event(), threading.Event()
+        monkeypatch.setattr(system, "read", self.read)
+
+    def read(self, queries, choice):
+        self.sizes.append(len(queries))
+        self._is_held.set()
+        assert self._is_open.wait(20)
+        return self._read(queries, choice)
+
+    def wait(self):
+        """Wait until a batch is held."""
+        assert self._is_held.wait(20)
+
+    def open(self):
+        self._is_open.set()
+
+
+@pytest.fixture
+def gate(systems, monkeypatch):
+    """A gate of the captioner."""
+    gate = Gate(systems[0], monkeypatch)
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def together():
+    """Calls functions in threads of their own; a call returns before they end."""
+    threads = []
+
+    def start(*calls):
+        new = [threading.Thread(target=call) for call in calls]
+        threads.extend(new)
+        for thread in new:
+            thread.start()
+
+    yield start
+    for thread in threads:
+        thread.join(30)
         assert not thread.is_alive()
 
 

@@ -1,7 +1,7 @@
 """The API answers with the records that the commands write, for each kind of system."""
 
 import json
-import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -147,18 +147,7 @@ def test_a_story_is_streamed_while_it_is_written(client, monkeypatch):
     assert data["error"] == "prompt 'zebra': none of its words is in the vocabulary of story."
 
 
-def test_requests_that_wait_share_a_batch(client, images, systems, monkeypatch):
-    system, sizes = systems[0], []
-    read = system.read
-    started, gate = threading.Event(), threading.Event()
-
-    def watched_read(queries, choice):
-        sizes.append(len(queries))
-        started.set()
-        gate.wait(20)
-        return read(queries, choice)
-
-    monkeypatch.setattr(system, "read", watched_read)
+def test_requests_that_wait_share_a_batch(client, images, gate, together):
     answers = {}
 
     def send(number, **options):
@@ -166,23 +155,18 @@ def test_requests_that_wait_share_a_batch(client, images, systems, monkeypatch):
         parts = [("image", image.read_bytes(), image.name), ("options", json.dumps(options))]
         answers[number] = client.upload("/api/caption", *parts)
 
-    threads = [threading.Thread(target=send, args=(n,)) for n in range(10)]
-    threads[0].start()
-    assert started.wait(20)
-    threads += [threading.Thread(target=send, args=(10,), kwargs={"beam": 1})]
-    for thread in threads[1:]:
-        thread.start()
-    while client.get("/health")[1]["requests"] < 11:
-        pass
-    gate.set()
-    for thread in threads:
-        thread.join(30)
+    together(partial(send, 0))
+    gate.wait()
+    together(*(partial(send, number) for number in range(1, 10)), partial(send, 10, beam=1))
+    client.wait_for_requests(11)
+    gate.open()
+    client.wait_for_requests(0)
     # the first alone, those that came meanwhile together, and the one with other options
-    assert sizes[0] == 1
-    assert sorted(sizes[1:], reverse=True)[0] >= 8
-    assert {status for status, _ in answers.values()} == {200}
-    for number in range(5, 10):
-        assert answers[number][1]["hypothesis"] == answers[number - 5][1]["hypothesis"]
+    assert gate.sizes[0] == 1
+    assert sorted(gate.sizes[1:]) == [1, 9]
+    for number in range(5):
+        assert answers[number][0] == 200
+        assert answers[number] == answers[number + 5]
     assert answers[10][1]["options"]["beam"] == 1
 
 
