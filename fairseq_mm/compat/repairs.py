@@ -299,6 +299,13 @@ REPAIRS: tuple[Repair, ...] = (
         "fairseq uses the gradients' device.",
     ),
     Repair(
+        training.seed_only_the_cpu,
+        ("fairseq.trainer.Trainer._set_seed",),
+        Scope.OURS,
+        "Trainings on a CPU spend time at each update on the seed of a GPU that they do not use.",
+        "PyTorch keeps no stack trace with a seed.",
+    ),
+    Repair(
         saving.repair_writing_of_checkpoints,
         (
             "fairseq.file_io.PathManager.copy",

@@ -305,6 +305,27 @@ def repair_clipping_on_cpu() -> None:
     utils.clip_grad_norm_ = clip_grad_norm_
 
 
+def seed_only_the_cpu() -> None:
+    """Make trainings on a CPU seed the CPU's random numbers at each update, and no others.
+
+    :func:`torch.manual_seed` also keeps the seed for a GPU that might be used later, with a stack
+    trace: 0.8 ms, 7 % of an update of ``vse_bow``.
+    """
+    import torch
+    from fairseq.trainer import Trainer
+
+    original = Trainer._set_seed
+
+    @in_our_trainers(original)
+    def _set_seed(self: Any) -> None:
+        if self.cuda or self.tpu:
+            original(self)
+        else:
+            torch.default_generator.manual_seed(self.cfg.common.seed + self.get_num_updates())
+
+    Trainer._set_seed = _set_seed
+
+
 def repair_amp() -> None:
     """Divide the gradients of ``--amp`` by the loss scale once; fairseq does it twice."""
     from fairseq.optim import AMPOptimizer

@@ -14,12 +14,14 @@ import torch
 from fairseq import utils
 from fairseq.data.iterators import BufferedIterator, EpochBatchIterator
 from fairseq.optim import AMPOptimizer
+from fairseq.trainer import Trainer
 from numerics import assert_close
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import all_children_end
 from toy_story_models import make_story_folder
 from toy_training_states import assert_same_training
 
+from fairseq_mm.compat import scope
 from fairseq_mm.compat import training as compat_training
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.errors import UserError
@@ -295,6 +297,26 @@ def test_gradients_on_the_cpu_are_clipped_there_beside_a_gpu(monkeypatch):
     assert float(norm) == pytest.approx(18**0.5)
     assert float(weights[0].grad[0]) == pytest.approx(3 / 18**0.5, rel=1e-5)
     assert torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("on_a_gpu", [False, True])
+def test_updates_on_a_cpu_seed_the_cpu_alone(monkeypatch, on_a_gpu):
+    class OnlySeeding(Trainer):
+        def __init__(self):
+            self.cfg = Namespace(common=Namespace(seed=3))
+            self.tpu, self.cuda = False, on_a_gpu
+
+        def get_num_updates(self):
+            return 4
+
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+    monkeypatch.setattr(scope, "uses_ours", lambda trainer: True)
+    OnlySeeding()._set_seed()
+    found = torch.rand(5)
+    assert seeds == ([7] if on_a_gpu else [])
+    assert torch.equal(found, torch.rand(5, generator=torch.Generator().manual_seed(7)))
 
 
 class SlowLoader:
