@@ -351,8 +351,9 @@ function setUpAlbum(section, system) {
     files = [...files, ...added];
     const left = files.splice(count);
     show();
-    const problem = left.length ? `A story has ${count} images; ${left.length} were left out.` : "";
-    find("form > .problem", section).textContent = problem;
+    const number = left.length === 1 ? "1 was" : `${left.length} were`;
+    const problem = `A story has ${count} images; ${number} left out.`;
+    find("form > .problem", section).textContent = left.length ? problem : "";
   }
 
   input.addEventListener("change", () => {
