@@ -59,10 +59,10 @@ class GridPositions(NamedTuple):
     shape: tuple[int, int]
 
     def start(self, similarities: np.ndarray) -> int:
-        """Return the index of the chosen position in a grid of R positions.
+        """Return the index of the position of an image's grid at which its arrows begin.
 
-        If the attribute ``position`` is None, the chosen position is the one whose
-        ``similarities`` [R, R] have the greatest variance.
+        This is the attribute ``position`` or, if it is None, the position whose similarities to all
+        R positions have the greatest variance. ``similarities`` [R, R] are those of the image.
         """
         if self.position is None:
             return most_varied(similarities)

@@ -202,12 +202,14 @@ def check_data(
 ) -> Iterator[Finding]:
     """Check a data folder: set up its task and load its splits.
 
+    Yields one finding for each problem, and for each part of the folder that has none.
+
     Args:
         folder: Data folder.
         features: Paths of feature stores (default: the stores of the folder).
         is_readable: False if the folder needs features, but they could not be opened.
-        is_aligned: True if digests show that no file has changed since ``prepare`` wrote it. The
-            files are then not compared with each other.
+        is_aligned: True if digests show that no file has changed since ``prepare`` wrote the
+            folder. The files are then not compared with each other.
     """
     if not os.path.isdir(folder):
         yield problem(folder, "no such folder", "make it with fairseq-mm prepare")
@@ -340,16 +342,16 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Check that the references belong to the items of a split.
+    """Check that the references of a split are assigned to the right items.
 
-    They do not if a line of the split's text is a reference of another item, but not of its own
-    item. No other check finds exchanged references: every file is readable, and all line counts
-    agree.
+    Raise UserError if a line of the split's text is no reference of its own item, but one of
+    another item. No other check finds exchanged references: every file is readable, and all line
+    counts agree.
 
     Args:
         text_path: Path of the split's text.
         references_path: Path of the references.
-        ids_path: Path of the item id of each line of the text.
+        ids_path: Path of the file with the item id of each line of the text.
     """
     from fairseq_mm.cli.score_alignment import extract_letters
     from fairseq_mm.data.input_files import read_lines
@@ -381,8 +383,8 @@ class _SplitChecks:
             are loaded completely.
         folder: Path of the data folder.
         kind: Kind of the data folder.
-        is_aligned: True if digests show that no file has changed since ``prepare`` wrote it. The
-            files are then not compared with each other.
+        is_aligned: True if digests show that no file has changed since ``prepare`` wrote the
+            folder. The files are then not compared with each other.
     """
 
     def __init__(self, task: Any, folder: str, kind: Kind, *, is_aligned: bool) -> None:

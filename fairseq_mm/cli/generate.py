@@ -339,10 +339,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
-    """Yield for each input a list of its one example, or a UserError if it cannot be read.
+    """Yield for each input a list with its example, or a UserError if it cannot be read.
+
+    The error is yielded, not raised. The result has the form that :meth:`TextRun.generate` needs:
+    a list with one example per model, and here there is one model.
 
     Args:
-        model: Generator whose processor makes the examples.
+        model: Generator, whose processor makes the examples.
         inputs: Inputs to read.
         **options: Options of the processor's method ``examples``.
     """

@@ -21,17 +21,18 @@ and value are zeros) and the mean distance, in words, to the attended words.
 Each visual story has one object. For each word, it has the log-probability and
 image_weights, the attention to the five images (transtory_full, averaged over
 the heads of the last layer; Li et al. 2020, Figure 5), or slice_weights, the
-attention to the slices of the image's feature vector (glac_decoder_attention).
-For a model with a non-local block (glac_non_local), the object also has, for one
-position of each image's grid, the five positions that are most similar to it
-(Figure 4); the page draws arrows to them.
+attention to the vectors (slices) that are computed from the image's feature
+vector (glac_decoder_attention). For a model with a non-local block
+(glac_non_local), the object also has, for one position of each image's grid, the
+five positions that are most similar to it (Li et al. 2020, Figure 4); the page
+draws arrows to them.
 
 Summaries of videos have an object for each line of the split: the weights of
 the frames for each word of the transcript or of the summary, averaged over heads
 and layers. With --gates they have an object for each video: its forget gate
 score, the mean of the gate over the text's tokens and the feature dimension
 (Yu et al. 2021, section 5.4). The page then has a histogram of the scores
-(Figure 3), and lists the videos without a transcript (Table 6).
+(Figure 3 there), and lists the videos without a transcript (Table 6 there).
 """
 
 import argparse

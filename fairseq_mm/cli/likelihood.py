@@ -445,7 +445,11 @@ class DatasetTexts:
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
-        """Return the line itself, which is the index of its example in the dataset."""
+        """Return the condition under which :class:`DatasetLikelihood` scores a line's text.
+
+        It is ``line`` itself, the index of the example in the dataset, which has the image or the
+        video.
+        """
         return line
 
 

@@ -176,9 +176,10 @@ def _write_stories(
 
     Args:
         args: Parsed command line.
-        model: Generator.
+        model: Generator of the stories.
         config: Generation config.
-        inputs: Prompts, or inputs without content for a language model.
+        inputs: Inputs whose values are prompts. For a language model, which reads no prompt, the
+            values are None, and each input stands for one story.
     """
     # prompts that a language model has generated have no place in a file or on the command line
     is_given = bool(inputs[0].where)

@@ -178,7 +178,10 @@ def _rebuilding() -> Mapping[str, Any]:
 
 @functools.cache
 def tensors() -> Table:
-    """Return the table of classes and functions for files of tensors in dictionaries and lists."""
+    """Return the classes and functions that a file of tensors in dictionaries and lists may use.
+
+    The result is a dict from pairs (module, name), see :class:`RestrictedUnpickler`.
+    """
     import torch
 
     dtypes = {name: x for name, x in vars(torch).items() if isinstance(x, torch.dtype)}
@@ -205,9 +208,10 @@ def tensors() -> Table:
 
 @functools.cache
 def checkpoints() -> Table:
-    """Return the table of classes and functions for fairseq's checkpoints.
+    """Return the classes and functions that the pickle of a fairseq checkpoint may use.
 
-    Checkpoints have tensors, plain values, omegaconf's options and fairseq's dictionaries.
+    They suffice for tensors, plain values, omegaconf's options and fairseq's dictionaries. The
+    result is a dict from pairs (module, name), see :class:`RestrictedUnpickler`.
     """
     import omegaconf
     from omegaconf import base, nodes

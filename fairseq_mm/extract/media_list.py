@@ -175,8 +175,9 @@ def list_images(
         root: Folder that relative paths in text files and JSONL start from (default: the folder of
             the text or JSONL file).
         ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
-            the folder or the archive, or as it is written in a text or JSONL file). An id that a
-            text or JSONL file gives to a single file has priority.
+            the folder or the archive, or as it is written in a text or JSONL file). It is not used
+            for a file to which a line of a text or JSONL file gives an id; an id in a line with
+            ``images`` or ``videos`` is not the id of the files.
         kind: Images or videos.
 
     Raises:

@@ -282,7 +282,9 @@ def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
 
 
 def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
-    """Set the prefix of the next batch of a constrained generator, and its maximum length.
+    """Set the prefix and the maximum length of the stories in a constrained generator's next batch.
+
+    The maximum length is computed from the constraints and the prefix.
 
     Args:
         generator: Generator that :func:`constrain_search` has changed.

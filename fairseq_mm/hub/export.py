@@ -142,7 +142,9 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
 
 
 def _count(value: Any) -> Optional[int]:
-    """Return a counter of a training; None if the checkpoint has none, or another value."""
+    """Return ``value``, a checkpoint's number of updates or epochs, if it is an integer of 0 or
+    more; else None.
+    """
     return value if type(value) is int and value >= 0 else None
 
 

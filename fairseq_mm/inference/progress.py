@@ -1,4 +1,4 @@
-"""Texts of a batch while they are generated."""
+"""Passes the incomplete texts of a batch to a function while they are generated."""
 
 from collections.abc import Sequence
 from typing import Callable

@@ -110,9 +110,10 @@ class CopiedRuns:
         block: int = BLOCK_CHARACTERS,
         progress: Optional[Callable[[int], object]] = None,
     ) -> None:
-        """Search a training file, which has one story per line, words separated by white space.
+        """Search a training file for runs of words that it shares with the generated stories.
 
-        Raise UserError if the file cannot be read or is not UTF-8.
+        Each line of the file is a story, words separated by white space. Raise UserError if the
+        file cannot be read or is not UTF-8.
 
         Args:
             path: Path of the training file.
@@ -138,7 +139,7 @@ class CopiedRuns:
             raise UserError(f"{path}: must be UTF-8 text, but is not ({error}).") from None
 
     def results(self) -> list[CopiedRun]:
-        """Return the longest run of each story, in the order of the stories."""
+        """Return the longest shared run of words of each story, in the order of the stories."""
         runs = []
         for words, length, (start, file, line) in zip(self._stories, self._best, self._runs):
             run = tuple(words[start : start + length])
@@ -156,10 +157,11 @@ class CopiedRuns:
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Search a block of lines for runs that are longer than the runs found so far.
+        """Search a block of training lines for words that they share with the generated stories.
 
-        ``block`` has the word ids (values of ``_word_numbers``) of training lines, ``ends`` the
-        indices of the line ends in ``block``. ``path`` is the path of the training file.
+        A run of shared words is recorded if it is longer than the longest run found so far for its
+        story. ``block`` has the word ids (values of ``_word_numbers``) of training lines, ``ends``
+        the indices of the line ends in ``block``. ``path`` is the path of the training file.
         """
         if not len(block):
             return

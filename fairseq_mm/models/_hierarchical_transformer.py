@@ -209,8 +209,8 @@ def check_transformer(config: type, cfg: Any, task: Any) -> None:
     """Check the options of a transformer before it is built.
 
     Args:
-        config: Dataclass of the model, whose fields are checked.
-        cfg: Values of the fields.
+        config: Dataclass of the model; its fields are the options to check.
+        cfg: Config with the values of these options.
         task: Task, whose dictionaries and ``max_frames`` are checked.
 
     Raises:

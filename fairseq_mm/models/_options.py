@@ -32,8 +32,8 @@ def check_sizes(
     """Check the options of a model that are sizes, counts or dropout probabilities.
 
     Args:
-        config: Dataclass of the model, whose fields are checked.
-        cfg: Values of the fields; may also contain other options.
+        config: Dataclass of the model; its fields are the options to check.
+        cfg: Config with the values of these options; it may also have other options.
         may_be_zero: Names of sizes and counts that may be 0; all others must be 1 or more.
         heads: Dict from the name of a field with a number of heads to the name of the field with
             the size that this number must divide.

@@ -3,10 +3,11 @@
 Mao, Xu, Yang, Wang, Huang, Yuille. Deep Captioning with Multimodal Recurrent Neural Networks
 (m-RNN). ICLR 2015. https://arxiv.org/abs/1412.6632
 
-For each step t of a sentence, with I the image's feature vector, U and V matrices:
+For each step t of a sentence, with I the image's feature vector, U and V matrices; numbers at the
+end of a line are dimensions:
 
-    e(t) = embedding layer I of word t                             128
-    w(t) = embedding layer II of e(t)                              256
+    e(t) = first embedding layer (word t)                          128
+    w(t) = second embedding layer (e(t))                           256
     r(t) = ReLU(U r(t-1) + w(t))                        (eq. 2)    256
     m(t) = g(V_w w(t) + V_r r(t) + V_I I)               (eq. 3)    512
     g(x) = 1.7159 tanh(2/3 x)                           (eq. 4)

@@ -28,8 +28,9 @@ Differs from the paper:
 - The paper does not give the number of heads of multi-head attention. Here it has 4 heads of 64
   channels, as wide as BART's own heads.
 - Appendix A projects queries, keys and values a second time for each head, and also the heads'
-  output. Two matrices in succession are one matrix here. The output projection of several heads has
-  its own matrix if the forget gate separates it from equation 11.
+  output. Two matrices in succession are one matrix here. Only with several heads and a forget gate,
+  the projection of the heads' output is a matrix of its own, because the gate stands between it and
+  the matrix of equation 11.
 - Figure 3 shows forget gate scores of "the VG-BART with dot-product attention", so this model has a
   forget gate here. The paper does not say which layers of this model have fusion; here they are 5
   and 6, as in the best system of Table 4.

@@ -431,9 +431,9 @@ def chunked_cross_entropy(
 
     The rows are processed in chunks, so that the logits of all rows are never in memory at once.
     The matrix products have the dtype that autocast gives ``F.linear``. The softmax and all sums
-    over chunks are in float32 at least. Ignored rows are left out of the computation. If no
-    gradient is needed, only the logits are computed, not the two products of the gradients. The
-    backward pass can run only once, and not with ``create_graph``.
+    over chunks are in float32 at least. Ignored rows are left out of the computation. The forward
+    pass also computes the gradients that are needed; those of ``features`` and ``weight`` take one
+    more matrix product each. The backward pass can run only once, and not with ``create_graph``.
 
     Args:
         features: [N, E] inputs of the output layer.

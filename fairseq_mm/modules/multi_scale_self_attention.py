@@ -44,9 +44,10 @@ def visible_past(num_times: int, strides: list[int], device: torch.device) -> Te
 
 
 def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Tensor:
-    """Attend from each step to the zero slot and to the earlier steps 0, stride, 2 * stride, ...
+    """Attend from each step t to the zero slot and to the steps 0, stride, 2 * stride, ... below t.
 
-    The zero slot is a key and value of zeros. ``query``, ``key``, ``value`` and the result are [B,
+    Steps are counted from the beginning of the text; no step attends to itself. The zero slot is a
+    key and value of zeros. ``query``, ``key``, ``value`` and the result are [B,
     heads, T, head_dim].
     """
     B, heads, T, A = query.shape

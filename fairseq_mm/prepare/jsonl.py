@@ -70,10 +70,11 @@ def make_visual_key(path: str, keys: str) -> str:
 
 
 class _Reader:
-    """Reader of examples that checks, line by line, whether fields, ids and keys of images or
-    videos agree with earlier lines.
+    """Reader of examples that compares each line with all earlier lines.
 
-    ``table`` is the field table of the task; for ``keys`` see :func:`make_visual_key`.
+    Raises UserError if only some of the lines have an optional field, if two examples have the same
+    id, or if two images or videos would have the same key in the feature store. ``table`` describes
+    the fields of the task's examples; for ``keys`` see :func:`make_visual_key`.
     """
 
     def __init__(self, table: FieldTable, keys: str) -> None:

@@ -61,7 +61,7 @@ def make_visual_story_section(
     positions: "Optional[GridPositions]",
     identity: Mapping[str, Any],
 ) -> Section:
-    """Return the section of a visual story.
+    """Return the section of the page about a visual story.
 
     Args:
         story: Inspection of the story.
@@ -70,8 +70,8 @@ def make_visual_story_section(
         names: Names of the images.
         title: Title of the section, plain text; empty for no title.
         note: Plain text beside the images.
-        positions: Images and grid position from which arrows are drawn; None if the model has no
-            non-local block.
+        positions: Images on which arrows are drawn, and the position of their feature grids at
+            which the arrows begin; None if the model has no non-local block.
         identity: Attributes of the feature store that describe the extractor.
     """
     texts = [detokenize_story(list(words)).strip() for words in sentences]

@@ -33,7 +33,11 @@ class EmbeddedImage(NamedTuple):
 
 
 def embed_image(image: MediaFile, side: int) -> EmbeddedImage:
-    """Return an image for the page, reduced to at most ``side`` pixels on its longer side.
+    """Read an image file, and return it as a JPEG data URI that a page can contain.
+
+    Args:
+        image: Listed image file.
+        side: Maximum length of the longer side in pixels; a larger image is reduced.
 
     Raises:
         UserError: If the file cannot be read as an image; the message names it.

@@ -96,13 +96,19 @@ class TextLikelihood:
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yield, for each batch, the indices of its pairs in ``pairs`` and, for each model, the
-        output of its encoder.
+        """Encode the conditions of pairs, batch by batch.
+
+        Yields, for each batch, the list of its indices in ``pairs``, and a list with the encoder
+        output of each model. ``pairs`` are pairs of a condition (prompt or image sequence) and the
+        token indices of a text.
         """
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
-        """Return True if the model can encode the conditions of two pairs in one batch."""
+        """Return True if the model can encode the conditions of two pairs in one batch.
+
+        ``pair`` and ``other`` consist of a condition and the token indices of a text.
+        """
         return True
 
     def _split_batches(

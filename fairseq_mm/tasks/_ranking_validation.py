@@ -208,7 +208,8 @@ def ranking_scores(
 def log_ranking(logging_outputs: list[dict[str, Any]]) -> None:
     """Log the ranking scores of validation, if ``logging_outputs`` contain any.
 
-    The scores are equal in all steps and processes.
+    ``logging_outputs`` has one dict per validation step and process. All have the same scores, so
+    their mean is logged.
     """
 
     def total(key: str) -> float:
