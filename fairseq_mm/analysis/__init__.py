@@ -1,4 +1,4 @@
-"""Recorders of attention weights and gates, which ``fairseq-mm inspect`` writes as JSON and
+"""Records attention weights and gates of models, which ``fairseq-mm inspect`` writes as JSON and
 :mod:`fairseq_mm.report` draws."""
 
 import math

@@ -1,4 +1,4 @@
-"""Gates, attention and likelihood of a convolutional story model at each word of a story.
+"""Computes gates, attention and likelihood of a convolutional story model at each word of a story.
 
 Fan et al. 2018, Figure 8: "the values of the fusion gates for an example story, averaged at each
 timestep".

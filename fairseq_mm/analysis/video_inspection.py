@@ -1,5 +1,5 @@
-"""Attention of models that summarize videos: weights of the frames for each word, and the values of
-the forget gates (Yu et al. 2021, section 5.4).
+"""Computes, for models that summarize videos, the attention weights of the frames for each word,
+and the values of the forget gates (Yu et al. 2021, section 5.4).
 
     from fairseq_mm.analysis.video_inspection import VideoInspection
     from fairseq_mm.inference.checkpoint import Checkpoint
@@ -98,7 +98,7 @@ class AttentionMap(NamedTuple):
     video_shares: Optional[np.ndarray] = None
 
     def record(self, *, layers: bool = False) -> dict[str, Any]:
-        """Return a JSON record with one entry per word: its attention weights for the frames.
+        """Return a JSON record with an entry per word: the word's attention weights for the frames.
 
         The weights are averaged over the layers. If ``layers`` is True, the entry also lists the
         weights of each layer.
@@ -331,8 +331,8 @@ class VideoInspection:
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
         """Return the tokens of the summary that the decoder reads in a line.
 
-        ``summaries`` maps video ids to texts that replace the references. Unknown words are
-        returned as written, not as ``<unk>``.
+        ``summaries`` maps video ids to texts that replace the references; UserError is raised if
+        the video is not among them. Unknown words are returned as written, not as ``<unk>``.
         """
         if summaries is None:
             return self._tokens(SUMMARY, line)

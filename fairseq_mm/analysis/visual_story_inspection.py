@@ -1,8 +1,8 @@
-"""Attention weights of models of visual stories (Li et al. 2020, Transtory-XL).
+"""Computes attention weights of models of visual stories (Li et al. 2020, Transtory-XL).
 
-Each word of a story attends to the five images or to the slices of an image's feature vector
-(Figure 5). A non-local block computes the similarities between the positions of an image's feature
-grid (Figure 4).
+Each word of a story attends to the five images, or to the slices of an image: several vectors that
+are computed from its feature vector (Figure 5 there). A non-local block computes the similarities
+between the positions of an image's feature grid (Figure 4 there).
 """
 
 import math
@@ -33,7 +33,7 @@ class AttentionKinds(NamedTuple):
 
     Attributes:
         images: True if each word attends to all five images.
-        slices: True if each word attends to the slices of its image's feature vector.
+        slices: True if each word attends to the slices of its image.
         grid: True if a non-local block compares the positions of an image's grid.
     """
 
@@ -85,8 +85,8 @@ class VisualStoryInspection(NamedTuple):
         image_padding_mask: [5] bool, True for missing images.
         image_weights: [T, 5] weights of the images when the word is generated, averaged over the
             heads of the last layer; None if each word attends to one image only.
-        slice_weights: [T, S] weights of the S slices of the image's feature vector when the word is
-            generated; None if the vector is not sliced.
+        slice_weights: [T, S] weights of the S slices of the word's image when the word is
+            generated; None if the model has no slices.
         similarities: [5, R, R] similarities f(x_i, x_j) of the R grid positions in the non-local
             block; zeros for missing images; None without such a block.
     """

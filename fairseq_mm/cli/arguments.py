@@ -345,7 +345,7 @@ def _check_outputs(args: argparse.Namespace) -> None:
 
 
 def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> None:
-    """Check the files that a command writes.
+    """Check the paths of the files that a command will write.
 
     Args:
         outputs: Dict from the name of an option to the path of its output; None if the option is

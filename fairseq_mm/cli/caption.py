@@ -200,10 +200,10 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
 
 
 def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
-    """Open the feature store, and list the ids of the images to caption.
+    """Open the feature store, and list the ids of the images to caption; return both.
 
-    These are the images of ``--split``, the ids on the command line or, if there are neither, all
-    ids of the store. ``reader`` is the reader of image features, which checks the store.
+    The images are the images of ``--split``, the ids on the command line or, if there are neither,
+    all ids of the store. ``reader`` is the reader of image features, which checks the store.
     """
     from fairseq_mm.data.feature_store import open_features, open_folder_features
 

@@ -207,7 +207,8 @@ def _list_files(folder: str) -> str:
 
 
 def _released_usage(result: Any, *, is_story: bool) -> list[str]:
-    """Return commands for the converted model: prepare, extract, use and train; one per line.
+    """Return lines of text with commands that prepare data, extract features, use the converted
+    model and train it.
 
     Args:
         result: Result of the conversion.
@@ -296,7 +297,7 @@ def _detect_folder_kind(source: str) -> str:
 
 
 def _usage(result: Any) -> list[str]:
-    """Return commands, one per line, that prepare data for a converted BART or T5 and train it.
+    """Return lines of text with commands that prepare data for a converted BART or T5 and train it.
 
     ``result`` is the result of the conversion.
     """

@@ -35,7 +35,7 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert the checkpoint ``args.source``; ``state`` is its content, loaded already."""
+    """Convert the checkpoint ``args.source``, whose content ``state`` has been loaded already."""
     from fairseq_mm.conversion import stories as converting
 
     _check_output(args)
@@ -86,7 +86,10 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Check that the output can be written, before the conversion, which takes minutes."""
+    """Raise UserError if the output cannot be written, before the conversion, which takes minutes.
+
+    An existing file may be replaced only with ``--overwrite``.
+    """
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
         raise UserError(f"{args.output}: there is no folder {folder}.")

@@ -22,6 +22,8 @@ def check_checkpoint(
 ) -> Iterator[Finding]:
     """Check that a checkpoint's model can be built, and fits the data folder and the extractor.
 
+    Yields findings; one is a problem if a check fails.
+
     Args:
         path: Path of the checkpoint.
         folder: Data folder; None to build the model without a data folder.
@@ -86,7 +88,7 @@ def check_checkpoint(
 def _find_fault(
     checkpoint: "Checkpoint", folder: str, features: Optional[str]
 ) -> Optional[Finding]:
-    """Build the model of a checkpoint in the task of a data folder, as fairseq-generate does.
+    """Try to build a checkpoint's model in the task of a data folder, as fairseq-generate does.
 
     Args:
         checkpoint: Opened checkpoint.
@@ -94,7 +96,7 @@ def _find_fault(
         features: Paths of feature stores; None for the stores of the data folder.
 
     Returns:
-        Problem because of which the model cannot be built; None if it can be built.
+        Finding with the reason why the model cannot be built; None if it can be built.
     """
     from fairseq.tasks import TASK_REGISTRY
 
@@ -129,8 +131,10 @@ def _check_extractor(
 ) -> Iterator[Finding]:
     """Check that commands which read images or videos will find the weights of the extractor.
 
+    Yields a finding: a problem if the file of the weights is missing or is another file.
+
     Args:
-        identity: Attributes of the feature store that describe the extractor.
+        identity: Attributes that describe the extractor of the features in training.
         file: Path of the checkpoint.
         weights: State dict file of the extractor (default: a file beside the checkpoint).
     """
@@ -166,8 +170,10 @@ def _check_extractor(
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
     """Check that torchvision knows the recorded weights, and whether it has downloaded them.
 
+    Yields a finding: a problem if torchvision does not know the weights.
+
     Args:
-        subject: Subject of the findings.
+        subject: Subject of the finding.
         extractor: Name of the network.
         recorded: Name of the weights in the feature store's attributes: ``torchvision:NAME``. For
             other weights there are no findings.

@@ -58,7 +58,7 @@ KINDS = {
 
 
 def check_file_types(folder: str) -> Iterator[Finding]:
-    """Report each pipe or device in a data folder as a problem: reading it could take forever."""
+    """Yield a problem for each pipe or device in a data folder: reading it could take forever."""
     parent, name = os.path.split(os.path.abspath(folder))
     places = [folder, *(os.path.join(folder, inner) for inner in ("text", *LANGUAGE_MODELS))]
     # --data may name the folder of a language model; the pairs in its parent are read, too.
@@ -132,7 +132,7 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open and check feature stores.
+    """Open and check feature stores; return them and the findings of the check.
 
     Args:
         folder: Data folder whose stores are opened if ``paths`` is None.
@@ -183,9 +183,10 @@ def _check_checksums(store: Any) -> Iterator[Finding]:
 
 
 def set_up(task: str, folder: str, features: Optional[str]) -> Any:
-    """Set up a task in a data folder as ``fairseq-train`` does, with default options.
+    """Set up and return a task in a data folder as ``fairseq-train`` does, with default options.
 
-    ``features`` has paths of feature stores; None for the stores of the data folder.
+    ``task`` is the name of the task. ``features`` has paths of feature stores; None for the stores
+    of the data folder.
     """
     import fairseq_mm
 
@@ -327,9 +328,9 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
 
 
 def _check_tags(folder: str, split: str, sizes: Any) -> None:
-    """Check that the part-of-speech tags of a split, if it has tags, fit its text.
+    """Raise UserError if a split has part-of-speech tags that do not fit its text.
 
-    ``sizes`` is the number of tokens of each line of the text.
+    ``sizes`` has the number of tokens of each line of the text, which must have as many tags.
     """
     path, text_path = (os.path.join(folder, f"{split}.{end}") for end in ("tags", "idx"))
     if os.path.exists(path):
@@ -401,7 +402,10 @@ class _SplitChecks:
         self.language_models: dict[str, Any] = {}
 
     def check_language_models(self) -> Iterator[Finding]:
-        """Check that the folders of language models have the dictionaries of the data folder."""
+        """Compare the dictionaries of the language models' folders with those of the data folder.
+
+        Yields a problem if two dictionaries differ.
+        """
         from fairseq_mm.data.binarised_text import load_dictionary
 
         for part, side in LANGUAGE_MODELS.items():
@@ -425,7 +429,7 @@ class _SplitChecks:
             yield problem(path, text, ANEW)
 
     def check(self, split: str) -> Iterator[Finding]:
-        """Load a split, compare its files with each other, and report its problems or its size."""
+        """Load a split, compare its files with each other, and yield its problems or its size."""
         cfg, inputs = self.task.cfg, self.kind.inputs
         references_path = os.path.join(self.folder, f"{split}.references.jsonl")
         # With --eval-gen, the task reads the references, as a validation does.
@@ -478,8 +482,10 @@ class _SplitChecks:
             yield ok(split, text)
 
     def _check_lines(self, dataset: Any) -> None:
-        """Check that the files of a split have as many lines as its binarised text, and that the
-        text before and after binarisation and the references agree.
+        """Compare the files of a split with its binarised text.
+
+        Raise UserError if a file has another number of lines, or if the text before binarisation or
+        the references do not agree with the binarised text.
         """
         from fairseq_mm.data.binarised_text import check_same_text
         from fairseq_mm.data.input_files import check_line_counts, read_lines
@@ -508,6 +514,8 @@ class _SplitChecks:
 
     def _check_language_model(self, dataset: Any, part: str) -> Iterator[Finding]:
         """Check that a language model's folder has the text of the data folder.
+
+        Yields a problem if the texts differ.
 
         Args:
             dataset: Dataset of the split.

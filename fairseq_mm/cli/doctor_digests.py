@@ -62,7 +62,7 @@ class FolderDigests:
         self.is_whole = False
 
     def check(self) -> Iterator[Finding]:
-        """Compare all files with their digests, and report differences.
+        """Compare all files with their digests, and yield a problem for each file that differs.
 
         With ``--repair``, differences are not reported here, but by :meth:`mend`.
         """
@@ -105,8 +105,8 @@ class FolderDigests:
     def check_store(self, stores: Any) -> Iterator[Finding]:
         """Compare opened feature stores with ``prepare.json``: number of items, and checksum.
 
-        Stores that the data folder does not use are left out. The stores have already been compared
-        with the checksums that they contain.
+        Yields a problem for each store that differs. Stores that the data folder does not use are
+        left out. The stores have already been compared with the checksums that they contain.
         """
         from fairseq_mm.data.feature_store import listed_stores
 

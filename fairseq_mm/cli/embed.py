@@ -139,7 +139,7 @@ def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None
 
 
 def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, np.ndarray]]":
-    """Return (id, vector) of each word of a dictionary, embedded as a sentence of one word."""
+    """Embed each word of a dictionary as a sentence of one word; return pairs (id, vector)."""
     import torch
 
     numbers = torch.arange(dictionary.nspecial, len(dictionary))

@@ -26,7 +26,7 @@ def missing_in_folders(
         verify: True to decode each image as ``fairseq-mm extract`` does.
 
     Returns:
-        Dict from the name of each such image to the reason, for messages.
+        Dict from the name of each such image to a text with the reason, for messages.
 
     Raises:
         UserError: if a folder does not exist or has no image.
@@ -49,7 +49,7 @@ def missing_in_folders(
 
 
 def _try_to_read(images: list[Any]) -> list[Optional[str]]:
-    """Return for each image why it cannot be read, or None if it can."""
+    """Return for each listed image file the reason why it cannot be read; None if it can be."""
     bar = functools.partial(tqdm, desc="verify", total=len(images), unit=" images", disable=None)
     if len(images) < _MIN_IMAGES_FOR_PROCESSES:
         return list(bar(map(_explain_unreadable, images)))

@@ -166,7 +166,8 @@ def _read_subjects(
     Returns:
         subjects: The stories.
         store: Feature store of the images; None if the images are files.
-        missing: Ids of images that the data folder records as missing from the store.
+        missing: Ids of images without features, as ``missing_images.txt`` of the data folder lists
+            them.
     """
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
@@ -250,7 +251,7 @@ def _check_sentences(sentences: Sentences, title: str) -> None:
 
 
 class _StoryImages:
-    """Images of the stories in the form that the page embeds; each image is read only once.
+    """Images of the stories as data URIs, which the HTML page contains; each is read only once.
 
     Args:
         folders: Folders or archives in which the images of a feature store are searched.
@@ -264,7 +265,9 @@ class _StoryImages:
         self._embedded: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the image whose id or path is ``key``; None if ``--images`` has no such image."""
+        """Return the image whose id or path is ``key``, reduced, as a JPEG data URI with the
+        original size; None if the folders of ``--images`` have no such image.
+        """
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
             if self.thumbnails is not None and key in self.thumbnails:
@@ -273,7 +276,7 @@ class _StoryImages:
         return self._embedded[key]
 
     def check(self) -> None:
-        """Raise a UserError if ``--images`` is given, but has no image of the stories."""
+        """Raise UserError if folders are given (``--images``), but have no image of the stories."""
         # A folder may lack some images, but a folder without any image of the stories is wrong.
         if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

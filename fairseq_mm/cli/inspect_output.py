@@ -20,8 +20,8 @@ class Part(NamedTuple):
 
     Attributes:
         records: JSON objects of the part.
-        draw: Function that makes the sections of the page for the part. It is called only if a page
-            is written.
+        draw: Function that makes the sections of the HTML page for the part. It is called only if
+            the page is written.
     """
 
     records: list[dict[str, Any]]
@@ -32,7 +32,7 @@ class Inspection(NamedTuple):
     """Output of ``fairseq-mm inspect``.
 
     Attributes:
-        title: Title of the page.
+        title: Title of the HTML page.
         subtitle: Line under the title.
         parts: Iterator that makes one part at a time, because all parts may not fit into memory.
         result: Statistics for the file ``--json``; None if there are no statistics.

@@ -1,5 +1,5 @@
-"""Parts that ``fairseq-mm rank`` and ``fairseq-mm perplexity`` share: options, texts, models and
-the record of a run.
+"""Loads the texts and models of ``fairseq-mm rank`` and ``fairseq-mm perplexity``, adds the options
+that both have, and records a run.
 
 Both commands score the texts of a data folder. The kind of a checkpoint (:attr:`.Checkpoint.kind`)
 decides which texts: captions, stories of prompts, visual stories or summaries.
@@ -133,13 +133,13 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 def build_card(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """Return the record of a run, for its JSON result.
+    """Return the record of a run for its JSON result: command, options, hashes and versions.
 
     Args:
         args: Parsed command line.
         files: Dict from the label of an input file in the record, such as ``references``, to its
             path. The hash of the file is recorded; a file with the path None is left out.
-        options: Names of options whose values are recorded, in addition to ``--split``,
+        options: Names of the options whose values are recorded, in addition to ``--split``,
             ``--seed`` and ``--precision``.
         device: Device of the models.
     """
@@ -163,7 +163,7 @@ class _Texts:
         device: Device of the models.
         likelihood: Object that computes the likelihood of texts under the models.
         texts: Words of each line's text.
-        names: Prompt or album of each line, as a string; empty for language models.
+        names: Text of the prompt, or id of the album, of each line; empty for language models.
         files: Dict from a label, such as ``checkpoint_0``, to the path of a file that determines
             the likelihoods.
         ends: Indices of the tokens that end a text or a sentence.
@@ -284,7 +284,7 @@ class PromptTexts(_Texts):
             raise UserError(f"{self.files['prompts']}:{line + 1}: {error}") from None
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return a dict from each prompt in ``names`` to the number of a line with this prompt.
+        """Return a dict from each prompt in ``names`` to the number of its first line in the split.
 
         Prompts whose tokens are equal, because they differ only in unknown words, get the same
         line.
@@ -305,7 +305,7 @@ class PromptTexts(_Texts):
         """Return the line that :meth:`find_lines` has assigned to the prompt of a story.
 
         Args:
-            line: Line of the story.
+            line: Number of the story's line.
             line_of_prompt: Result of :meth:`find_lines`.
         """
         return line_of_prompt[self.names[line]]
@@ -351,7 +351,7 @@ class AlbumTexts(_Texts):
         return self.visual_ids[line]
 
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
-        """Return a dict from each album in ``names`` to the number of its first line."""
+        """Return a dict from each album id in ``names`` to the number of the album's first line."""
         first: dict[str, int] = {}
         for line, name in enumerate(self.names):
             # condition_columns ignores white space, too
@@ -359,7 +359,7 @@ class AlbumTexts(_Texts):
         return {name: first[name] for name in names}
 
     def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
-        """Return the first line that has the same image sequence as ``line``.
+        """Return the number of the first line that has the same image sequence as ``line``.
 
         ``line_of_album`` is not used; stories of prompts need such an argument.
         """

@@ -218,7 +218,7 @@ def _fill(
     blocks: list[np.ndarray],
     args: argparse.Namespace,
 ) -> None:
-    """Compute the likelihoods that ``file`` lacks, and write them to the file.
+    """Compute log P(sentence | image) where ``file`` lacks it, and write it to the file.
 
     Args:
         file: File of likelihoods.
@@ -322,9 +322,9 @@ class SplitVectors(NamedTuple):
 
 
 def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
-    """Embed the images and sentences of a split.
+    """Embed the images and sentences of a split, and return their vectors.
 
-    Sentences have the order of their lines, images the order of their first lines.
+    The sentences are in the order of their lines, the images in the order of their first lines.
 
     Raises:
         UserError: if a vector is not finite.
@@ -407,7 +407,7 @@ def _report(
         result: Further fields of ranks.json.
         output: Path of the output folder.
         args: Parsed command line.
-        card: Record of the run.
+        card: Record of the run: command, options, hashes of files, versions.
     """
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}

@@ -1,5 +1,5 @@
-"""Ranking of stories for ``fairseq-mm rank``: is a story more likely under its own prompt or images
-than under the prompts or images of other stories?
+"""Ranks stories for ``fairseq-mm rank``: tests whether a story is more likely under its own prompt
+or images than under the prompts or images of other stories.
 """
 
 import argparse
@@ -121,14 +121,14 @@ def _score(
     lines: Sequence[int],
     columns: Columns,
 ) -> np.ndarray:
-    """Return the log-likelihoods of pairs; compute those that ``file`` lacks.
+    """Return log-likelihoods of stories under prompts or albums; compute those that ``file`` lacks.
 
     Args:
         file: File of log-likelihoods, to which new ones are added.
         pairs: [pairs, 2] index in ``lines`` (story) and in ``columns`` (prompt or album) of each
             needed pair.
         texts: Object that holds the stories of the split and the models that score them.
-        lines: Line of each story.
+        lines: Number of each story's line in the split.
         columns: Prompts or albums under which stories are scored.
 
     Returns:
@@ -228,8 +228,8 @@ def _entries(
 
     Args:
         texts: Texts of the split.
-        lines: Line of each of the S stories.
-        scores: [S, C] log-likelihoods under C conditions; NaN if not computed.
+        lines: Number of the line of each of the S stories.
+        scores: [S, C] log-likelihoods under C conditions (prompts or albums); NaN if not computed.
         true: [S] column of each story's own condition.
         distractors: [draws, S, D] for each draw and story, the columns of D other conditions that
             were sampled.

@@ -21,7 +21,10 @@ RANK = "{k}"
 
 @contextlib.contextmanager
 def open_output(path: Optional[str]) -> Iterator[TextIO]:
-    """Open a file for writing; it appears when it is complete. None is standard output."""
+    """Open the file ``path`` for writing; it appears when it is complete.
+
+    If ``path`` is None, yield standard output.
+    """
     if path is None:
         yield sys.stdout
         return

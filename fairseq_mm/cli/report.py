@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: str) -> "Section":
-    """Return a section with the command, hashes of files, decoding settings and versions.
+    """Return a section of the page: command, hashes of files, decoding settings and versions.
 
     Args:
         command: Command line.
@@ -139,7 +139,7 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
 
 
 def figures_section(result: Mapping[str, Any]) -> "Section":
-    """Return a section with one row per metric.
+    """Return a section of the page that is a table with one row per metric.
 
     ``result`` is the content of a file that ``fairseq-mm score --json`` wrote.
     """
@@ -160,7 +160,7 @@ def _make_items(
     texts: dict[str, str],
     scores: dict[str, dict[str, float]],
 ) -> tuple[list, list[str]]:
-    """Build the items of the page.
+    """Build the items of the page: an image, or image sequence, with its texts and scores.
 
     Args:
         args: Parsed command line.

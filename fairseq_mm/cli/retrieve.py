@@ -207,12 +207,12 @@ def _read(path: Path) -> list[str]:
 def _check_neighbours(
     args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
-    """Report the prompts with fewer nearest training prompts than the greatest ``--k``.
+    """Report on stderr the prompts with fewer nearest training prompts than the greatest ``--k``.
 
     ``neighbours`` has the nearest training prompts of each prompt.
 
     Raises:
-        UserError: if every prompt has fewer.
+        UserError: if every prompt has fewer than ``--k``.
     """
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]

@@ -89,6 +89,8 @@ def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkp
     """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
 
     ``split`` holds the image of ``--id``, and ``checkpoint`` names the extractor for ``--image``.
+    Raise UserError if the split does not have the image of ``--id``, or the image of ``--image``
+    cannot be read.
     """
     if args.id is not None:
         if args.id not in split.images:

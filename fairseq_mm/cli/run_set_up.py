@@ -121,10 +121,10 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Context in which the output folder is locked against other runs of ``fairseq-mm``.
+    """Create the output folder, and lock it in a ``with`` block against other ``fairseq-mm`` runs.
 
     Raises:
-        UserError: if another process has locked the folder, or it cannot be created.
+        UserError: if another process has locked the folder, or the folder cannot be created.
     """
     from fairseq_mm.data import folder_lock
 

@@ -211,7 +211,10 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 
 def _is_beginning(text: str, line: str) -> bool:
-    """Return True if ``line`` begins with ``text``; only letters and digits are compared."""
+    """Return True if ``line`` begins with ``text``.
+
+    Only letters and digits are compared, unless ``text`` has none.
+    """
     letters = extract_letters(text)
     if letters or not extract_letters(line):
         return extract_letters(line).startswith(letters)

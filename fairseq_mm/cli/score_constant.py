@@ -57,7 +57,10 @@ def constant_texts(
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:
-    """Check, for a split of visual stories, that a text has as many sentences as the stories."""
+    """Raise UserError if the split has visual stories, and the text another number of sentences.
+
+    The number of sentences is counted in the first story of the split.
+    """
     from fairseq_mm.data.binarised_split import find_split_text
 
     stories = find_split_text(data, split)

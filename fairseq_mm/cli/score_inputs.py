@@ -164,7 +164,7 @@ def _read_plain(path: str, visual_ids: Optional[list[str]]) -> References:
 
 
 def read_split_ids(data: str, split: str) -> list[str]:
-    """Read the item id of each line of a split of a data folder."""
+    """Read the item id (``visual_ids``) of each line of a split of a data folder."""
     return read_visual_ids(str(Path(data) / f"{split}.visual_ids"))
 
 

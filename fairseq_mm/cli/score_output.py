@@ -33,7 +33,10 @@ def item_entries(
 
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """Return records as JSON lines, sorted by id; ids are sorted as numbers if all are numbers."""
+    """Return JSON records as lines of text, sorted by the field ``id``.
+
+    Ids are sorted as numbers if all are numbers.
+    """
     # as text, item 10 would stand before item 9
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))

@@ -193,7 +193,7 @@ def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, l
     Args:
         features: Paths of stores, separated by the system's path separator.
         reader: Reader of the model's video features.
-        inputs: Inputs of the command line, whose names are ids of the store.
+        inputs: Inputs of the command line, whose names must be ids of the store.
     """
     from fairseq_mm.data.feature_store import open_features
 
@@ -212,8 +212,8 @@ class _Reading(NamedTuple):
     Attributes:
         example: Example for the model.
         is_cut: True if the video was truncated.
-        images: Frames of the video that the HTML page of ``--html`` shows; empty without
-            ``--html``.
+        images: Frames of the video (PIL images) that the HTML page of ``--html`` shows; empty
+            without ``--html``.
     """
 
     example: Any

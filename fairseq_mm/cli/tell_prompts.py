@@ -119,7 +119,7 @@ def prompt_stories(
     options: Mapping[str, Any],
     prompts: list[Input],
 ) -> int:
-    """Generate and write stories from prompts or by a language model; return the exit status.
+    """Generate stories from prompts or with a language model, and write them; return exit status.
 
     Args:
         args: Parsed command line.
