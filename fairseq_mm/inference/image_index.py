@@ -1,8 +1,8 @@
 """Search in a person's own folder of images, by sentences or by other images.
 
 :func:`.index_folder` makes the index, a feature store with the vector of each image. It records
-the checkpoint that made the vectors, so that a search needs the folder only. A sentence is embedded
-by the sentence encoder alone: the network for images is loaded only for query images.
+the checkpoint that made the vectors, so that a search needs the folder only. The network for images
+is loaded only for query images.
 """
 
 import json

@@ -202,7 +202,7 @@ def write_videos(folder: Path) -> None:
 
 def put_weights_beside_checkpoints(folder: Path) -> None:
     """Copy the extractor's weights to where commands without ``--weights`` search them."""
-    for name in ("m_rnn", "mine", "albums"):
+    for name in ("m_rnn", "mine", "albums", "vse_bow"):
         (folder / "checkpoints" / name).mkdir(parents=True)
         shutil.copy(folder / "mobilenet_v2.pt", folder / "checkpoints" / name)
 

@@ -130,7 +130,7 @@ def test_links_and_paths_lead_somewhere(page):
     links = [page.parent / link for link in links]
     links += [ROOT / path for path in re.findall(rf"\({REPOSITORY}/blob/main/([^)#]+)", text)]
     paths = re.findall(
-        r"(?<![\w/])((?:scripts|benchmarks|examples|tests|fairseq_mm)/[\w/]+\.\w+)", text
+        r"(?<![\w/.])((?:scripts|benchmarks|examples|tests|fairseq_mm)/[\w/]+\.\w+)", text
     )
     named = [*links, *(ROOT / path for path in paths)]
     assert [p for p in named if not p.exists() and "NAME" not in p.name] == []
