@@ -105,8 +105,9 @@ class FolderDigests:
     def check_store(self, stores: Any) -> Iterator[Finding]:
         """Compare opened feature stores with ``prepare.json``: number of items, and checksum.
 
-        Yields a problem for each store that differs. Stores that the data folder does not use are
-        left out. The stores have already been compared with the checksums that they contain.
+        Without ``--repair``, yields a problem for each store that differs. Stores that the data
+        folder does not use are left out. The stores have already been compared with the checksums
+        that they contain.
         """
         from fairseq_mm.data.feature_store import listed_stores
 

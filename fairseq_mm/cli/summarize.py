@@ -212,8 +212,8 @@ class _Reading(NamedTuple):
     Attributes:
         example: Example for the model.
         is_cut: True if the video was truncated.
-        images: Frames of the video (PIL images) that the HTML page of ``--html`` shows; empty
-            without ``--html``.
+        images: Frames of the video, [height, width, 3] uint8, that the page of ``--html`` shows;
+            empty without ``--html``.
     """
 
     example: Any

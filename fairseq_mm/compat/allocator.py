@@ -1,4 +1,4 @@
-"""Setting of glibc's allocator for processes that compute on a CPU.
+"""Makes glibc's allocator keep freed memory in processes that compute on a CPU.
 
 By default, glibc returns large blocks of memory to the kernel as soon as they are freed. PyTorch
 frees and allocates large tensors of the same sizes in every batch, so that the kernel clears their

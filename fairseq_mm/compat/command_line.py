@@ -127,9 +127,10 @@ def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoRet
 
 
 def _check_language_pair(args: argparse.Namespace) -> None:
-    """Refuse a missing ``--task`` if the data folder is not one of fairseq's ``translation``.
+    """Raise UserError if ``--task`` is missing and the data folder is not one of ``translation``.
 
-    This is fairseq's default task; its files name two languages, as in ``train.de-en.de.bin``.
+    ``translation`` is fairseq's default task; its files name two languages, as in
+    ``train.de-en.de.bin``.
 
     Args:
         args: Parsed command line.

@@ -267,7 +267,7 @@ def walk_values(options: Any, root: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _check_number(options: Any, root: str, source: str) -> None:
-    """Check the number of values in the options, and that no container contains itself.
+    """Raise UserError if options have too many values or levels, or a container contains itself.
 
     A container that occurs several times is counted each time. Messages name the checkpoint
     ``source`` and its section ``root``, ``"cfg"`` or ``"args"``.

@@ -141,7 +141,7 @@ def configure_command(cfg: Any) -> None:
 
 
 def _check_first_checkpoint(cfg: Any) -> None:
-    """Check that the files of ``--finetune-from-model`` and ``--restore-file`` exist."""
+    """Raise UserError if the file of ``--finetune-from-model`` or ``--restore-file`` is missing."""
     from fairseq.file_io import PathManager
     from omegaconf import open_dict
 

@@ -51,7 +51,7 @@ def repair_disabled_validation() -> None:
 
 
 def _refuse_ignored_subsets(cfg: Any) -> None:
-    """Raise an error if the data folder has validation subsets that ``--valid-subset`` lacks."""
+    """Raise UserError if the data folder has validation subsets that ``--valid-subset`` lacks."""
     from fairseq.data import data_utils
 
     # fairseq raises its error also for files such as valid1.references.jsonl, which are no subsets

@@ -137,7 +137,7 @@ def spawn_on_cpu(cfg: Any, main: Any, kwargs: dict[str, Any]) -> None:
 
 
 def refuse_more_processes_than_gpus() -> None:
-    """Make fairseq refuse more processes than GPUs with a message that names the option."""
+    """Make fairseq refuse more processes than GPUs by a UserError that names the option."""
     from fairseq.distributed import utils
 
     original = utils._infer_single_node_init

@@ -107,7 +107,7 @@ def activate_for(state: Any) -> None:
 
 
 def check_weights(state: Any, name: str) -> None:
-    """Refuse complex weights, whose imaginary part would be lost when the model copies them.
+    """Raise UserError for complex weights: the model's copy would lack their imaginary part.
 
     Args:
         state: Content of the checkpoint.

@@ -30,7 +30,7 @@ _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 
 
 def check_loaded_checkpoints() -> None:
-    """Replace the functions of fairseq that load a checkpoint and resume a training from it.
+    """Replace fairseq's functions that load a checkpoint and resume a training by ones with checks.
 
     All repairs that check or change a loaded checkpoint are called here, because their order
     matters.
@@ -110,9 +110,9 @@ def check_loaded_checkpoints() -> None:
 
 
 def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
-    """Check the numbers in a checkpoint that a resumed training starts from.
+    """Raise UserError if a number in a checkpoint from which a training resumes is out of range.
 
-    These are the number of updates and the position in the training data.
+    The numbers are the number of updates and the position in the training data.
 
     Args:
         state: Content of the checkpoint.
@@ -143,7 +143,10 @@ def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
 
 
 def _check_count(value: Any, where: str) -> None:
-    """Check that a counter is an integer of 0 or more; ``where`` names it in the message."""
+    """Raise UserError if the counter ``value`` is no integer of 0 or more.
+
+    ``where`` is the name of the counter in the message.
+    """
     # a bool is an Integral, too
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < 0:
@@ -154,7 +157,7 @@ def _check_count(value: Any, where: str) -> None:
 
 
 def _check_optimizer(optimizer: Any, path: str) -> None:
-    """Check that the optimizer's state of each parameter is finite and has the right shape.
+    """Raise UserError if the optimizer's state of a parameter is not finite or has a wrong shape.
 
     Args:
         optimizer: fairseq's optimizer, which has loaded the checkpoint ``path``.
@@ -172,7 +175,7 @@ def _check_optimizer(optimizer: Any, path: str) -> None:
 
 
 def _describe_fault(name: str, value: Any, parameter: Any) -> Any:
-    """Describe what is wrong with a value in the optimizer's state, or return None.
+    """Return a clause that says what is wrong with a value in the optimizer's state; else None.
 
     Args:
         name: Name of the value, such as ``exp_avg``.

@@ -63,7 +63,7 @@ class Emptied(dict):
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """Return the bytes of a Latin-1 text; refuse another ``encoding``.
+    """Return the bytes of a Latin-1 text; raise UnpicklingError for another ``encoding``.
 
     Replaces ``codecs.encode``: pickles of protocol 2 write bytes, such as the content of NumPy
     arrays, as a call of that function.
@@ -397,7 +397,7 @@ class RestrictedUnpickler(_PythonUnpickler):
 
 
 def _check_keys(keys: Iterable[Any]) -> None:
-    """Refuse keys of a dictionary, or items of a set, that are tuples which contain tuples."""
+    """Raise UnpicklingError if a key of a dictionary, or an item of a set, is a tuple of tuples."""
     # the hash of 40 tuples that each contain the next one twice would never be computed
     for key in keys:
         if type(key) is tuple and any(type(item) is tuple for item in key):
@@ -430,7 +430,10 @@ def _checked_array_state(state: Any) -> Any:
 
 
 def _checked_dictionary_state(state: Any) -> dict[str, Any]:
-    """Check the attributes of a fairseq ``Dictionary`` in a pickle, and return a copy of them."""
+    """Return a copy of the attributes of a fairseq ``Dictionary`` in a pickle.
+
+    Raise UnpicklingError if they are not consistent.
+    """
     # copies, because the pickle could change the originals after the check
     needed = {"symbols": list, "count": list, "indices": dict}
     if type(state) is not dict or any(type(state.get(x)) is not needed[x] for x in needed):
@@ -543,7 +546,7 @@ def _our_unpickler_allowed() -> Iterator[None]:
 
 
 def _refuse_other_forms(file: Any) -> None:
-    """Refuse TorchScript, tar archives, and zip archives whose content is far larger than the file.
+    """Raise UnpicklingError for TorchScript, a tar archive, or a zip archive that expands greatly.
 
     ``torch.load`` would run TorchScript. PyTorch before version 0.2 wrote tar archives.
     """

@@ -166,7 +166,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any
 def _rename(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], folder: str, notes: list[str]
 ) -> dict[str, Tensor]:
-    """Check Hugging Face's weights, and return them by fairseq's names.
+    """Return Hugging Face's weights by fairseq's names; raise UserError if they do not fit.
 
     Args:
         weights: Weights by Hugging Face's names.

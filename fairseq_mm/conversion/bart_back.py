@@ -135,7 +135,7 @@ def convert_bart_to_huggingface(
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
     """Return ``--arch`` and all options of the model in a checkpoint.
 
-    Options whose values Hugging Face's BART cannot compute are refused.
+    Raise UserError if Hugging Face's BART cannot compute the value of an option.
 
     Args:
         state: Content of the checkpoint.

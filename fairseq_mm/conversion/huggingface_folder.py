@@ -39,7 +39,7 @@ class ConvertedPretrained:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Read ``config.json`` in a folder; it must have the field ``model_type``.
+    """Read and return ``config.json`` in a folder; it must have the field ``model_type``.
 
     Raises:
         UserError: if the file or the field is missing.

@@ -21,7 +21,7 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
             model trained from such a checkpoint.
 
     Returns:
-        Probability for each of the options ``dropout``, ``attention_dropout`` and
+        Dict with the probability for each of the options ``dropout``, ``attention_dropout`` and
         ``activation_dropout`` that the checkpoint has.
 
     Raises:

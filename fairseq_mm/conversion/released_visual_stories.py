@@ -396,7 +396,7 @@ def _check(
     origins: Mapping[str, str],
     files: _Files,
 ) -> None:
-    """Check that converted weights have the names and shapes that this package's model has.
+    """Raise UserError if converted weights have other names or shapes than this package's model.
 
     Args:
         expected: Weights of an untrained model of this package.
@@ -431,6 +431,8 @@ def _torchvision_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _name_resnet(network: Mapping[str, Tensor], files: _Files) -> str:
     """Return torchvision's name of a ResNet, such as ``resnet152``, from its numbers of blocks.
+
+    Raise UserError if torchvision has no such ResNet.
 
     Args:
         network: Weights of the ResNet by torchvision's names.

@@ -263,7 +263,7 @@ def num_rows_and_columns(matrix: Any) -> tuple[int, int]:
 
 
 def format_words(words: Sequence[str]) -> str:
-    """Format the first three words of a list, and the number of all others, for a message."""
+    """Return a text for a message: the first three words of a list, and how many more there are."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 

@@ -181,7 +181,8 @@ def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
     """Remove all copies of the embedding [V, D] from ``weights``, and return one copy.
 
-    ``folder`` is the folder of the model, for messages.
+    Raise UserError if there is none, or the copies differ. ``folder`` is the folder of the model,
+    for messages.
     """
     copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
@@ -282,7 +283,7 @@ def _check_tensors(
     options: Mapping[str, Any],
     folder: str,
 ) -> None:
-    """Check that converted weights are finite and have the right shapes.
+    """Raise UserError if converted weights are not finite or have wrong shapes.
 
     Args:
         weights: Converted weights by the names of ``--arch t5``.

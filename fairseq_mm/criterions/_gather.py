@@ -1,4 +1,4 @@
-"""Differentiable gathering of rows from all processes."""
+"""Gathers rows of tensors from all processes, with gradients."""
 
 from typing import Any
 
