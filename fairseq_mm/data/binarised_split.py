@@ -1,4 +1,4 @@
-"""Text of a split, decoded from its binarised files.
+"""Decodes the text of a split from its binarised files.
 
 fairseq-mm score compares the ``T-`` and ``S-`` lines of fairseq-generate with this text. A folder
 that fairseq-preprocess made has no ``<split>.references.jsonl``; its binarised targets then serve

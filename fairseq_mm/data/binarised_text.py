@@ -1,4 +1,4 @@
-"""Reading and checking ``dict.txt`` and ``<split>.bin/.idx`` as ``fairseq-preprocess`` writes them.
+"""Reads and checks ``dict.txt`` and ``<split>.bin/.idx``, the files of ``fairseq-preprocess``.
 
 fairseq maps ``.bin`` and ``.idx`` without checking them. A token outside the dictionary would crash
 the training in the embedding lookup, and a file that is cut short would crash it when the last

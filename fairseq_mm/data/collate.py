@@ -1,4 +1,4 @@
-"""Collating of examples into one batch; docs/data_formats.md lists a batch's keys and shapes."""
+"""Collates examples into one batch; docs/data_formats.md lists a batch's keys and shapes."""
 
 from itertools import accumulate
 from typing import Any, Optional

@@ -1,4 +1,4 @@
-"""Import of features from numpy files into a feature store.
+"""Imports features from numpy files into a feature store.
 
 ``open_source`` recognises these sources by name and content:
 
@@ -224,7 +224,7 @@ def _open_folder(
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
-    """Read the item of an ``.npy`` or ``.npz`` file as ``[R, D]``.
+    """Read the features of the only item of an ``.npy`` or ``.npz`` file as ``[R, D]``.
 
     ``array`` is the name of the array to read from an ``.npz`` file; None if it has only one.
     """
@@ -369,7 +369,8 @@ def read_ids(path: str) -> list[str]:
 
 
 def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
-    """Check an item and reshape it to rows ``[R, D]``; messages name the item as ``where``."""
+    """Reshape the features of an item to ``[R, D]``. Raise UserError, which names the item
+    ``where``, if they are no floating point numbers, or have another number of axes."""
     if item.shape[-1:] == (0,):
         raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")
     if item.dtype.kind != "f":

@@ -1,8 +1,8 @@
-"""Records of the files from which features were computed.
+"""Records size, time and SHA-256 of the files from which features were computed.
 
-They are saved in a feature store, to notice later that a file has changed. Three optional members
-of the HDF5 file hold one record per item. Earlier versions of the package ignore these members, and
-write stores without them.
+The records are saved in a feature store, to notice later that a file has changed. Three optional
+members of the HDF5 file hold one record per item. Earlier versions of the package ignore these
+members, and write stores without them.
 
 ==================  ===============  ===================================================
 member              shape            content

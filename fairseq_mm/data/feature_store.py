@@ -1,4 +1,4 @@
-"""The feature store: features of images and videos in one HDF5 file, read by key.
+"""Reads feature stores: features of images and videos in one HDF5 file, read by key.
 
 =============  ====================  =======================================================
 member         shape                 content

@@ -1,4 +1,4 @@
-"""Checksums of a feature store: one of its metadata, one of its ids and rows together.
+"""Computes two checksums of a feature store: of its metadata, and of its ids and rows together.
 
 libhdf5 trusts the metadata of a file: one damaged byte can crash the process or keep it busy for
 ever. Therefore the writer appends a trailer to the HDF5 file. It holds the position of the rows,

@@ -1,4 +1,4 @@
-"""Merging, selecting, averaging and converting feature stores.
+"""Merges feature stores, selects items, averages rows and converts dtypes.
 
 All functions stream the items, continue after an interruption, and do not change their inputs.
 """
@@ -116,7 +116,7 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
-    """Check whether ``store`` has the content that merging the stores of ``source`` would write.
+    """Return True if ``store`` has the content that merging the stores of ``source`` would write.
 
     ``progress`` wraps the iteration over the ids.
     """
@@ -137,7 +137,7 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check that no part of a list is missing, if ``extract --shard`` made a store of each part.
+    """Check stores that ``extract --shard`` made, each from a part of a list of files.
 
     Raises UserError if ``stores`` has the store of one part of a list, but not of all parts.
     """

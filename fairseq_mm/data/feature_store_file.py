@@ -1,4 +1,4 @@
-"""Opening and checking of a feature store's HDF5 file, before any row is read."""
+"""Opens and checks a feature store's HDF5 file, before any row is read."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Inspection of untrusted feature stores for ``fairseq-mm store info`` and ``store verify``."""
+"""Inspects untrusted feature stores for ``fairseq-mm store info`` and ``store verify``."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Writing of a feature store, item by item; an interrupted writer continues where it stopped.
+"""Writes a feature store item by item; an interrupted writer continues where it stopped.
 
 Rows are appended to a folder ``<path>.partial``. ``finish`` makes a contiguous HDF5 file from it,
 under a temporary name, and moves this file into place. The folder holds
@@ -317,7 +317,8 @@ class FeatureStoreWriter:
         self._add_item(key, content, checksum, source)
 
     def _convert_rows(self, key: str, rows: np.ndarray) -> np.ndarray:
-        """Return rows ``[rows, D]`` in the dtype of the store."""
+        """Return the rows of an item as ``[rows, D]`` in the dtype of the store. Raise UserError if
+        they have another shape, or a value is not finite."""
         array = np.asarray(rows)
         array = array[None] if array.ndim == 1 else array
         if array.ndim != 2 or array.shape[1] != self.dim or not len(array):

@@ -1,4 +1,4 @@
-"""Lock for folders that only one process at a time may write to; the lock ends with the process.
+"""Locks folders to which only one process at a time may write; the lock ends with the process.
 
 It is a POSIX lock on the file ``lock`` in the folder. Forked workers would inherit a ``flock``, and
 would hold it after the writing process was killed.

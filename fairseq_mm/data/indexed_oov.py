@@ -1,4 +1,4 @@
-"""Indexed OOV tokens for words outside the dictionary, so that a model can copy these words.
+"""Replaces words outside the dictionary by indexed OOV tokens, so that a model can copy them.
 
 The k-th distinct unknown word of a transcript, counted from 0, is written ``<unk-k>`` in the
 transcript and in its summary. The dictionary contains a fixed number of such tokens. In generated

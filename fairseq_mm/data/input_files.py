@@ -1,4 +1,4 @@
-"""Reading of text files from users (lines, JSON, JSONL), with limits and with errors of one line.
+"""Reads text files from users (lines, JSON, JSONL), with limits and with errors of one line.
 
 The package reads all JSON through this module. To bound the memory and the stack that a file can
 take, there are limits for the bytes of a line, the bytes of a file that is read at once, the levels
@@ -161,7 +161,7 @@ def _hash_version(path: str, version: tuple[int, ...]) -> str:
 
 
 def read_json(path: Any) -> Any:
-    """Read a JSON file. Raise UserError if the file cannot be read or is no JSON."""
+    """Return the value in a JSON file. Raise UserError if the file cannot be read or is no JSON."""
     return parse_json(decoded(read_bytes(path), str(path)), str(path))
 
 

@@ -1,4 +1,4 @@
-"""Folders that share a model: ``config.json``, ``model.safetensors`` and the vocabulary.
+"""Reads and writes folders to share a model: ``config.json``, ``model.safetensors``, vocabulary.
 
 ``config.json`` has the architecture, the task, their options, the extractor of the training
 features, and the SHA-256 digest of every other file that is read. ``model.safetensors`` has the
@@ -210,7 +210,7 @@ def _is_in_hub_cache(folder: str, target: str) -> bool:
 
 
 def _inner_file(folder: str, name: str) -> str:
-    """Return the path of a file in a folder, after a check that it is a regular file."""
+    """Return the path of a file in a folder. Raise UserError if it is no regular file."""
     path = os.path.join(folder, name)
     try:
         mode = os.stat(path).st_mode

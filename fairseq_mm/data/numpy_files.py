@@ -1,4 +1,4 @@
-"""Reading of numpy's files without unpickling and without filling the memory."""
+"""Reads numpy's files without unpickling and without filling the memory."""
 
 import errno
 import io
@@ -87,8 +87,8 @@ def read_member(archive: np.lib.npyio.NpzFile, path: Path, name: Optional[str]) 
 
 
 def _check_member(archive: np.lib.npyio.NpzFile, name: str) -> None:
-    """Check that the archive is large enough for the array that the header of the member ``name``
-    declares, before numpy allocates the array."""
+    """Raise ValueError if the archive is too small for the array that the header of the member
+    ``name`` declares, before numpy allocates the array."""
     zip_file = archive.zip
     assert zip_file is not None  # only the caller closes the archive
     # numpy lists `x.npy` as `x`, but keeps the names of members without this suffix

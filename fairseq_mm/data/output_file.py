@@ -1,4 +1,4 @@
-"""Output files that appear only when they are complete."""
+"""Writes output files that appear only when they are complete."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Part-of-speech sequences: read from the files ``<split>.tags``, or sampled for generation.
+"""Reads part-of-speech sequences from the files ``<split>.tags``, or samples them for generation.
 
 A file ``<split>.tags`` has one line for each line of the split's text, with one tag for each token,
 separated by spaces. ``scripts/tag_pos.py`` makes the files; the output of any other tagger can be

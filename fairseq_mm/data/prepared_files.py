@@ -1,4 +1,4 @@
-"""Digests of a data folder's files, which show that the files still belong together.
+"""Compares a data folder's files with their digests, to see whether they still belong together.
 
 ``prepare`` writes the size and SHA-256 of each of its files to ``prepare.json``, by split::
 
@@ -147,8 +147,8 @@ def by_split(digests: Mapping[str, Digest]) -> dict[str, dict[str, Digest]]:
 
 
 def sealed(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of ``prepare.json``: ``report``, and a digest of ``report`` as the last
-    entry. If ``report`` has such an entry already, the entry is replaced."""
+    """Return ``report``, a dictionary for ``prepare.json``, with its own digest as the last entry.
+    If ``report`` has such an entry already, the entry is replaced."""
     content = {name: value for name, value in report.items() if name != _SEAL}
     # JSON turns numeric keys into text, which sorts differently: sort what a reader will see
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)

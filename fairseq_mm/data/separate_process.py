@@ -1,4 +1,4 @@
-"""Separate process with limits, for functions that read damaged or hostile files."""
+"""Runs functions that read damaged or hostile files in a separate process with limits."""
 
 import faulthandler
 import json

@@ -1,4 +1,4 @@
-"""Files of a split next to its binarised text, with one line per line of text or per item.
+"""Reads the files of a split next to its binarised text, with a line per line of text or per item.
 
 ``<split>.visual_ids``
     the keys of an example's images or its video in the feature store, separated by tabs. Lines with
@@ -27,8 +27,8 @@ MISSING_IMAGES = "missing_images.txt"
 
 
 def _check_split_file(path: Union[str, os.PathLike]) -> None:
-    """Compare a file of a split with its recorded digest. If the file is missing and its folder has
-    no file of this split, raise UserError that names the splits of the folder."""
+    """Raise UserError if a file of a split differs from its digest in ``prepare.json``. If the file
+    is missing and its folder has no file of this split, the error names the folder's splits."""
     refuse_device(path)
     check_prepared_file(path)
     folder, name = os.path.split(os.fspath(path))

@@ -1,4 +1,4 @@
-"""Reading of a split's words as they were before binarisation, for metrics and rankings.
+"""Reads a split's words as they were before binarisation, for metrics and rankings.
 
 ``text/<split>.wp_source`` and ``text/<split>.wp_target`` hold prompts and their stories,
 ``text/<split>.txt`` visual stories, and ``<split>.stories.jsonl`` the album of each visual story.

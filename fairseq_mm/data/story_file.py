@@ -1,4 +1,4 @@
-"""Files of generated or retrieved stories: JSONL with ``id``, ``prompt`` and ``hypothesis``.
+"""Reads files of generated or retrieved stories: JSONL with ``id``, ``prompt`` and ``hypothesis``.
 
 The field ``story`` is accepted in place of ``hypothesis``; further fields are ignored.
 """

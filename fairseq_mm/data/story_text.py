@@ -1,4 +1,4 @@
-"""Story text: tokenization of prompts and stories, and sentences of visual stories.
+"""Tokenizes prompts and stories, and splits visual stories into sentences.
 
 WritingPrompts is tokenized in NLTK's manner (the rules of the Penn Treebank): ```` `` ```` and
 ``''`` for double quotes, ``ca n't``, ``it 's``, ``gon na``. Brackets and punctuation marks are

@@ -1,4 +1,4 @@
-"""Tokenization of transcripts and summaries before they are split into subwords.
+"""Tokenizes transcripts and summaries before they are split into subwords.
 
 The tokenizer ``lower`` lower-cases the text, ``words`` also splits it into words, and ``none`` does
 not change it. The text of How2's release is lower-cased and split into words already; ``words``
@@ -44,6 +44,6 @@ def prepared_tokenizer(folder: Union[str, os.PathLike]) -> Optional[str]:
 
 
 def is_not_available(transcript: str) -> bool:
-    """Check whether a transcript is only the text that How2 has in place of a missing
+    """Return True if a transcript is only the text that How2 has in place of a missing
     transcript."""
     return " ".join(transcript.lower().split()).rstrip(" .") == NOT_AVAILABLE

@@ -1,4 +1,4 @@
-"""Word vectors from files: word2vec's formats (text and binary), GloVe, fastText's ``.vec``.
+"""Reads word vectors from files: word2vec's formats (text and binary), GloVe, fastText's ``.vec``.
 
 In the text formats, a line is a word and its numbers, separated by spaces; files of word2vec and
 fastText begin with a header, a line with the number of words and the dimension. In word2vec's
@@ -188,8 +188,8 @@ def _parse_header(line: bytes) -> Optional[_Header]:
 
 
 def _is_binary(start: bytes, header: _Header, path: str) -> bool:
-    """Check whether the vector after the first word is binary. ``start`` has the first bytes of the
-    file, header included."""
+    """Return True if the vector after the first word is binary. ``start`` has the first bytes of
+    the file, header included."""
     vector = start[header.length :].partition(b" ")[2][: 4 * header.dim]
     # in a text file the numbers of the first line are ASCII, the next words may be of any script
     line = vector.partition(b"\n")[0]
@@ -227,7 +227,7 @@ def _read_binary_vectors(
 
 
 def _check_size(header: _Header, path: str) -> None:
-    """Check that a binary file is large enough for the vectors that its header declares."""
+    """Raise UserError if a binary file is too small for the vectors that its header declares."""
     if header.dim > _LARGEST_DIM:
         raise UserError(
             f"{path}: its first line says {header.dim} dimensions, but at most {_LARGEST_DIM} are "
