@@ -76,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
         print("\ninterrupted: the same command continues.", file=sys.stderr)
         return 130  # as a shell reports SIGINT
     for path, reason in summary.unreadable:
-        print(f"fairseq-mm index: {path}: {reason}", file=sys.stderr)
+        # a name may contain line breaks
+        shown = path if path.isprintable() else ascii(path)
+        print(f"fairseq-mm index: {shown}: {reason}", file=sys.stderr)
     changes = [
         f"{number:,} {what}"
         for number, what in (

@@ -111,6 +111,26 @@ def test_an_index_has_the_vectors_of_the_models_own_function(trained, indexed):
     assert os.listdir(indexed / ".fairseq_mm") == ["index.h5"]
 
 
+def test_photographs_are_indexed_upright_and_on_white(trained, index, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    pixels = np.random.default_rng(2).integers(0, 255, (8, 12, 3), np.uint8).repeat(5, 0)
+    image = Image.fromarray(pixels)
+    image.save(folder / "plain.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image.rotate(90, expand=True).save(folder / "turned.png", exif=turned)
+    transparent = image.convert("RGBA")
+    transparent.putalpha(0)
+    transparent.save(folder / "transparent.png")
+    Image.new("RGB", image.size, "white").save(folder / "white.bmp")
+    assert index(folder, "--checkpoint", trained)[0] == 0
+    store = FeatureStore(index_path(folder))
+    assert_close(store.read("turned.png"), store.read("plain.png"))
+    assert_close(store.read("transparent.png"), store.read("white.bmp"))
+    assert abs(store.read("white.bmp") - store.read("plain.png")).max() > 1e-3
+
+
 def test_a_search_ranks_by_the_cosine(trained, indexed, search):
     embedder = from_pretrained(trained, device="cpu", kind="embedder")
     paths = sorted(str(path) for path in indexed.rglob("*.png"))
@@ -223,17 +243,18 @@ def test_unreadable_images_are_named_and_do_not_stop_the_others(trained, index, 
     save_images(folder)
     (folder / "broken.jpg").write_bytes(b"no image")
     (folder / "empty.png").write_bytes(b"")
-    (folder / "a\tb.png").write_bytes(b"x")
+    (folder / "a\nb.png").write_bytes(b"x")
     (folder / "gone.png").symlink_to(folder / "nowhere.png")
     status, out, err = index(folder, "--checkpoint", trained)
     assert status == 0
     assert out == f"{index_path(folder)}: 5 images, 5 new; 4 could not be read.\n"
     lines = err.splitlines()
     assert len(lines) == 4
+    assert lines[0].startswith(f"fairseq-mm index: '{folder}/a\\nb.png': its name must be")
     for line, name, reason in zip(
-        lines,
-        ("a\tb.png", "broken.jpg", "empty.png", "gone.png"),
-        ("its name must be", "is no image", "is empty", "No such file"),
+        lines[1:],
+        ("broken.jpg", "empty.png", "gone.png"),
+        ("is no image", "is empty", "No such file"),
     ):
         assert line.startswith(f"fairseq-mm index: {folder}/{name}: {reason}")
     # the same again; then a file is replaced by an image, and an image by a broken file
