@@ -240,7 +240,7 @@ def _write_dictionary(words: Sequence[str], path: str, source: str) -> None:
     if not is_same:
         raise UserError(
             f"{source}: its dictionary has words that fairseq's format of dictionaries cannot hold "
-            "(white space, or no word at all)."
+            "(line breaks), or no word at all."
         )
 
 

@@ -17,6 +17,8 @@ _ENDINGS = (".pt", ".pth", ".tar", ".bin", ".npz", ".pkl", ".safetensors")
 # tokens of the hub, and what follows the name of the scheme in a header
 _SECRET = re.compile(r"hf_[A-Za-z0-9]{6,}|(?<=Bearer )[^\s'\"]+")
 
+_LOG_IN = "(hf auth login, or the variable HF_TOKEN)"
+
 
 class HubName(NamedTuple):
     """Name of a model on the hub.
@@ -93,7 +95,7 @@ def download_model(name: HubName, *, token: Optional[str] = None) -> str:
     """Download a model folder to the cache of huggingface_hub; files in the cache are reused.
 
     ``config.json`` is downloaded first. Of the other files, only those are downloaded that it
-    names, at the same commit.
+    names, at the same commit. If the hub cannot be reached, the model is taken from the cache.
 
     Args:
         name: Name of the model.
@@ -110,73 +112,98 @@ def download_model(name: HubName, *, token: Optional[str] = None) -> str:
 
     check_token(token)
     hub = import_hub(f"{name}: no such checkpoint or folder; a model of the Hugging Face hub")
-    about: dict[str, Any] = {"library_name": "fairseq_mm", "library_version": __version__}
-    with named_hub_errors(str(name), token):
-        path = hub.hf_hub_download(
-            name.repository, CONFIG_FILE, revision=name.revision, token=token, **about
-        )
-        folder = os.path.dirname(path)
+    about = {"token": token, "library_name": "fairseq_mm", "library_version": __version__}
+    with named_hub_errors(str(name), token, unless="no such checkpoint or folder, and "):
+        folder = os.path.dirname(_download_config(hub, name, about))
         check_links(folder)
         # the folder's name is the commit; the branch may have moved since
         commit = os.path.basename(folder)
         for file in (*read_config(folder)["files"], WEIGHTS_FILE):
-            hub.hf_hub_download(name.repository, file, revision=commit, token=token, **about)
+            hub.hf_hub_download(name.repository, file, revision=commit, **about)
     return folder
 
 
+def _download_config(hub: Any, name: HubName, about: dict[str, Any]) -> str:
+    """Return the path of ``config.json`` in the cache, of the revision's newest commit.
+
+    Args:
+        hub: Package huggingface_hub.
+        name: Name of the model.
+        about: Further arguments of the library's functions.
+    """
+    from huggingface_hub import errors
+
+    repository, revision = name
+    cached = hub.try_to_load_from_cache(repository, CONFIG_FILE, revision=revision)
+    cached = cached if isinstance(cached, str) else None
+    url = hub.hf_hub_url(repository, CONFIG_FILE, revision=revision)
+    if cached is not None and os.path.basename(os.path.dirname(cached)) == revision:
+        return cached  # a commit never changes
+    try:
+        # one request: hf_hub_download repeats it for half a minute if there is no network
+        commit = hub.get_hf_file_metadata(url, **about).commit_hash
+    except (errors.RevisionNotFoundError, errors.EntryNotFoundError):
+        raise
+    except Exception:
+        if cached is None:
+            raise
+        return cached
+    if cached is not None and os.path.basename(os.path.dirname(cached)) == commit:
+        return cached
+    return hub.hf_hub_download(repository, CONFIG_FILE, revision=revision, **about)
+
+
 @contextlib.contextmanager
-def named_hub_errors(name: str, token: Optional[str]) -> Iterator[None]:
+def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> Iterator[None]:
     """Convert errors of huggingface_hub inside the context to errors of one line without tokens.
 
     Args:
         name: Name of the model, for messages.
         token: Access token that the user gave.
+        unless: Beginning of the message if the model is not found, or the hub cannot be reached.
 
     Raises:
         UserError: if any exception is raised.
     """
-    from huggingface_hub import constants, errors
-
     try:
         yield
     except UserError:
         raise
-    except errors.GatedRepoError:
-        raise UserError(
-            f"{name}: is gated on {constants.ENDPOINT}: ask for access there, and log in (hf auth "
-            "login, or the variable HF_TOKEN)."
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise UserError(
-            f"{name}: no such checkpoint or folder, and no such model on {constants.ENDPOINT}; a "
-            "private model needs a token (hf auth login, or the variable HF_TOKEN)."
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise UserError(f"{name}: has no such revision on {constants.ENDPOINT}.") from None
-    except errors.OfflineModeIsEnabled:
-        raise UserError(f"{name}: HF_HUB_OFFLINE is set, which forbids it.") from None
-    except errors.LocalEntryNotFoundError:
-        is_offline = constants.is_offline_mode()
-        reason = (
-            "HF_HUB_OFFLINE is set" if is_offline else f"{constants.ENDPOINT} cannot be reached"
-        )
-        raise UserError(
-            f"{name}: no such checkpoint or folder, and the cache of huggingface_hub has no such "
-            f"model ({reason})."
-        ) from None
-    except errors.EntryNotFoundError:
-        raise UserError(
-            f"{name}: is no model of fairseq_mm: a file is missing on {constants.ENDPOINT} "
-            f"({CONFIG_FILE}, {WEIGHTS_FILE} or its vocabulary)."
-        ) from None
     except Exception as error:
-        raise UserError(f"{name}: {_describe(error, token)}") from None
+        raise UserError(f"{name}: {_explain(error, token, unless)}") from None
 
 
-def _describe(error: Exception, token: Optional[str]) -> str:
-    """Return the first line of an error's message, without tokens."""
+def _explain(error: Exception, token: Optional[str], unless: str) -> str:
+    """Return what is wrong with a model of the hub, from an exception of huggingface_hub.
+
+    The text ends a message after the name of the model. It has no token. The other arguments are
+    those of :func:`named_hub_errors`.
+    """
+    from huggingface_hub import constants, errors
+
+    host = constants.ENDPOINT
+    if isinstance(error, errors.GatedRepoError):
+        return f"is gated on {host}: ask for access there, and log in {_LOG_IN}."
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{unless}there is no such model on {host}; a private model needs a token {_LOG_IN}."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"has no such revision on {host}."
+    if isinstance(error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)):
+        reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} fails"
+        return (
+            f"{unless}huggingface_hub's cache has no such model, or only a part of it ({reason})."
+        )
+    if isinstance(error, errors.EntryNotFoundError):
+        return (
+            f"is no model of fairseq_mm: a file is missing on {host} ({CONFIG_FILE}, "
+            f"{WEIGHTS_FILE} or its vocabulary)."
+        )
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if status in (401, 403):
+        return f"{host} refuses it (status {status}): log in {_LOG_IN} with write access."
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
     if token:
         text = text.replace(token, "***")
-    return _SECRET.sub("***", text)
+    return f"{unless}{host} cannot be reached, or fails ({_SECRET.sub('***', text).rstrip('.')})."

@@ -1,0 +1,336 @@
+"""Folders from anybody: what is wrong is named in one line, and nothing outside is read or run."""
+
+import hashlib
+import json
+import os
+import shutil
+import struct
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fairseq_mm
+from fairseq_mm.data.model_folder import read_model_folder
+from fairseq_mm.errors import UserError
+from fairseq_mm.inference.checkpoint import Checkpoint, load_models
+
+DIGEST = "0" * 64
+
+
+@pytest.fixture
+def own(folder, tmp_path):
+    """A copy of the model folder, which a test may change."""
+    return shutil.copytree(folder, tmp_path / "own")
+
+
+def change(folder, *names, to, **others):
+    """Sets a field of ``config.json``, named by its path, and further fields of the top level."""
+    config = json.loads((folder / "config.json").read_text())
+    place = config
+    for name in names[:-1]:
+        place = place[name]
+    if to is None and names[-1] in place and place[names[-1]] is not None:
+        del place[names[-1]]
+    else:
+        place[names[-1]] = to
+    config.update(others)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def replace_weights(folder, content):
+    """Writes other weights, with a record that fits them."""
+    path = folder / "model.safetensors"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        save_file(content, path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    change(folder, "weights", "sha256", to=digest)
+    change(folder, "weights", "bytes", to=path.stat().st_size)
+
+
+def refusal(folder):
+    with pytest.raises(UserError) as caught:
+        load_models(folder, device="cpu")
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 1000
+    return text
+
+
+@pytest.mark.parametrize(
+    ("names", "value", "message"),
+    [
+        (("format",), "bart", "must have `format` 'fairseq_mm'"),
+        (("format_version",), 2, "has format version 2 of a newer fairseq_mm, but this one reads"),
+        (("format_version",), 10**300, "`format_version` must be 1, but is 1000"),
+        (("format_version",), 0, "`format_version` must be 1, but is 0"),
+        (("format_version",), "1", "`format_version` must be 1, but is '1'"),
+        (("format_version",), True, "`format_version` must be 1, but is True"),
+        (("architecture",), 7, "`architecture` must be a string, but is 7"),
+        (("architecture",), None, "has no `architecture`"),
+        (("task",), [], "`task` must be a string, but is []"),
+        (("plugin",), {}, "`plugin` must be a string or null, but is {}"),
+        (("model_options",), [], "`model_options` must be an object"),
+        (("task_options",), None, "has no `task_options`"),
+        (("task_state",), "x", "`task_state` must be an object, but is 'x'"),
+        (("training",), 7, "`training` must be an object, but is 7"),
+        (("training", "num_updates"), -1, "`training.num_updates` must be a number of 0 or more"),
+        (("training", "epoch"), 1e9, "`training.epoch` must be a number of 0 or more, or null"),
+        (("training", "epoch"), 10**300, "`training.epoch` must be a number of 0 or more, or null"),
+        (("extractor",), [1], "`extractor` must be an object"),
+        (("extractor",), {"extractor": "x"}, "was trained with another `extractor` than config"),
+        (("feature_dim",), True, "`feature_dim` must be a number of 0 or more, but is True"),
+        (("feature_dim",), 10**12, "was trained with another `feature_dim` than config"),
+        (("weights",), [], "`weights` must be an object"),
+        (("weights", "sha256"), "0" * 63, "`weights.sha256` must be a SHA-256 digest"),
+        (("weights", "sha256"), DIGEST, "is damaged or was changed: its SHA-256 is "),
+        (("weights", "bytes"), 10**15, "must have 1,000,000,000,000,000 bytes, as config.json rec"),
+        (("weights", "shared"), {"a": 7}, "`weights.shared` must be an object of strings"),
+        (("weights", "shared"), {"a": "b"}, "names 'a' as another name of 'b', which does not fit"),
+        (("checkpoint_sha256",), 7, "`checkpoint_sha256` must be a SHA-256 digest"),
+        (("files",), ["dict.txt"], "`files` must be an object of at most 20 plain file names"),
+        (("files",), {"dict.txt": "x"}, "`files` must be an object of at most 20 plain file names"),
+        (("files",), {"dict.txt": DIGEST}, "dict.txt: is damaged or was changed"),
+        (("files",), {"none.txt": DIGEST}, "none.txt: cannot be read"),
+        (("files",), {f"{i}.txt": DIGEST for i in range(30)}, "of at most 20 plain file names"),
+        *(
+            (("files",), {name: DIGEST}, "`files` must be an object of at most 20 plain file names")
+            for name in (
+                *("../own/dict.txt", "/etc/passwd", "a/b", "..", ".", "", "a\0", "config.json"),
+                *("model.safetensors", "README.md", ".hidden", "x" * 200, "a\n"),
+            )
+        ),
+        # options are those of a checkpoint
+        (("model_options", "encoder_layers"), "__import__('os')", "must be a list of layers"),
+        (
+            ("model_options", "decoder_out_embed_dim"),
+            10**9,
+            "a model that is far larger than its wei",
+        ),
+        (("model_options", "encoder_embed_dim"), "x", "no model can be made of this checkpoint"),
+        (
+            ("model_options", "decoder_out_embed_dim"),
+            9,
+            "its weights do not fit --arch conv_story_t",
+        ),
+        (("model_options", "dropout"), "${oc.env:HOME}", "which reads something outside of the ch"),
+        (("task_options", "data"), "${a}${b}", "which reads something outside of the checkpoint"),
+    ],
+)
+def test_a_wrong_config_is_named_in_one_line(own, names, value, message):
+    change(own, *names, to=value)
+    assert message in refusal(own)
+
+
+def test_text_that_is_no_config_is_refused(own):
+    for text, message in (
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("{" * 3, "not JSON"),
+        ('"text"', "must have `format` 'fairseq_mm'"),
+        ('{"model_type": "bart"}', "Hugging Face's transformers: fairseq-mm convert"),
+        ('{"format": "fairseq_mm", "format_version": ' + "9" * 5000 + "}", "not JSON"),
+        ("\xff", "must be UTF-8 text"),
+    ):
+        (own / "config.json").write_bytes(text.encode("latin1"))
+        assert message in refusal(own)
+    (own / "config.json").unlink()
+    assert "config.json: cannot be read (No such file or directory)" in refusal(own)
+
+
+@pytest.mark.parametrize("place", [0, 8, 100, -1])
+def test_a_flipped_byte_of_the_weights_is_refused(own, place):
+    path = own / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    assert "model.safetensors: is damaged or was changed" in refusal(own)
+
+
+def test_a_flipped_byte_of_the_vocabulary_is_refused(own):
+    content = bytearray((own / "dict.txt").read_bytes())
+    content[3] ^= 1
+    (own / "dict.txt").write_bytes(content)
+    assert "dict.txt: is damaged or was changed" in refusal(own)
+
+
+def test_weights_of_another_model_are_refused(own):
+    weights = load_file(own / "model.safetensors")
+    first = next(name for name, x in weights.items() if x.dim() == 2)
+    for changed, message in (
+        ({**weights, "extra": torch.ones(2)}, "do not fit --arch conv_story_tiny: .*extra"),
+        ({x: weights[x] for x in weights if x != first}, "do not fit --arch conv_story_tiny"),
+        ({**weights, first: torch.ones(2, 2)}, "do not fit --arch conv_story_tiny"),
+        ({**weights, first: weights[first].to(torch.complex64)}, "must be real numbers, but"),
+        ({**weights, "data_version._extra_state": torch.ones(3)}, "must be JSON, but is not"),
+        ({"a": torch.ones(1)}, "carries no dictionary|far larger|do not fit|no model"),
+    ):
+        replace_weights(own, changed)
+        with pytest.raises(UserError, match=message):
+            load_models(own, device="cpu")
+        refusal(own)
+
+
+def header(content, *, size=None):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack("<Q", len(text) if size is None else size) + text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 7,
+        header({}, size=2**63),
+        header({}, size=1 << 30),
+        header(b"[" * 1000),
+        header({"a": {"dtype": "F32", "shape": [10**18, 10**18], "data_offsets": [0, 4]}}),
+        header({"a": {"dtype": "F32", "shape": [2**62, 8], "data_offsets": [0, 0]}}),
+        header({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}) + b"\0" * 4,
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**15]}}),
+        header({"a": {"dtype": "X9", "shape": [1], "data_offsets": [0, 4]}}) + b"\0" * 4,
+        header({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}) + b"\0" * 4,
+        header(
+            {
+                "a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+            }
+        )
+        + b"\0" * 4,
+        b"PK\3\4" + b"\0" * 100,
+    ],
+)
+def test_files_that_are_no_safetensors_are_refused(own, content):
+    replace_weights(own, content)
+    text = refusal(own)
+    assert "model.safetensors: is no safetensors file" in text or "its header must have" in text
+
+
+def test_a_large_header_is_not_parsed(own):
+    entry = b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},'
+    bomb = b"{" + b"".join(entry % i for i in range(400_000)) + b'"__metadata__":{}}'
+    assert len(bomb) > 1 << 24
+    replace_weights(own, header(bomb))
+    assert "its header must have at most 16 MiB, but has " in refusal(own)
+
+
+def test_links_that_lead_out_of_the_folder_are_refused(own, tmp_path):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    for name in ("config.json", "model.safetensors", "dict.txt", "notes.txt"):
+        path = own / name
+        outside = secret / name
+        if path.exists():
+            shutil.move(path, outside)
+        else:
+            outside.write_text("secret")
+        path.symlink_to(outside)
+        text = refusal(own)
+        assert f"{name}: is a link that leads out of the folder; copy the file." in text
+        path.unlink()
+        if name != "notes.txt":
+            shutil.move(outside, path)
+    (own / "more").symlink_to("/")
+    assert "more: is a link that leads out of the folder" in refusal(own)
+    (own / "more").unlink()
+    # a link to a file of the folder, and the folder itself by a link, are harmless
+    os.rename(own / "dict.txt", own / "words.txt")
+    (own / "dict.txt").symlink_to("words.txt")
+    (tmp_path / "link").symlink_to(own)
+    assert load_models(tmp_path / "link", device="cpu")
+
+
+def test_links_of_a_cache_are_followed_to_its_files_alone(own, tmp_path):
+    store = tmp_path / "hub" / "models--alice--story"
+    snapshot = store / "snapshots" / "abc"
+    (store / "blobs").mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for path in own.iterdir():
+        shutil.copy(path, store / "blobs" / f"{path.name}.1")
+        (snapshot / path.name).symlink_to(f"../../blobs/{path.name}.1")
+    assert load_models(snapshot, device="cpu")
+    outside = tmp_path / "outside"
+    shutil.move(store / "blobs" / "dict.txt.1", outside)
+    (store / "blobs" / "dict.txt.1").symlink_to(outside)
+    assert "dict.txt: is a link that leads out of the folder" in refusal(snapshot)
+
+
+def test_devices_and_pipes_are_not_opened(own):
+    for name in ("dict.txt", "config.json", "model.safetensors"):
+        os.rename(own / name, own / "kept")
+        os.mkfifo(own / name)
+        if name == "model.safetensors":
+            # no folder with weights: nothing is taken for a checkpoint
+            assert "nor model.safetensors" in refusal(own)
+            with pytest.raises(UserError, match="must be a file, but is none"):
+                read_model_folder(str(own))
+        else:
+            assert f"{name}: must be a file, but is none" in refusal(own)
+        (own / name).unlink()
+        os.rename(own / "kept", own / name)
+
+
+def test_a_plugin_is_named_and_not_imported(own, tmp_path, monkeypatch):
+    package = tmp_path / "their_plugin"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    change(own, "architecture", to="their_arch", plugin="their_plugin")
+    text = refusal(own)
+    assert "--arch their_arch (--task translation) is of a plugin that is not loaded; it " in text
+    assert "trained with --user-dir 'their_plugin'. Load the plugin first" in text
+    assert "their_plugin" not in sys.modules
+    change(own, "plugin", to="os")
+    assert "trained with --user-dir 'os'" in refusal(own)
+    change(own, "plugin", to="${oc.env:HOME}")
+    assert "cfg.common.user_dir must be a plain value" in refusal(own)
+
+
+def test_a_folder_of_a_plugin_names_it(checkpoint, tmp_path, monkeypatch):
+    from fairseq.models import ARCH_MODEL_REGISTRY
+
+    from fairseq_mm.hub.export import export_checkpoint
+
+    opened = Checkpoint.open(checkpoint)
+    theirs = type("Theirs", (ARCH_MODEL_REGISTRY[opened.arch],), {"__module__": "their.models"})
+    with monkeypatch.context() as patch:
+        patch.setitem(ARCH_MODEL_REGISTRY, opened.arch, theirs)
+        export_checkpoint(opened, str(tmp_path / "out"))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["plugin"] == "their"
+    assert "| package that defines it | `their` |" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_library_that_is_missing_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    assert "reading a model folder needs the package safetensors" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("tell", "--prompt", "You", "--checkpoint"),
+        ("generate", os.devnull, "--checkpoint"),
+        ("export",),
+        ("rank", "data", "--checkpoint"),
+    ],
+)
+def test_commands_end_with_status_2_and_one_line(own, run_command, tmp_path, arguments):
+    change(own, "weights", "sha256", to=DIGEST)
+    more = [tmp_path / "x"] if arguments == ("export",) else []
+    status, out, err = run_command(*arguments, own, *more)
+    assert (status, out) == (2, "")
+    assert "is damaged or was changed" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_doctor_reports_a_damaged_folder(own, run_command):
+    change(own, "weights", "sha256", to=DIGEST)
+    status, out, _ = run_command("doctor", "--checkpoint", own)
+    assert status == 2
+    assert f"PROBLEM  checkpoint: {own}/model.safetensors: is damaged or was changed" in out
+    assert fairseq_mm.errors.EXIT_STATUS == 2
