@@ -31,7 +31,7 @@ ALLOWED = {
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
-    "serving": {"data", "inference", "prepare"},
+    "serving": {"data", "extract", "generation", "inference", "prepare", "report"},
     "hub": {"compat", "conversion", "data", "inference", "metrics", "models"},
 }
 # the top, which may import everything

@@ -1,12 +1,13 @@
 """Serve a page and a JSON API that generate texts with trained checkpoints.
 
   fairseq-mm serve --checkpoint checkpoints/m_rnn
-  fairseq-mm serve --checkpoint captions=m_rnn glac fusion --port 8080
+  fairseq-mm serve --checkpoint captions=m_rnn glac fusion --index photos
   fairseq-mm serve --checkpoint glac --host 0.0.0.0 --token-file token.txt
 
 The page has a form for each checkpoint, which its task decides: captions of an
 image, stories of five images, stories of prompts, which appear while they are
-written, and summaries of videos with transcripts. The API answers with the JSON
+written, and summaries of videos with transcripts. With --index, a folder that
+fairseq-mm index has indexed can be searched. The API answers with the JSON
 records that caption, tell and summarize write; /openapi.json describes it.
 
 Image and video features are extracted with the network that a checkpoint was
@@ -16,14 +17,16 @@ options are generated as one batch.
 
 Only programs of the own machine can reach the server. With another --host, every
 request needs a token of at least 16 characters, from --token-file or the variable
-FAIRSEQ_MM_TOKEN. The server sends no file of the disk but its page, and writes
-only temporary files. It ends on Ctrl-C or SIGTERM, with status 0.
+FAIRSEQ_MM_TOKEN. The server sends no file of the disk but its page and thumbnails
+of the images in --index, and writes only temporary files. It ends on Ctrl-C or
+SIGTERM, with status 0.
 """
 
 import argparse
+import itertools
 import os
 import sys
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows, positive
@@ -31,6 +34,9 @@ from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
 from fairseq_mm.inference.checkpoint_files import checkpoint_files
+
+if TYPE_CHECKING:
+    from fairseq_mm.serving.systems import System
 
 TOKEN_VARIABLE = "FAIRSEQ_MM_TOKEN"
 _SHORTEST_TOKEN = 16
@@ -72,11 +78,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         nargs="+",
-        required=True,
+        default=[],
         action="extend",
         metavar="[NAME=]CKPT",
         help="Checkpoint to serve: a file, a folder with one, or an ensemble; several may follow. "
         "NAME is its name on the page (default: its --arch).",
+    )
+    parser.add_argument(
+        "--index",
+        nargs="+",
+        default=[],
+        action="extend",
+        metavar="[NAME=]FOLDER",
+        help="Folder of images that fairseq-mm index has indexed, to be searched; several may "
+        "follow.",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="Address to listen on (default: %(default)s)."
@@ -127,6 +142,9 @@ def _port(text: str) -> int:
 def run(args: argparse.Namespace) -> None:
     arguments.check(args)
     names = [_split_name(text) for text in args.checkpoint]
+    folders = [_split_name(text) for text in args.index]
+    if not names and not folders:
+        raise UserError("nothing to serve: give a --checkpoint, or a folder of images (--index).")
     # before torch and fairseq are imported, which takes seconds
     for _, path in names:
         checkpoint_files(path)
@@ -134,7 +152,7 @@ def run(args: argparse.Namespace) -> None:
         import_extra(module, extra="serve", purpose="fairseq-mm serve")
     register_quietly()
     from fairseq_mm.serving.app import Server
-    from fairseq_mm.serving.loading import load_systems
+    from fairseq_mm.serving.loading import load_indexes, load_systems
     from fairseq_mm.serving.requests import Limits
     from fairseq_mm.serving.server import is_loopback, open_port, run
 
@@ -154,8 +172,7 @@ def run(args: argparse.Namespace) -> None:
             seconds=args.max_seconds,
             waiting=args.max_waiting,
         )
-        systems = []
-        for system in load_systems(
+        generators = load_systems(
             names,
             limits,
             weights=args.weights,
@@ -163,10 +180,20 @@ def run(args: argparse.Namespace) -> None:
             embedding=args.embedding,
             data=args.data,
             device=args.device,
+        )
+        systems: dict[str, System] = {}
+        for system in itertools.chain(
+            generators, load_indexes(folders, limits, device=args.device)
         ):
+            if system.name in systems:
+                raise UserError(
+                    f"two systems are named {system.name}: give them names (--checkpoint "
+                    "first=CKPT second=CKPT)."
+                )
+            systems[system.name] = system
+        for system in systems.values():
             print(f"{system.name}: {system.about}", file=sys.stderr)
-            systems.append(system)
-        run(Server(systems, limits, token=token), listener, host=args.host)
+        run(Server(systems.values(), limits, token=token), listener, host=args.host)
 
 
 def _split_name(text: str) -> tuple[str, str]:

@@ -11,8 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 from fairseq_mm.errors import UserError
@@ -91,14 +90,12 @@ class Job:
                 self.record.set_result(result)
         self.texts.put_nowait(None)
 
-    def send_text(self, decode: Callable[[], Any]) -> None:
+    def send_text(self, decode: Callable[[], str]) -> None:
         """Put the text that ``decode`` returns in ``texts``, unless the last one was just put."""
         now = time.monotonic()
         if self.sends_texts and now >= self._next_text:
             self._next_text = now + _BETWEEN_TEXTS
-            decoded = decode()
-            text = "\n".join(decoded.sentences) if decoded.sentences else decoded.text
-            self._call(self.texts.put_nowait, text)
+            self._call(self.texts.put_nowait, decode())
 
     def _call(self, function: Any, *arguments: Any) -> None:
         # the loop may have been closed: the server was ended while the thread was busy
@@ -264,31 +261,18 @@ class ModelThread:
 
     def _generate(self, batch: Sequence[Job]) -> None:
         system = batch[0].system
-        choice = system.choose(batch[0].query.options)
-        readable, examples, fields = [], [], []
-        queries = [job.query for job in batch]
-        for job, result in zip(batch, system.read(queries, choice)):
-            if isinstance(result, UserError):
-                job.finish(RefusedError(422, f"{job.query.label}: {result}".removeprefix(": ")))
-                continue
-            readable.append(job)
-            examples.append(result[0])
-            fields.append(result[1])
-        if not readable:
-            return
 
-        def watch(progress: Any) -> None:
-            if self._is_aborted or all(job.is_over for job in readable):
+        def watch(texts: Mapping[int, Callable[[], str]]) -> None:
+            is_over = [batch[position].is_over for position in texts]
+            if self._is_aborted or (is_over and all(is_over)):
                 raise AbandonedError
-            for position in progress.positions:
-                readable[position].send_text(partial(progress.decode, position))
+            for position, decode in texts.items():
+                batch[position].send_text(decode)
 
-        texts = system.model.stream(
-            examples,
-            choice.config,
-            indices=[job.query.index for job in readable],
-            batch_size=system.batch_size,
-            watch=watch,
-        )
-        for job, about, hypotheses in zip(readable, fields, texts):
-            job.finish(system.build_record(job.query, choice, about, hypotheses))
+        for position, result in system.answer([job.query for job in batch], watch):
+            job = batch[position]
+            if isinstance(result, UserError):
+                message = f"{job.query.label}: {result}".removeprefix(": ")
+                job.finish(RefusedError(422, message))
+            else:
+                job.finish(result)

@@ -6,11 +6,13 @@ from typing import Any, Optional
 
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint, usable_device
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
+from fairseq_mm.inference.image_index import ImageIndex
 from fairseq_mm.inference.pretrained import from_checkpoints
 from fairseq_mm.serving.requests import Limits
-from fairseq_mm.serving.systems import KINDS, System
+from fairseq_mm.serving.search import SearchSystem
+from fairseq_mm.serving.systems import KINDS, TextSystem
 
 
 def load_systems(
@@ -22,7 +24,7 @@ def load_systems(
     embedding: Optional[str] = None,
     data: Optional[str] = None,
     device: Optional[str] = None,
-) -> Iterator[System]:
+) -> Iterator[TextSystem]:
     """Load systems, one after the other.
 
     Args:
@@ -41,23 +43,15 @@ def load_systems(
         The systems, in the order of ``names``.
 
     Raises:
-        UserError: if a system cannot be loaded or served, or two systems have the same name.
+        UserError: if a system cannot be loaded or served.
     """
     for path in weights:
         if not os.path.isfile(path):
             raise UserError(f"--weights {path}: no such file.")
-    opened: dict[str, list[Checkpoint]] = {}
-    for name, path in names:
-        checkpoints = Checkpoint.open_all(path, data=data)
-        name = name or checkpoints[0].arch
-        if name in opened:
-            raise UserError(
-                f"--checkpoint: two systems are named {name}: give them names (--checkpoint "
-                "first=CKPT second=CKPT)."
-            )
+    opened = [(name, Checkpoint.open_all(path, data=data)) for name, path in names]
+    for _, checkpoints in opened:
         _check_served(checkpoints[0])
-        opened[name] = checkpoints
-    for name, checkpoints in opened.items():
+    for name, checkpoints in opened:
         first = checkpoints[0]
         options: dict[str, Any] = {"device": device}
         # only to the models that need them: other models refuse them
@@ -67,14 +61,37 @@ def load_systems(
             options["embedding"] = embedding
         options["weights"] = _find_weights(weights, first)
         model: Any = from_checkpoints(checkpoints, kind="generator", **options)
-        about = first.summary()
-        system = System(
-            name, model, first.kind, about=about, limits=limits, weights_dtype=weights_dtype
-        )
+        common: Any = {"about": first.summary(), "limits": limits}
+        name = name or first.arch
+        system = TextSystem(name, model, first.kind, weights_dtype=weights_dtype, **common)
         if system.kind in ("captions", "albums") or system.reads_video:
             # an extractor that cannot be rebuilt is reported before the server starts
             system.processor.reader.load_extractor()
         yield system
+
+
+def load_indexes(
+    names: Sequence[tuple[str, str]], limits: Limits, *, device: Optional[str] = None
+) -> Iterator[SearchSystem]:
+    """Load indexes of folders of images, one after the other.
+
+    Args:
+        names: Name and path of each folder. If the name is empty, it is the name of the folder.
+        limits: Limits of a request.
+        device: Device of the embedding models; by default a GPU if there is one.
+
+    Yields:
+        The systems, in the order of ``names``.
+
+    Raises:
+        UserError: if a folder has no index, or an index or its embedding model cannot be loaded.
+    """
+    place = str(usable_device(device))
+    for name, folder in names:
+        index = ImageIndex.open(folder, device=place)
+        # an extractor that cannot be rebuilt is reported before the server starts
+        index.embedder.load_extractor()
+        yield SearchSystem(name or os.path.basename(os.path.abspath(folder)), index, limits)
 
 
 def _check_served(checkpoint: Checkpoint) -> None:

@@ -40,6 +40,10 @@ _INPUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         [],
     ),
 }
+_INPUTS["search"] = (
+    {"query": {"type": "string", "description": "Sentence or word."}, "image": _FILE},
+    [],
+)
 _RECORDS: dict[str, dict[str, Any]] = {
     "captions": {},
     "albums": {
@@ -133,7 +137,8 @@ def _operation(
         options[name] = {"type": _JSON_TYPES[type(value)], "default": value}
     if not systems[0]["presets"]:
         del options["preset"]
-    options["prefix"] = _TEXT
+    if kind != "search":
+        options["prefix"] = _TEXT
     properties = {
         **inputs,
         "system": {"enum": [system["name"] for system in systems]},
@@ -146,21 +151,18 @@ def _operation(
     # the type of the parts that are no text: they are JSON
     encoding = {name: {"contentType": "application/json"} for name in ("index", "options")}
     content: dict[str, Any] = {"multipart/form-data": {"schema": schema, "encoding": encoding}}
-    if not any(name in inputs for name in ("image", "images")):
-        as_json = {name: value for name, value in properties.items() if name != "video"}
+    if kind not in ("captions", "albums"):
+        files = ("image", "video")
+        as_json = {name: value for name, value in properties.items() if name not in files}
         content["application/json"] = {"schema": {**schema, "properties": as_json}}
     events = (
         "Events `text` with {text}, the text so far; then one event `record` with the record, or "
         "`error` with {error}."
     )
+    about = "The record, as the commands write it; events if Accept asks for them."
+    as_events = {"text/event-stream": {"schema": {"type": "string", "description": events}}}
     answers: dict[str, Any] = {
-        "200": {
-            "description": "The record, as the commands write it; events if Accept asks for them.",
-            "content": {
-                **_content(record),
-                "text/event-stream": {"schema": {"type": "string", "description": events}},
-            },
-        }
+        "200": {"description": about, "content": {**_content(record), **as_events}}
     }
     for status, description in _ERRORS.items():
         answers[status] = {"description": description, "content": _content("Error")}
@@ -173,6 +175,8 @@ def _operation(
 
 
 def _record_schema(kind: str) -> dict[str, Any]:
+    if kind == "search":
+        return _SEARCH_RECORD
     hypothesis = {"hypothesis": _TEXT, "score": {"type": "number"}}
     return {
         "type": "object",
@@ -198,6 +202,30 @@ def _record_schema(kind: str) -> dict[str, Any]:
     }
 
 
+_SEARCH_RECORD: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": ["string", "integer"]},
+        "query": _TEXT,
+        "system": _TEXT,
+        "images": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "id": {"type": "string", "description": "Path of the image in the folder."},
+                    "score": {"type": "number", "minimum": -1.01, "maximum": 1.01},
+                    "rank": {"type": "integer", "minimum": 1},
+                    "thumbnail": {"type": "string", "description": "JPEG as a data URI."},
+                },
+                "required": ["id", "score", "rank"],
+            },
+        },
+        "unknown_words": {"type": "array", "items": _TEXT},
+        "stale": {"type": "integer", "description": "Images left out because they have changed."},
+    },
+    "required": ["id", "query", "system", "images", "unknown_words", "stale"],
+}
 _COMMON: dict[str, Any] = {
     "Error": {"type": "object", "properties": {"error": _TEXT}, "required": ["error"]},
     "Health": {

@@ -2,12 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Union
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.processor import Example
+from fairseq_mm.inference.progress import Progress
 from fairseq_mm.inference.records import (
     build_record,
     compute_digests,
@@ -32,15 +34,63 @@ class Kind(NamedTuple):
     purpose: str
 
 
-# the keys are values of Checkpoint.kind; `vectors`, the kind of embedding models, has no path
+# the keys are values of Checkpoint.kind, but for `search`: embedding models answer queries with
+# the images of an index
 KINDS = {
     "captions": Kind("/api/caption", "Describes an image in one sentence."),
     "albums": Kind("/api/tell/images", "Tells a story of five images, a sentence for each."),
     "prompts": Kind("/api/tell/prompt", "Writes a story."),
     "summaries": Kind("/api/summarize", "Summarizes a video by its transcript."),
+    "search": Kind("/api/search", "Finds images of a folder by a sentence or by an image."),
 }
 # number of configs that a system keeps, each for one set of options
 _MOST_CONFIGS = 64
+
+
+# position of each query whose text is incomplete -> function that returns the text so far
+Watch = Callable[[Mapping[int, Callable[[], str]]], None]
+
+
+class System(Protocol):
+    """System that answers queries.
+
+    Attributes:
+        name: Name of the system on the page and in the API.
+        kind: Key of ``KINDS``.
+        limits: Limits of a request.
+        batch_size: Number of queries that are answered together.
+        reads_prompt: True if the system writes stories of prompts.
+        about: Description of the system in one line.
+    """
+
+    name: str
+    kind: str
+    limits: Limits
+    batch_size: int
+    reads_prompt: bool
+    about: str
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the system for the page: its checkpoint, its inputs and its options."""
+
+    def answer(
+        self, queries: Sequence[Query], watch: Watch
+    ) -> Iterator[tuple[int, Union[dict[str, Any], UserError]]]:
+        """Yield (position, record or error) of each query, in any order.
+
+        This method is called by one thread, because it uses the model.
+
+        Args:
+            queries: Queries with the same options.
+            watch: Function that is called at every step of a generation. If it raises an exception,
+                the generation ends with it.
+
+        Raises:
+            UserError: if an option does not fit the system.
+        """
+
+    def clean(self, error: UserError) -> UserError:
+        """Return the error without paths of the server."""
 
 
 class Choice(NamedTuple):
@@ -57,10 +107,8 @@ class Choice(NamedTuple):
     facts: dict[str, Any]
 
 
-class System:
-    """Generator with a name, which answers queries.
-
-    All methods but :meth:`describe` must be called by one thread, because they use the model.
+class TextSystem(System):
+    """Generator with a name, which answers queries with texts.
 
     Args:
         name: Name of the system on the page and in the API.
@@ -104,7 +152,6 @@ class System:
         self._default = self.choose({})
 
     def describe(self) -> dict[str, Any]:
-        """Describe the system for the page: its checkpoint, its inputs and its options."""
         purpose = KINDS[self.kind].purpose
         if self.reads_prompt:
             purpose = "Writes the story of a prompt."
@@ -173,6 +220,35 @@ class System:
         facts["options"].update(reading)
         return Choice(config, reading, facts)
 
+    def answer(
+        self, queries: Sequence[Query], watch: Watch
+    ) -> Iterator[tuple[int, Union[dict[str, Any], UserError]]]:
+        choice = self.choose(queries[0].options)
+        positions, examples, fields = [], [], []
+        for position, result in enumerate(self.read(queries, choice)):
+            if isinstance(result, UserError):
+                yield position, result
+                continue
+            positions.append(position)
+            examples.append(result[0])
+            fields.append(result[1])
+        if not examples:
+            return
+
+        def watch_all(progress: Progress) -> None:
+            texts = {positions[x]: partial(_text_so_far, progress, x) for x in progress.positions}
+            watch(texts)
+
+        texts = self.model.stream(
+            examples,
+            choice.config,
+            indices=[queries[position].index for position in positions],
+            batch_size=self.batch_size,
+            watch=watch_all,
+        )
+        for position, about, hypotheses in zip(positions, fields, texts):
+            yield position, self.build_record(queries[position], choice, about, hypotheses)
+
     def read(
         self, queries: Sequence[Query], choice: Choice
     ) -> Iterator[Union[tuple[Example, dict[str, Any]], UserError]]:
@@ -211,7 +287,7 @@ class System:
         return example, summary_fields(example, is_cut=is_cut)
 
     def clean(self, error: UserError) -> UserError:
-        """Return the error with the system's name in place of the paths of its checkpoints."""
+        # the name of the system in place of the paths of its checkpoints
         message = str(error)
         for file in self.model.files:
             message = message.replace(file, self.name)
@@ -238,3 +314,8 @@ class System:
         is_album = self.kind == "albums"
         facts = {**others, **choice.facts}
         return build_record(query.name, hypotheses, facts, as_line=is_album)
+
+
+def _text_so_far(progress: Progress, position: int) -> str:
+    decoded = progress.decode(position)
+    return "\n".join(decoded.sentences) if decoded.sentences else decoded.text

@@ -190,6 +190,7 @@ def build_query(body: Body, system: System) -> Query:
         "albums": _images_query,
         "prompts": _prompt_query,
         "summaries": _video_query,
+        "search": _search_query,
     }[system.kind]
     options = body.fields.get("options", {})
     if not isinstance(options, dict):
@@ -278,6 +279,16 @@ def _prompt_query(body: Body, system: System, common: dict[str, Any]) -> Query:
     elif prompt is not None:
         raise RefusedError(400, f"{system.name} is a language model, which reads no `prompt`.")
     return Query(prompt, common["index"], **common)
+
+
+def _search_query(body: Body, system: System, common: dict[str, Any]) -> Query:
+    _check_names(body, "query", "image")
+    if "image" not in body.files:
+        text = _check_words(body.fields.get("query"), "query", system.limits)
+        return Query(text, common["index"], **common)
+    if "query" in body.fields:
+        raise RefusedError(400, "`query` and `image`: leave one of the two out.")
+    return _image_query(Body({}, body.files), system, common)
 
 
 def _video_query(body: Body, system: System, common: dict[str, Any]) -> Query:

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from served import wait_until
 from toy_videos import frames_of, write_video
 
 import fairseq_mm
@@ -106,7 +107,7 @@ def test_the_options_of_a_record_give_the_record_again(client, images):
     assert client.upload("/api/tell/images", *parts, again) == (200, first)
 
 
-def test_a_client_chooses_the_system_and_the_id(client, systems):
+def test_a_client_chooses_the_system_and_the_id(client, systems, models):
     body = {"system": "story", "id": 17, "prompt": "a door", "options": SHORT}
     status, record = client.post("/api/tell/prompt", body)
     assert (status, record["system"], record["id"]) == (200, "story", 17)
@@ -118,7 +119,44 @@ def test_a_client_chooses_the_system_and_the_id(client, systems):
     _, about = client.get("/api/systems")
     assert [system["name"] for system in about["systems"]] == [system.name for system in systems]
     # where the files are is nobody's business
-    assert not any("/" in file for system in about["systems"] for file in system["files"])
+    assert str(models["story"].parent) not in json.dumps(about)
+
+
+def test_a_folder_is_searched_as_by_the_command(client, album, images, capsys):
+    for query, sent in (
+        (["a dog", "--count", 3], {"query": "a dog"}),
+        (["--image", images[2], "--count", 3], {"image": images[2]}),
+    ):
+        capsys.readouterr()
+        assert main(["search", str(album), *map(str, query), "--jsonl"]) == 0
+        expected = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        if "query" in sent:
+            status, record = client.post("/api/search", {**sent, "options": {"count": 3}})
+        else:
+            parts = [("image", images[2].read_bytes(), "b.png"), ("options", '{"count": 3}')]
+            status, record = client.upload("/api/search", *parts)
+            # the image is in the folder itself
+            assert record["images"][0]["id"] == images[2].name
+        assert (status, record["system"], record["stale"]) == (200, "photos", 0)
+        found = [{name: line[name] for name in ("id", "score", "rank")} for line in expected]
+        assert record["images"] == found
+
+
+def test_a_search_says_what_it_leaves_out(client):
+    body = {"query": "a zebra", "options": {"thumbnails": True}}
+    status, record = client.post("/api/search", body)
+    assert (status, record["unknown_words"], len(record["images"])) == (200, ["zebra"], 5)
+    assert all(x["thumbnail"].startswith("data:image/jpeg;base64,") for x in record["images"])
+    for body, status, message in (
+        ({"query": "zebra"}, 422, "zebra"),
+        ({"query": " "}, 422, "a query must be a sentence or a word, but is empty."),
+        ({}, 400, "`query` must be text, but is missing."),
+        ({"query": "a", "options": {"count": 101}}, 422, "`count` must be from 1 to 100, but is"),
+        ({"query": "a", "options": {"beam": 1}}, 422, "`beam` is no option of a search."),
+    ):
+        found, answer = client.post("/api/search", body)
+        assert found == status
+        assert message in answer["error"]
 
 
 def events_of(client, body):
@@ -160,7 +198,7 @@ def test_requests_that_wait_share_a_batch(client, images, gate, together):
     together(*(partial(send, number) for number in range(1, 10)), partial(send, 10, beam=1))
     client.wait_for_requests(11)
     gate.open()
-    client.wait_for_requests(0)
+    wait_until(lambda: len(answers) == 11)
     # the first alone, those that came meanwhile together, and the one with other options
     assert gate.sizes[0] == 1
     assert sorted(gate.sizes[1:]) == [1, 9]
@@ -194,7 +232,7 @@ def test_the_document_of_the_api_is_valid(client):
     validator.validate(document)
     assert set(document["paths"]) == {
         *("/health", "/api/systems", "/api/caption", "/api/tell/images", "/api/tell/prompt"),
-        "/api/summarize",
+        *("/api/summarize", "/api/search"),
     }
 
 
@@ -210,7 +248,9 @@ def test_records_and_errors_are_as_the_document_says(client, images):
         method = next(iter(operations))
         content = operations[method]["responses"]["200"]["content"]["application/json"]
         schema = {**content["schema"], "components": document["components"]}
-        if path in sent:
+        if path == "/api/search":
+            status, answer = client.post(path, {"query": "a dog", "options": {"thumbnails": True}})
+        elif path in sent:
             status, answer = client.upload(path, *sent[path])
         elif path == "/api/tell/prompt":
             status, answer = client.post(path, {"prompt": "a door", "options": SHORT})

@@ -5,12 +5,10 @@ import shutil
 
 import pytest
 from browser import Page, chromium, find_chromium
-from conftest import running
+from served import Limits, running
 from toy_videos import frames_of, write_video
 
-from fairseq_mm.serving.requests import Limits
-
-NUM_SYSTEMS = 5
+NUM_SYSTEMS = 6
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +175,19 @@ def test_a_video_and_its_transcript_are_dropped_together(page, tmp_path):
     page.run("document.querySelector('.summaries form').requestSubmit()")
     page.wait_for("document.querySelector('.summaries .score')")
     assert "3 tokens of transcript, 2 frames" in text_of(page, ".summaries .results")
+
+
+def test_a_folder_is_searched_by_a_sentence_and_by_an_image(page, images):
+    focus_by_tab(page, "part.name === 'query'")
+    page.type("a dog and a zebra")
+    page.press("Enter")
+    page.wait_for("document.querySelectorAll('.search .strip li').length === 5")
+    assert "does not know: and, zebra" in text_of(page, ".search .results").replace("\n", " ")
+    page.wait_for("[...document.querySelectorAll('.search img')].every((x) => x.naturalWidth)")
+    page.drop_files(".search .drop", images[2])
+    page.run("document.querySelector('.search form').requestSubmit()")
+    page.wait_for("document.querySelectorAll('.search .strip').length === 2")
+    assert text_of(page, ".search .strip .name") == images[2].name
 
 
 def test_the_page_asks_for_the_token(port, systems):

@@ -4,9 +4,7 @@ import time
 from functools import partial
 
 import pytest
-from conftest import running
-
-from fairseq_mm.serving.requests import Limits
+from served import Limits, running, wait_until
 
 TOKEN = "correct-horse-battery"
 
@@ -119,7 +117,7 @@ def test_too_many_requests_are_told_when_to_come_again(systems, images, gate, to
         assert (status, headers["retry-after"]) == (503, "1")
         assert content == b'{"error":"2 requests are waiting already; try again in 1 s."}'
         gate.open()
-        client.wait_for_requests(0)
+        wait_until(lambda: len(answers) == 2)
         assert [status for status, _ in answers] == [200, 200]
         assert client.upload("/api/caption", part)[0] == 200
 
@@ -181,7 +179,7 @@ def test_a_slow_sender_is_not_waited_for(systems):
 def test_a_client_that_goes_frees_its_place(systems, gate, images):
     import socket
 
-    from conftest import form
+    from served import form
 
     body, kind = form(("image", images[0].read_bytes(), "a.png"))
     with running(systems, Limits()) as client:

@@ -7,16 +7,14 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from functools import partial
 
 import pytest
 import torch
-from conftest import Client, running
+from served import Client, Limits, running, wait_until
 from toy_data import PACKAGE
 
 from fairseq_mm.cli.main import main
-from fairseq_mm.serving.requests import Limits
 
 # says which process gets the signals: the program may run as the fork of another, which has already
 # chosen a folder for temporary files
@@ -99,18 +97,11 @@ def test_an_end_finishes_what_is_generated_and_refuses_what_waits(systems, gate,
         client.wait_for_requests(3)
         client.http_server.stop()
         assert connection.recv(12) == b"HTTP/1.1 503"
-        wait_for(lambda: answers)
+        wait_until(lambda: answers)
         assert answers == {"waiting": (503, {"error": "the server is stopping."})}
         gate.open()
-        wait_for(lambda: len(answers) == 2)
+        wait_until(lambda: len(answers) == 2)
     assert answers["generated"][0] == 200
-
-
-def wait_for(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_token_of_the_environment_is_needed_and_not_printed(started_python, models, tmp_path):
@@ -173,7 +164,7 @@ def test_checkpoints_that_cannot_be_served(refused, models, tmp_path):
     assert refused("--checkpoint", "none.pt") == "none.pt: no such checkpoint or folder."
     assert refused("--checkpoint", "a=none.pt") == "none.pt: no such checkpoint or folder."
     line = refused("--checkpoint", models["story"], models["story"], "--port", 0)
-    assert line.startswith("--checkpoint: two systems are named conv_story_tiny: give them names")
+    assert line.startswith("two systems are named conv_story_tiny: give them names")
     other = tmp_path / "text.pt"
     other.write_text("no checkpoint")
     assert refused("--checkpoint", other, "--port", 0).startswith(f"{other}: ")

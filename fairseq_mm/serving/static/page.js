@@ -10,10 +10,12 @@ const KINDS = {
   albums: { button: "Tell the story", set: setUpAlbum },
   prompts: { button: "Write the story", set: setUpPrompt },
   summaries: { button: "Summarize", set: setUpSummary },
+  search: { button: "Search", set: setUpSearch },
 };
 
 // Options that the page offers, where a system has them.
 const OPTIONS = {
+  count: "Number of images",
   beam: "Width of the beam",
   nbest: "Number of texts",
   sampling: "Sample words",
@@ -158,10 +160,10 @@ function readOptions(section) {
 
 function addAbout(section, system) {
   const rows = {
-    Checkpoint: system.files.join(", "),
-    "SHA-256": [].concat(system.checkpoint).join(", "),
-    Training: system.about,
-    Vocabulary: `${system.vocabulary} symbols`,
+    Checkpoint: system.files?.join(", "),
+    "SHA-256": system.checkpoint && [].concat(system.checkpoint).join(", "),
+    [system.kind === "search" ? "Index" : "Training"]: system.about,
+    Vocabulary: system.vocabulary && `${system.vocabulary} symbols`,
     Extractor: system.extractor,
     Defaults: Object.entries(system.options).map(([key, value]) => `${key} ${value}`).join(", "),
   };
@@ -454,6 +456,46 @@ function setUpSummary(section, system) {
     if (record.frames) facts.push(`${record.frames} frames`);
     result.append(element("p", facts.join(", "), { class: "quiet" }));
     say(`Summary: ${record.hypothesis}`);
+  });
+}
+
+// ---- Search
+
+function setUpSearch(section, system) {
+  const text = find("input[name=query]", section);
+  const image = find("input[name=image]", section);
+  onDrop(section, ([file]) => {
+    const transfer = new DataTransfer();
+    transfer.items.add(file);
+    image.files = transfer.files;
+    text.value = "";
+  });
+  // one of the two
+  text.addEventListener("input", () => { image.value = ""; });
+  image.addEventListener("change", () => { text.value = ""; });
+  onSubmit(section, async () => {
+    checkSize(image.files[0]);
+    const fields = image.files.length ? [["image", image.files[0]]] : [["query", text.value]];
+    const options = { ...readOptions(section), thumbnails: true };
+    say("Searching …");
+    const record = await sendForm(system, fields, options);
+    const result = addResult(section);
+    result.append(element("h3", record.query));
+    if (record.unknown_words.length) {
+      const words = `Words that the model does not know: ${record.unknown_words.join(", ")}`;
+      result.append(element("p", words, { class: "quiet" }));
+    }
+    const list = element("ol", "", { class: "strip" });
+    for (const { id, score, thumbnail } of record.images) {
+      const item = element("li");
+      const picture = element("img", "", { alt: id });
+      picture.src = thumbnail;
+      item.append(picture, element("p", id, { class: "name" }));
+      item.append(element("span", score.toFixed(4), { class: "score" }));
+      list.append(item);
+    }
+    result.append(list);
+    say(`Found ${record.images.length} images for ${record.query}.`);
   });
 }
 
