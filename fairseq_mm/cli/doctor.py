@@ -125,7 +125,6 @@ def _check_environment() -> Iterator[Finding]:
         yield environment.check_package(name)
     yield from environment.check_torchvision_fits()
     yield from environment.check_fairseq()
-    yield environment.check_program("java", "METEOR", "apt install default-jre-headless")
     yield environment.check_program("g++", "building fairseq", "apt install g++")
     yield from map(environment.check_extra, environment.EXTRAS)
     yield environment.check_device()

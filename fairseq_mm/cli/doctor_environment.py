@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 EXTRAS = {
-    "eval": ("pycocoevalcap", "METEOR"),
+    "eval": ("pycocoevalcap", "METEOR and Content F1"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),
     "heif": ("pillow_heif", "HEIC images"),
     "video": ("av", "extract and summarize with videos"),
@@ -114,7 +114,10 @@ def check_torchvision_fits() -> Iterator[Finding]:
 
 
 def check_fairseq() -> Iterator[Finding]:
-    """Check which fairseq is installed, whether it can be imported, and whether it is complete."""
+    """Check which fairseq is installed, whether it can be imported, and whether it is complete.
+
+    Yields findings: a problem if fairseq is missing, broken or incomplete, or installed twice.
+    """
     installed = {}
     for name in ("fairseq", "fairseq-fixed"):
         try:

@@ -178,10 +178,10 @@ _ARGUMENTS: Rows = {
         {"choices": TOKENIZERS},
     ),
     "--meteor-task": (
-        "Parameters of METEOR, the jar's -t (default: rank).",
+        "Parameters of METEOR, the -t of its jar (default: rank).",
         {"choices": TASKS, "default": "rank"},
     ),
-    "--no-meteor-norm": ("Run METEOR's jar without its -norm.", FLAG),
+    "--no-meteor-norm": ("Compute METEOR without its -norm.", FLAG),
 }
 _REFERENCES: Rows = {
     "--references": (
@@ -357,7 +357,10 @@ def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Check options and output files, and set defaults of ``--bootstrap`` and ``--card``."""
+    """Check options and output files, and set the defaults of ``--bootstrap`` and ``--card``.
+
+    Raise UserError if options do not fit together or an output cannot be written.
+    """
     album = args.references_of == "album"
     if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
         raise UserError(
@@ -548,7 +551,10 @@ def _is_submission_alone(args: argparse.Namespace) -> bool:
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """Return a system's captions in the format of COCO's evaluation server."""
+    """Return a system's captions as text in the format of COCO's evaluation server.
+
+    Raise UserError if an image has several captions.
+    """
     repeated = system.hypotheses.repeated
     if repeated:
         raise UserError(

@@ -1,135 +1,210 @@
-"""METEOR 1.5 (Denkowski and Lavie 2014) by the official Java program, a part of pycocoevalcap.
+"""METEOR 1.5 for English (Denkowski and Lavie 2014), with the results of the official jar.
 
-The jar runs once for all texts, in its ``-stdio`` mode: a ``SCORE`` line for each item returns its
-statistics, and one ``EVAL`` line with all statistics returns the scores of the items and of the
-corpus. The corpus score, which coco-caption calls METEOR, is computed from summed statistics and is
+Hypothesis and reference are aligned word by word (:mod:`._meteor_alignment`) in four stages: equal
+words, equal stems, synonyms, paraphrases. The score is the weighted harmonic mean of precision and
+recall, reduced by a penalty for fragmented alignments. Content words have another weight than
+function words, and each stage has a weight. With several references, the one with the highest score
+counts. The corpus score, which coco-caption calls METEOR, is computed from summed statistics and is
 not the mean of the items' scores.
 
-The jar writes its word alignments (``-writeAlignments``) only when it scores two files. For metrics
-based on the alignment it runs a second time, on files in a temporary folder.
+The tables come from pycocoevalcap (:mod:`._meteor_tables`). Where Java is installed, the jar itself
+can be run instead, with ``jar=True``.
 """
 
-import queue
-import shutil
-import subprocess
-import tempfile
-import threading
-from collections.abc import Sequence
-from itertools import islice
-from pathlib import Path
-from typing import NamedTuple, Optional
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics._meteor_alignment import STAGES, Aligner, StageMatch, Text
+from fairseq_mm.metrics._meteor_jar import jar_alignments, jar_scores
+from fairseq_mm.metrics._meteor_normalizer import normalize as normalize_text
+from fairseq_mm.metrics._meteor_tables import load_tables
 
 VERSION = "1.5"
-# added to the timeout for each pair, since the jar writes its alignments only at the end
-_SECONDS_A_PAIR = 0.5
-TASKS = ("rank", "adq", "hter", "li", "tune")
 
 
-def find_java() -> str:
-    java = shutil.which("java")
-    if java is None:
-        raise UserError(
-            "METEOR needs Java, but no `java` is on the PATH. Install one (Debian: apt install "
-            "default-jre-headless) or leave METEOR out of --metrics."
-        )
-    return java
+class _Parameters(NamedTuple):
+    """Parameters of METEOR's score, tuned for a task.
 
-
-def find_jar() -> Path:
-    package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
-    for folder in package.__path__:
-        jar = Path(folder) / "meteor" / "meteor-1.5.jar"
-        if jar.is_file():
-            return jar
-    raise UserError(
-        f"METEOR's jar must be meteor/meteor-1.5.jar in {package.__path__[0]}, but is not there. "
-        "Reinstall it with: pip install --force-reinstall pycocoevalcap"
-    )
-
-
-class _Jar:
-    """Running process of METEOR's jar, which reads and writes lines.
-
-    ``timeout`` is the number of seconds to wait for each line.
+    Args:
+        alpha: Weight of recall in the harmonic mean; precision has the rest.
+        beta: Exponent of the fragmentation.
+        gamma: Largest penalty.
+        delta: Weight of content words; function words have the rest.
+        stages: Weights of the matches of each stage.
     """
 
-    def __init__(self, command: Sequence[str], timeout: float) -> None:
-        self._timeout = timeout
-        # A file instead of a pipe, which would block Java once it is full; closed in __exit__.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
-            )
-        except OSError as error:
-            self._errors.close()
-            raise UserError(f"METEOR's Java could not be started: {command[0]}: {error}") from None
-        # a thread reads, since a pipe cannot be read with a timeout on every system
-        self._lines: queue.Queue[Optional[str]] = queue.Queue()
-        # daemon threads: a hung Java must not keep Python from ending
-        threading.Thread(target=self._read, daemon=True).start()
+    alpha: float
+    beta: float
+    gamma: float
+    delta: float
+    stages: tuple[float, float, float, float]
 
-    def __enter__(self) -> "_Jar":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        # killed, since the jar would wait for further lines
-        self._process.kill()
-        self._process.wait()
-        self._errors.close()
+# the jar's option -t
+_PARAMETERS = {
+    "rank": _Parameters(0.85, 0.2, 0.6, 0.75, (1.0, 0.6, 0.8, 0.6)),
+    "adq": _Parameters(0.75, 1.4, 0.45, 0.7, (1.0, 1.0, 0.6, 0.8)),
+    "hter": _Parameters(0.4, 1.5, 0.35, 0.55, (1.0, 0.2, 0.6, 0.8)),
+    "li": _Parameters(0.75, 1.4, 0.7, 0.5, (1.0, 0.5, 0.5, 0.5)),
+    "tune": _Parameters(0.5, 1.0, 0.5, 0.5, (1.0, 0.5, 0.5, 0.5)),
+}
+TASKS = tuple(_PARAMETERS)
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line.decode("utf-8", "replace").strip())
-        # the end of the output, which a reader would otherwise wait for until the timeout
-        self._lines.put(None)
+# Texts are prepared together up to this number of characters, which bounds the memory.
+_CHARACTERS_AT_ONCE = 5_000_000
+# characters that the jar removes at both ends of a text
+_CONTROLS = "".join(map(chr, range(0x21)))
 
-    def write(self, lines: Sequence[str]) -> None:
-        """Send lines to the jar without waiting until it has read them."""
-        # From a thread: once the pipe of unread answers is full, Java reads no further lines.
-        threading.Thread(target=self._write, args=(lines,), daemon=True).start()
 
-    def _write(self, lines: Sequence[str]) -> None:
-        assert self._process.stdin is not None
-        try:
-            for line in lines:
-                self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-        except (BrokenPipeError, ValueError, OSError):
-            return  # Java has ended; the reader notices this and reports it
+class _Statistics:
+    """Counts from which METEOR's score is computed, of one pair of texts or summed over pairs.
 
-    def read(self, count: int) -> list[str]:
-        lines: list[str] = []
-        while len(lines) < count:
-            try:
-                line = self._lines.get(timeout=self._timeout)
-            except queue.Empty:
-                raise UserError(
-                    f"METEOR's Java gave no answer for {self._timeout:g} s after {len(lines)} of "
-                    f"{count} lines and was ended."
-                ) from None
-            if line is None:
-                self._errors.seek(0)
-                raise UserError(
-                    f"METEOR's Java ended with status {self._process.wait()} after {len(lines)} of "
-                    f"{count} lines: {_first_line(self._errors.read())}"
+    ``lengths`` are the numbers of words of hypothesis and reference, ``function_words`` the numbers
+    of their function words. ``content`` and ``function`` count the aligned content and function
+    words of each stage, first the hypothesis's, then the reference's.
+    """
+
+    __slots__ = ("chunks", "content", "function", "function_words", "lengths")
+
+    def __init__(self) -> None:
+        self.lengths = [0, 0]
+        self.function_words = [0, 0]
+        self.content = [[0] * len(STAGES), [0] * len(STAGES)]
+        self.function = [[0] * len(STAGES), [0] * len(STAGES)]
+        self.chunks = 0
+
+    def count_aligned(self, side: int) -> int:
+        return sum(self.content[side]) + sum(self.function[side])
+
+    def is_one_chunk(self) -> bool:
+        """Return True if all words of both texts are aligned in one chunk, without a penalty."""
+        return self.chunks == 1 and all(
+            self.count_aligned(side) == self.lengths[side] for side in (0, 1)
+        )
+
+    def add(self, other: "_Statistics") -> None:
+        for side in (0, 1):
+            self.lengths[side] += other.lengths[side]
+            self.function_words[side] += other.function_words[side]
+            for stage in STAGES:
+                self.content[side][stage] += other.content[side][stage]
+                self.function[side][stage] += other.function[side][stage]
+        if not other.is_one_chunk():
+            self.chunks += other.chunks
+
+    def score(self, parameters: _Parameters) -> float:
+        aligned = [self.count_aligned(side) for side in (0, 1)]
+        if not all(aligned):
+            return 0.0
+        precision, recall = (self._share(side, parameters) for side in (0, 1))
+        alpha, beta, gamma = parameters[:3]
+        mean = 1 / ((1 - alpha) / precision + alpha / recall)
+        fragmentation = 0.0 if self.is_one_chunk() else self.chunks / (sum(aligned) / 2)
+        return max(0.0, mean * (1 - gamma * math.pow(fragmentation, beta)))
+
+    def _share(self, side: int, parameters: _Parameters) -> float:
+        """Return the weighted share of a text's words that are aligned."""
+        delta = parameters.delta
+        num_function = self.function_words[side]
+        total = delta * (self.lengths[side] - num_function) + (1 - delta) * num_function
+        # in the jar's order, so that equal scores stay equal
+        aligned = 0.0
+        for count, weight in zip(self.content[side], parameters.stages):
+            aligned += count * weight * delta
+        for count, weight in zip(self.function[side], parameters.stages):
+            aligned += count * weight * (1 - delta)
+        return aligned / total
+
+
+def _count(
+    hypothesis: Text, reference: Text, alignment: Iterable[tuple[int, StageMatch]]
+) -> _Statistics:
+    """Count the words and the aligned words of a pair of texts."""
+    statistics = _Statistics()
+    statistics.lengths = [len(hypothesis.words), len(reference.words)]
+    statistics.function_words = [hypothesis.num_function_words, reference.num_function_words]
+    is_function, is_reference_function = hypothesis.is_function, reference.is_function
+    (content, reference_content), (function, reference_function) = (
+        statistics.content,
+        statistics.function,
+    )
+    # end of the last match in both texts; a chunk goes on if the next match begins there
+    end = reference_end = -1
+    for reference_start, (start, length, reference_length, stage) in alignment:
+        if start != end or reference_start != reference_end:
+            statistics.chunks += 1
+        end, reference_end = start + length, reference_start + reference_length
+        for is_function_word in is_function[start:end]:
+            (function if is_function_word else content)[stage] += 1
+        for is_function_word in is_reference_function[reference_start:reference_end]:
+            (reference_function if is_function_word else reference_content)[stage] += 1
+    return statistics
+
+
+def _tokenize(text: str, normalize: bool) -> list[str]:
+    """Split a text into METEOR's tokens."""
+    # as the jar reads a line: ||| separates texts, and control characters at the ends are removed
+    text = " ".join(text.replace("|||", " ").split()).strip(_CONTROLS)
+    if normalize:
+        return normalize_text(text, load_tables().abbreviations)
+    return text.split(" ") if text else []
+
+
+def _batches(sizes: Sequence[int]) -> Iterator[range]:
+    """Yield ranges of items whose sizes sum to at most ``_CHARACTERS_AT_ONCE``, or single items."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > _CHARACTERS_AT_ONCE:
+            yield range(start, index)
+            start, total = index, 0
+        total += size
+    if start < len(sizes):
+        yield range(start, len(sizes))
+
+
+def _best_statistics(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    parameters: _Parameters,
+    normalize: bool,
+) -> Iterator[tuple[float, _Statistics]]:
+    """Yield each item's score and statistics with the reference whose score is highest."""
+    aligner = Aligner(load_tables())
+    sizes = [sum(map(len, (text, *texts))) for text, texts in zip(hypotheses, references)]
+    for batch in _batches(sizes):
+        # texts occur more than once, such as references of several systems or of an album
+        distinct = {
+            text: i
+            for i, text in enumerate(
+                dict.fromkeys(
+                    text for item in batch for text in (hypotheses[item], *references[item])
                 )
-            lines.append(line)
-        return lines
+            )
+        }
+        prepared = aligner.prepare([_tokenize(text, normalize) for text in distinct])
+        for item in batch:
+            hypothesis = prepared[distinct[hypotheses[item]]]
+            best_score, best = -1.0, _Statistics()
+            for text in references[item]:
+                reference = prepared[distinct[text]]
+                alignment = _align_item(aligner, hypothesis, reference, item)
+                statistics = _count(hypothesis, reference, alignment)
+                score = statistics.score(parameters)
+                # the first of several references with the highest score
+                if score > best_score:
+                    best_score, best = score, statistics
+            yield best_score, best
 
 
-def _first_line(errors: bytes) -> str:
-    lines = errors.decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in lines if line.strip()), "it left no message")
-
-
-def _command(*arguments: str) -> list[str]:
-    # 2 GB of memory, as in pycocoevalcap
-    java = [find_java(), "-Xmx2G", "-Dfile.encoding=UTF-8", "-jar", str(find_jar())]
-    return [*java, *arguments, "-l", "en"]
+def _align_item(
+    aligner: Aligner, hypothesis: Text, reference: Text, item: int
+) -> list[tuple[int, StageMatch]]:
+    try:
+        return aligner.align(hypothesis, reference)
+    except UserError as error:
+        raise UserError(f"item {item} (counted from 0): {error}") from None
 
 
 def meteor(
@@ -139,20 +214,21 @@ def meteor(
     task: str = "rank",
     normalize: bool = True,
     timeout: float = 300.0,
+    jar: bool = False,
 ) -> tuple[float, list[float]]:
     """Score tokenized texts (tokens joined by spaces), each against its references.
 
     Returns the score of the corpus and the scores of the items, between 0 and 1. Raise UserError if
-    Java or the jar is missing, fails, or hangs, the numbers of texts differ, or ``task`` is
-    unknown.
+    pycocoevalcap is missing, the numbers of texts differ, an item has no reference, ``task`` is
+    unknown, or two texts are too long to be aligned.
 
     Args:
         hypotheses: One text per item.
         references: References of each item.
         task: Task for which the parameters were tuned; coco-caption uses ``rank``.
-        normalize: True to call the jar with ``-norm``, so that it tokenizes and lower-cases the
-            texts itself.
+        normalize: True for METEOR's own tokenization with lower-casing, the jar's ``-norm``.
         timeout: Seconds without an answer after which Java counts as hung.
+        jar: True to run the official jar instead, for a check; needs Java.
     """
     if task not in TASKS:
         raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
@@ -161,25 +237,20 @@ def meteor(
             f"METEOR needs references for every hypothesis: {len(hypotheses)} hypotheses, "
             f"{len(references)} lists of references."
         )
+    for item, texts in enumerate(references):
+        if not texts:
+            raise UserError(f"METEOR needs a reference, but item {item} (counted from 0) has none.")
     if not hypotheses:
         return 0.0, []
-    command = [*_command("-", "-", "-stdio"), "-t", task, *(["-norm"] if normalize else [])]
-    questions = []
-    for hypothesis, texts in zip(hypotheses, references):
-        # ||| separates the fields of a line, and a line break would end it
-        fields = [" ".join(text.replace("|||", " ").split()) for text in (*texts, hypothesis)]
-        questions.append(" ||| ".join(["SCORE", *fields]))
-    with _Jar(command, timeout) as jar:
-        jar.write(questions)
-        statistics = jar.read(len(questions))
-        jar.write([" ||| ".join(["EVAL", *statistics])])
-        answers = jar.read(len(questions) + 1)
-    try:
-        scores = [float(answer) for answer in answers]
-    except ValueError:
-        wrong = next(answer for answer in answers if not answer[:1].isdigit())
-        raise UserError(f"METEOR's Java must answer with numbers, but said {wrong!r}.") from None
-    return scores[-1], scores[:-1]
+    if jar:
+        return jar_scores(hypotheses, references, task=task, normalize=normalize, timeout=timeout)
+    parameters = _PARAMETERS[task]
+    corpus = _Statistics()
+    scores = []
+    for score, statistics in _best_statistics(hypotheses, references, parameters, normalize):
+        corpus.add(statistics)
+        scores.append(score)
+    return corpus.score(parameters), scores
 
 
 class Match(NamedTuple):
@@ -200,13 +271,20 @@ def align(
     references: Sequence[Sequence[str]],
     *,
     timeout: float = 300.0,
+    jar: bool = False,
 ) -> list[list[Match]]:
-    """Align each hypothesis with its reference by METEOR (``-l en``, task rank, without ``-norm``).
+    """Align each hypothesis with its reference by METEOR (``-l en``, without ``-norm``).
 
-    Each hypothesis and each reference is a list of tokens; no token contains white space. Java
-    counts as hung after ``timeout`` seconds plus half a second per pair. Returns the matches of
-    each pair, in the order of the reference's words. Raise UserError if Java or the jar is missing,
-    fails, or hangs, or the numbers of texts differ.
+    The alignment is the same for all tasks. Each hypothesis and each reference is a list of tokens;
+    no token contains white space. Returns the matches of each pair, in the order of the reference's
+    words. Raise UserError if pycocoevalcap is missing, the numbers of texts differ, or two texts
+    are too long to be aligned.
+
+    Args:
+        hypotheses: Tokens of each hypothesis.
+        references: Tokens of each reference.
+        timeout: Seconds after which Java counts as hung, to which half a second per pair is added.
+        jar: True to run the official jar instead, for a check; needs Java.
     """
     if len(hypotheses) != len(references):
         raise UserError(
@@ -215,70 +293,20 @@ def align(
         )
     if not hypotheses:
         return []
-    with tempfile.TemporaryDirectory(prefix="fairseq-mm-meteor-") as folder:
-        paths = [Path(folder, name) for name in ("hypotheses", "references")]
-        for path, texts in zip(paths, (hypotheses, references)):
-            content = "".join(" ".join(tokens) + "\n" for tokens in texts)
-            # bytes, so that no system changes the line breaks that separate texts
-            path.write_bytes(content.encode("utf-8", errors="replace"))
-        # without -norm, which would change tokens and so the positions in the alignment
-        prefix = str(Path(folder, "pairs"))
-        command = [*_command(*map(str, paths)), "-writeAlignments", "-q", "-f", prefix]
-        _run_aligner(command, timeout + _SECONDS_A_PAIR * len(hypotheses))
-        return _read_alignments(Path(f"{prefix}-align.out"), hypotheses, references)
-
-
-def _run_aligner(command: Sequence[str], timeout: float) -> None:
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=timeout,
-            check=False,
-        )
-    except OSError as error:
-        raise UserError(f"METEOR's Java could not be started: {command[0]}: {error}") from None
-    except subprocess.TimeoutExpired:
-        raise UserError(
-            f"METEOR's Java had not aligned all pairs after {timeout:g} s and was ended."
-        ) from None
-    if done.returncode:
-        raise UserError(
-            f"METEOR's Java ended with status {done.returncode} while it aligned: "
-            f"{_first_line(done.stderr)}"
-        )
-
-
-def _read_alignments(
-    path: Path, hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-) -> list[list[Match]]:
-    """Read the jar's file of alignments: the matches of each pair of hypothesis and reference.
-
-    For each pair, the file has a line ``Alignment...``, the two texts, a heading, one line per
-    match, and an empty line. The line of a match begins with ``start:length`` of the words in the
-    reference and ``start:length`` of the words in the hypothesis.
-    """
-    alignments: list[list[Match]] = []
-    try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
-            for hypothesis, reference in zip(hypotheses, references):
-                head = list(islice(lines, 4))
-                # the texts are echoed: other lengths mean that the pairs are out of step
-                counts = [len(line.split()) for line in head[1:3]]
-                if len(head) < 4 or counts != [len(hypothesis), len(reference)]:
-                    raise ValueError("another pair's texts")
-                matches = []
-                for line in iter(lines.readline, ""):
-                    if not line.strip():
-                        break
-                    spans = ":".join(line.split()[:2]).split(":")
-                    matches.append(Match(*map(int, spans)))
-                alignments.append(matches)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"METEOR's Java must write an alignment for each of {len(hypotheses)} pairs, but after "
-            f"{len(alignments)} of them there is none ({error})."
-        ) from None
-    return alignments
+    if jar:
+        pairs = jar_alignments(hypotheses, references, timeout=timeout)
+        return [[Match(*match) for match in matches] for matches in pairs]
+    aligner = Aligner(load_tables())
+    result = []
+    sizes = [sum(map(len, (*h, *r))) for h, r in zip(hypotheses, references)]
+    for batch in _batches(sizes):
+        texts = aligner.prepare(side[item] for item in batch for side in (hypotheses, references))
+        for item, hypothesis, reference in zip(batch, texts[::2], texts[1::2]):
+            alignment = _align_item(aligner, hypothesis, reference, item)
+            result.append(
+                [
+                    Match(reference_start, reference_length, start, length)
+                    for reference_start, (start, length, reference_length, _) in alignment
+                ]
+            )
+    return result

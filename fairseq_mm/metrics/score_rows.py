@@ -1,4 +1,4 @@
-"""Rows of a table of scores, their signatures, and the tokenized items that are scored."""
+"""Defines the rows of a table of scores, their signatures, and the tokenized items to score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,7 +166,7 @@ def ratio_row(
     scored: Optional[int] = None,
     per_item: Optional[Sequence[Optional[float]]] = None,
 ) -> Row:
-    """Build the row of a score that is the ratio of two sums over the items.
+    """Build the table row of a score that is the ratio of two sums over the items.
 
     Args:
         name: Name of the score.
@@ -192,7 +192,7 @@ def ratio_row(
 
 
 def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Build the row of a score that is the mean of the items' ``scores``.
+    """Build the table row of a score that is the mean of the items' ``scores``.
 
     ``sign`` is the signature of the score, ``note`` a remark in the row.
     """
@@ -202,7 +202,7 @@ def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> R
 
 
 def rows_without(signs: Mapping[str, str], note: str) -> list[Row]:
-    """Build rows without a score, whose ``note`` is the reason.
+    """Build table rows for scores that could not be computed; ``note`` has the reason.
 
     ``signs`` maps the name of each row's score to its signature.
     """

@@ -1,15 +1,13 @@
 """All text metrics of one system over one set of items: a row per score, with its signature."""
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Callable, Optional
 
 import numpy as np
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics import meteor as meteor_jar
+from fairseq_mm.metrics import meteor as meteor_metric
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.diversity import (
@@ -35,6 +33,9 @@ from fairseq_mm.metrics.score_rows import (
 )
 
 NGRAMS = 4
+# In signatures, since older versions ran METEOR's jar, whose signatures have no such property. The
+# scores are the same.
+_METEOR_PROGRAM = "python"
 # the most frequent words of the How2 summaries
 STOP_WORDS = frozenset([
     "in", "a", "this", "to", "free", "the", "video", "and", "learn",
@@ -68,18 +69,19 @@ def _bleu(items: TokenizedItems) -> list[Row]:
 
 def _meteor(items: TokenizedItems) -> list[Row]:
     sign = items.sign(
-        f"meteor-{meteor_jar.VERSION}",
+        f"meteor-{meteor_metric.VERSION}",
         task=items.meteor_task,
         norm="yes" if items.meteor_normalize else "no",
+        by=_METEOR_PROGRAM,
     )
     try:
-        corpus, per_item = meteor_jar.meteor(
+        corpus, per_item = meteor_metric.meteor(
             [" ".join(tokens) for tokens in items.hypotheses],
             [[" ".join(tokens) for tokens in texts] for texts in items.references],
             task=items.meteor_task,
             normalize=items.meteor_normalize,
         )
-    except UserError as error:  # without Java, the other metrics are still computed
+    except UserError as error:  # without METEOR's tables, other metrics are still computed
         return rows_without({"meteor": sign}, str(error))
     return [Row("meteor", corpus, sign, len(per_item), per_item=per_item)]
 
@@ -95,7 +97,7 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
     # hter is the challenge's task, rank is METEOR's default: one file scored .618 and .331
     for name, task in (("meteor_vist", "hter"), ("meteor_vist_rank", "rank")):
         sign = items.sign(
-            f"meteor-{meteor_jar.VERSION}",
+            f"meteor-{meteor_metric.VERSION}",
             tokenization="none",
             protocol="EvalVIST" if task == "hter" else None,
             task=task,
@@ -103,12 +105,13 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
             segment="story",
             best="of-refs",
             mean="sequences",
+            by=_METEOR_PROGRAM,
         )
         try:
-            _, scores = meteor_jar.meteor(
+            _, scores = meteor_metric.meteor(
                 items.texts, items.reference_texts, task=task, normalize=False
             )
-        except UserError as error:  # without Java, the other metrics are still computed
+        except UserError as error:  # without METEOR's tables, other metrics are still computed
             rows += rows_without({name: sign}, str(error))
         else:
             rows.append(mean_row(name, scores, sign))
@@ -157,7 +160,7 @@ def _rouge(items: TokenizedItems) -> list[Row]:
 
 
 def content_f1(
-    hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[meteor_jar.Match]
+    hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[meteor_metric.Match]
 ) -> float:
     """Compute Content F1: how well the content words of a summary and its reference are aligned.
 
@@ -168,12 +171,12 @@ def content_f1(
     hypothesis and a reference.
 
     Differs from the text of both papers, but agrees with their scores: METEOR's function words
-    are not removed. Each content word of a text is counted once, but aligned words are counted as
-    often as they are aligned, so that precision and recall of repetitive texts can exceed 1. A
-    frequent word that is not aligned stays among the content words. If several hypothesis words are
-    aligned with one frequent word, only the first one is removed. The value called precision
-    divides by the reference's words and the value called recall by the hypothesis's, which does not
-    change F1.
+    are not removed. The content words of a text are counted as a set, without repetitions, but each
+    occurrence of an aligned word is counted, so that precision and recall of repetitive texts can
+    exceed 1. A frequent word that is not aligned stays among the content words. If several
+    hypothesis words are aligned with one frequent word, only the first of them is removed from the
+    hypothesis. As in the authors' script, precision is divided by the number of the reference's
+    content words and recall by the hypothesis's; this exchange does not change F1.
 
     Two scores of Yu et al. 2021, Table 2, were computed with the alignments of another model's
     output: 72.5 (row "+ FG") and 72.1 (row "+ VTF"). With the right alignments, they are 68.92 and
@@ -203,7 +206,8 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
     sign = items.sign(
         "content_f1",
         best=_choice(items),
-        align=f"meteor-{meteor_jar.VERSION}",
+        align=f"meteor-{meteor_metric.VERSION}",
+        by=_METEOR_PROGRAM,
         task="rank",
         norm="no",
         stop=f"{len(STOP_WORDS)}-words",
@@ -215,8 +219,8 @@ def _content_f1(items: TokenizedItems) -> list[Row]:
     hypotheses = [h for h, texts in zip(items.hypotheses, items.references) for _ in texts]
     references = [reference for texts in items.references for reference in texts]
     try:
-        alignments = meteor_jar.align(hypotheses, references)
-    except UserError as error:  # without Java, the other metrics are still computed
+        alignments = meteor_metric.align(hypotheses, references)
+    except UserError as error:  # without METEOR's tables, other metrics are still computed
         return rows_without({"content_f1": sign}, str(error))
     pair_scores = map(content_f1, hypotheses, references, alignments)
     scores = [max(next(pair_scores) for _ in texts) for texts in items.references]
@@ -361,7 +365,6 @@ METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "copying": _copying,
     "sentences": _sentences,
 }
-_JAVA = ("meteor", "meteor_vist", "content_f1")
 # metric -> names of its scores, if they differ from its own name
 FIGURES: dict[str, tuple[str, ...]] = {
     "bleu": ("bleu1", "bleu2", "bleu3", "bleu4"),
@@ -383,12 +386,6 @@ METRIC_OF_FIGURE = {
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
     """Compute the rows of the scores of each metric, in the order of ``metrics``.
 
-    ``metrics`` are keys of :data:`METRICS`. Metrics that run Java are computed in parallel with the
-    other metrics.
+    ``metrics`` are keys of :data:`METRICS`.
     """
-    # Java runs in a process of its own, which a thread only waits for
-    with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as threads:
-        waiting = {name: threads.submit(METRICS[name], items) for name in metrics if name in _JAVA}
-        rows = {name: METRICS[name](items) for name in metrics if name not in waiting}
-        rows.update({name: future.result() for name, future in waiting.items()})
-    return [row for name in metrics for row in rows[name]]
+    return [row for name in metrics for row in METRICS[name](items)]

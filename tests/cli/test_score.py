@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.metrics._meteor_tables import load_tables
 from fairseq_mm.metrics.bleu import bleu_from_sums, bleu_sums
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
 
@@ -21,7 +22,7 @@ TEXTS = {
     "b.jpg": "two men ride a horse",
     "c.jpg": "a child climbs a wooden wall",
 }
-NO_JAVA = "bleu,rouge_l,cider,diversity,novelty"
+WITHOUT_METEOR = "bleu,rouge_l,cider,diversity,novelty"
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def score(data, tmp_path, capsys):
         out.unlink(missing_ok=True)
         arguments = [str(argument) for argument in arguments]
         if "--metrics" not in arguments and "--preset" not in arguments:
-            arguments += ["--metrics", NO_JAVA]
+            arguments += ["--metrics", WITHOUT_METEOR]
         if folder:
             arguments += ["--data", str(data)]
         status = main(["score", *arguments, "--json", str(out)])
@@ -203,17 +204,18 @@ def test_single_figures_can_be_asked_for(score, write):
     assert [entry["metric"] for entry in result["comparison"]] == ["bleu4"]
 
 
-def test_missing_java_costs_meteors_row_alone(score, write, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+def test_missing_tables_cost_meteors_row_alone(score, write, monkeypatch):
+    load_tables.cache_clear()
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
     path = write("t.jsonl", jsonl(TEXTS))
     status, result, out, _ = score(path, "--metrics", "meteor,bleu")
     assert status == 0
     assert figures(result)["meteor"] is None
     assert figures(result)["bleu1"] == pytest.approx(expected_bleu()[0])
-    assert "METEOR needs Java, but no `java` is on the PATH" in out
+    assert "METEOR needs the package pycocoevalcap" in out
     status, _, _, err = score(path, "--metrics", "meteor")
     assert status == 2
-    assert "no figure could be computed; meteor: METEOR needs Java" in err
+    assert "no figure could be computed; meteor: METEOR needs the package pycocoevalcap" in err
 
 
 def test_m_rnn_preset_keeps_punctuation_and_reports_perplexities(score, write):
@@ -553,10 +555,7 @@ def test_what_cannot_be_submitted_is_one_line(score, write, tmp_path, texts, mes
     assert not out.exists()
 
 
-@pytest.mark.slow  # ten seconds of Java; see tests/metrics/test_meteor.py, too
 def test_coco_example_has_the_published_meteor(score, shared_data):
-    if shutil.which("java") is None:
-        pytest.skip("no java on the PATH: METEOR's jar cannot run")
     pytest.importorskip("pycocoevalcap")
     found = coco_example(score, shared_data("coco_caption"), "meteor")
     assert round(found["meteor"], 5) == 0.19525

@@ -2,11 +2,12 @@
 adds: transcripts, words of indexed OOV tokens."""
 
 import json
-import shutil
+import sys
 
 import pytest
 
 from fairseq_mm.cli.main import main
+from fairseq_mm.metrics._meteor_tables import load_tables
 from fairseq_mm.metrics.rouge import rouge_l_f1, rouge_n_f1
 
 # the second and the fourth video share a transcript's words; c has no transcript
@@ -14,7 +15,7 @@ REFERENCES = {"b": "how to bake pie .", "c": "learn to sing .", "a": "how to fol
 TEXTS = {"b": "learn to bake rhubarb pie .", "c": "learn to sing", "a": "how to fold paper ."}
 ROUGE = ("rouge1", "rouge2", "rouge_l")
 BLEU = ("bleu1", "bleu2", "bleu3", "bleu4")
-NO_JAVA = "bleu,rouge,cider"
+WITHOUT_METEOR = "bleu,rouge,cider"
 
 
 @pytest.fixture
@@ -51,8 +52,9 @@ def score(tmp_path, capsys, monkeypatch):
 
 
 @pytest.fixture
-def without_java(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+def without_tables(monkeypatch):
+    load_tables.cache_clear()
+    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
 
 
 def figures(result):
@@ -77,7 +79,7 @@ def check_rouge(found, texts=TEXTS):
         assert found[name] == pytest.approx(sum(rouge(h, r) for h, r in pairs) / 3, abs=1e-12)
 
 
-def test_preset_works_without_java_and_says_what_needs_it(score, data, without_java, tmp_path):
+def test_preset_works_without_meteors_tables_and_says_so(score, data, without_tables, tmp_path):
     (tmp_path / "g.txt").write_text(generated({**TEXTS, "b": "learn to bake <unk-0> pie ."}))
     status, result, out, err = score("g.txt", "--data", data, "--card", "--per-item", "p.jsonl")
     assert (status, err.count("\n")) == (0, 1)
@@ -89,7 +91,7 @@ def test_preset_works_without_java_and_says_what_needs_it(score, data, without_j
     ]
     check_rouge(found)  # of restored text: <unk-0> of b is rhubarb
     assert found["meteor"] is found["content_f1"] is None
-    assert out.count("METEOR needs Java, but no `java` is on the PATH") == 2
+    assert out.count("METEOR needs the package pycocoevalcap") == 2
     # words of b that its transcript lacks: learn to . ; of a: how to .
     assert found["novel1"] == pytest.approx((3 + 3) / (6 + 5))
     entry = {e["metric"]: e for e in result["scores"]}["novel1"]
@@ -110,7 +112,7 @@ def test_plain_text_on_both_sides(score, data, tmp_path):
     (tmp_path / "ours.txt").write_text("".join(f"{TEXTS[key]}\n" for key in REFERENCES))
     (tmp_path / "test.tgt").write_text("".join(f"{text}\n" for text in REFERENCES.values()))
     (tmp_path / "g.txt").write_text(generated(TEXTS))
-    plain = ("--references", "test.tgt", "--metrics", NO_JAVA)
+    plain = ("--references", "test.tgt", "--metrics", WITHOUT_METEOR)
     seen = []
     for arguments in (("ours.txt", *plain), ("ours.txt", *plain, "--data", data)):
         status, result, _, err = score(*arguments, "--per-item", "items.jsonl")
@@ -128,7 +130,9 @@ def test_plain_text_on_both_sides(score, data, tmp_path):
 def test_empty_summary_scores_zero(score, tmp_path):
     (tmp_path / "ours.txt").write_text("\nlearn to sing .\nx\n")
     (tmp_path / "test.tgt").write_text("".join(f"{text}\n" for text in REFERENCES.values()))
-    status, result, _, _ = score("ours.txt", "--references", "test.tgt", "--metrics", NO_JAVA)
+    status, result, _, _ = score(
+        "ours.txt", "--references", "test.tgt", "--metrics", WITHOUT_METEOR
+    )
     assert status == 0
     assert figures(result)["rouge1"] == pytest.approx(1 / 3)
 
@@ -143,7 +147,7 @@ def test_numbered_items_are_written_in_the_order_of_their_numbers(score, tmp_pat
 def test_folder_without_transcripts_has_no_such_rows_unless_they_are_asked_for(score, data):
     (data / "valid.transcripts.jsonl").unlink()
     (data.parent / "g.txt").write_text(generated(TEXTS))
-    _, result, _, _ = score("g.txt", "--data", data, "--metrics", NO_JAVA + ",novel_ngrams")
+    _, result, _, _ = score("g.txt", "--data", data, "--metrics", WITHOUT_METEOR + ",novel_ngrams")
     notes = {e["metric"]: e.get("note") for e in result["scores"]}
     assert notes["novel4"] == "needs DATA/SPLIT.transcripts.jsonl"
 
@@ -215,7 +219,7 @@ def in_percent(found, digits, *names):
 
 
 def test_published_summaries_get_their_published_figures(score, shared_data):
-    found = published(score, shared_data, "Bart_text_only.txt", "--metrics", NO_JAVA)
+    found = published(score, shared_data, "Bart_text_only.txt", "--metrics", WITHOUT_METEOR)
     assert in_percent(found, 2, *ROUGE) == [64.05, 46.39, 58.86]
     assert in_percent(found, 1, *BLEU) == [62.4, 52.6, 46.4, 42.0]
     assert round(found["cider"], 2) == 2.97
@@ -234,8 +238,6 @@ def test_published_summaries_get_their_published_figures(score, shared_data):
 )
 def test_published_summaries_get_all_their_figures(score, shared_data, name, expected):
     """Table 1 of Yu et al. 2021; Content F1 to the six digits of its authors' script."""
-    if shutil.which("java") is None:
-        pytest.skip("no java on the PATH: METEOR's jar cannot run")
     pytest.importorskip("pycocoevalcap")
     found = published(score, shared_data, name)
     rounded = in_percent(found, 2, *ROUGE) + in_percent(found, 1, *BLEU, "meteor")

@@ -21,7 +21,7 @@ STORIES = [
     "the cat slept . <sent> the cat slept . <sent> a b c . <sent> d e f g . <sent> h .",
     "the family went home . <sent> it was late . <sent> x y . <sent> z . <sent> the end .",
 ]
-NO_JAVA = "bleu,rouge_l,cider,diversity,sentences"
+WITHOUT_METEOR = "bleu,rouge_l,cider,diversity,sentences"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def score(data, tmp_path, capsys):
         path.write_text("".join(lines))
         arguments = ["--preset", "vist", "--data", data, "--json", out, *arguments]
         if "--metrics" not in arguments:
-            arguments += ["--metrics", NO_JAVA]
+            arguments += ["--metrics", WITHOUT_METEOR]
         status = main(["score", str(path), *map(str, arguments)])
         result = json.loads(out.read_text()) if out.exists() else {}
         found = {entry["metric"]: entry for entry in result.get("scores", ())}
@@ -80,7 +80,7 @@ def plain(story):
 
 @pytest.fixture
 def shared_words(monkeypatch):
-    """Instead of the jar, which takes seconds to start: how many words two texts share."""
+    """In place of METEOR: how many words two texts share."""
     calls = []
 
     def meteor(hypotheses, references, *, task, normalize):
@@ -112,7 +112,7 @@ def test_meteor_gets_whole_stories_as_they_are_and_sequences_count_alike(
     for task in ("protocol:EvalVIST|task:hter", "task:rank"):
         assert (
             f"meteor-1.5|refs:1-2|tok:none|case:mixed|punct:yes|{task}|norm:no|segment:story|"
-            "best:of-refs|mean:sequences|"
+            "best:of-refs|mean:sequences|by:python|"
         ) in out
 
 

@@ -1,115 +1,73 @@
-"""METEOR's process: what it is asked, and that a missing, failing or hanging Java is one line."""
+"""METEOR: equal to the jar's frozen numbers, its rules, input of any kind, no torch or fairseq."""
 
-import shutil
+import subprocess
 import sys
 
 import pytest
+from meteor_cases import ALIGNMENTS, ITEMS, SCORES, parse_alignment
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.meteor import meteor
+from fairseq_mm.metrics import _meteor_alignment
+from fairseq_mm.metrics._meteor_normalizer import normalize
+from fairseq_mm.metrics._meteor_stemmer import stem
+from fairseq_mm.metrics.meteor import TASKS, Match, align, meteor
 
-HYPOTHESES = ["a dog", "two|||cats"]
-REFERENCES = [["a dog", "the dog"], ["two cats"]]
-
-
-ANSWERS = """
-for line in sys.stdin:
-    open(os.path.join(os.path.dirname(__file__), "asked"), "a").write(line)
-    if line.startswith("SCORE"):
-        print("1 2 3", flush=True)
-    else:
-        print("0.25", "0.5", "0.4", sep="\\n", flush=True)
-"""
+HYPOTHESES, REFERENCES = zip(*ITEMS)
 
 
-def test_last_answer_is_the_corpus_score_and_the_others_the_items(java_that, tmp_path):
-    java_that(ANSWERS)
-    assert meteor(HYPOTHESES, REFERENCES) == (0.4, [0.25, 0.5])
-    assert (tmp_path / "asked").read_text().split("\n") == [
-        "SCORE ||| a dog ||| the dog ||| a dog",
-        "SCORE ||| two cats ||| two cats",
-        "EVAL ||| 1 2 3 ||| 1 2 3",
-        "",
-    ]
+@pytest.fixture(autouse=True)
+def needs_tables():
+    pytest.importorskip("pycocoevalcap")
 
 
-def test_task_and_normalisation_reach_the_jar(java_that, tmp_path):
-    java_that("open(__file__ + '.arguments', 'w').write(' '.join(sys.argv))" + ANSWERS)
-    meteor(HYPOTHESES, REFERENCES, task="hter", normalize=False)
-    assert (tmp_path / "java.arguments").read_text().endswith("- - -stdio -l en -t hter")
-    meteor(HYPOTHESES, REFERENCES)
-    assert (tmp_path / "java.arguments").read_text().endswith("-stdio -l en -t rank -norm")
+@pytest.mark.parametrize(("task", "normalizes"), SCORES)
+def test_scores_are_those_of_the_jar(task, normalizes):
+    corpus, scores = meteor(HYPOTHESES, REFERENCES, task=task, normalize=normalizes)
+    assert [corpus, *scores] == pytest.approx(SCORES[task, normalizes], abs=1e-8)
 
 
-def test_failing_java_is_one_line_with_its_message(java_that):
-    java_that("print('Error: out of memory', file=sys.stderr); sys.exit(3)")
-    with pytest.raises(
-        UserError, match=r"ended with status 3 after 0 of 2 lines: Error: out of memory$"
-    ):
-        meteor(HYPOTHESES, REFERENCES)
+def test_every_task_has_frozen_scores():
+    assert set(SCORES) == {(task, normalizes) for task in TASKS for normalizes in (True, False)}
 
 
-def test_killed_java_is_one_line(java_that):
-    java_that("sys.stdin.readline(); print('1 2', flush=True); os.kill(os.getpid(), 9)")
-    with pytest.raises(UserError, match=r"ended with status -9 after 1 of 2 lines: it left no"):
-        meteor(HYPOTHESES, REFERENCES)
+def test_alignments_are_those_of_the_jar():
+    pairs = [(text.split(), other.split()) for text, texts in ITEMS for other in texts]
+    expected = [[Match(*match) for match in parse_alignment(text)] for text in ALIGNMENTS]
+    assert align(*zip(*pairs)) == expected
 
 
-def test_hanging_java_is_ended(java_that):
-    java_that("time.sleep(60)")
-    with pytest.raises(UserError, match=r"no answer for 0.5 s after 0 of 2 lines and was ended"):
-        meteor(HYPOTHESES, REFERENCES, timeout=0.5)
+@pytest.mark.parametrize(
+    ("normalizes", "expected"), [(True, 0.32500671986268), (False, 0.323987773445627)]
+)
+def test_real_summaries_score_as_by_the_jar(shared_data, normalizes, expected):
+    """The first 300 summaries of How2; the jar computed the scores."""
+    folder = shared_data("how2") / "outputs"
+    texts, targets = (
+        (folder / name).read_text(encoding="utf-8").splitlines()[:300]
+        for name in ("Bart_text_only.txt", "test.tgt")
+    )
+    corpus, _ = meteor(texts, [[text] for text in targets], normalize=normalizes)
+    assert corpus == pytest.approx(expected, abs=1e-11)
 
 
-def test_answer_that_is_no_number_is_one_line(java_that):
-    java_that(ANSWERS.replace('"0.25"', '"Exception: x"'))
-    with pytest.raises(UserError, match=r"must answer with numbers, but said 'Exception: x'"):
-        meteor(HYPOTHESES, REFERENCES)
+def test_score_by_hand():
+    # "the" is a function word; dog - dog is one chunk, the - the another
+    precision = recall = (0.75 * 1 + 0.25 * 1) / (0.75 * 2 + 0.25 * 1)
+    mean = 1 / (0.15 / precision + 0.85 / recall)
+    penalty = 0.6 * (2 / 2) ** 0.2
+    score = mean * (1 - penalty)
+    corpus, scores = meteor(["dog xq the"], [["the dog yq"]])
+    assert [corpus, *scores] == pytest.approx([score, score], abs=1e-12)
 
 
-def test_missing_java_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="METEOR needs Java, but no `java` is on the PATH"):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_java_that_cannot_start_is_one_line(java_that, tmp_path):
-    java_that("")
-    (tmp_path / "java").write_text("#!/nowhere/at/all\n")
-    with pytest.raises(UserError, match=r"METEOR's Java could not be started: .*java: "):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_missing_package_names_the_extra(monkeypatch):
-    if shutil.which("java") is None:
-        pytest.skip("no java on the PATH: the message about Java comes first")
-    monkeypatch.setitem(sys.modules, "pycocoevalcap", None)
-    with pytest.raises(UserError, match=r"METEOR needs the package pycocoevalcap.*\[eval\]"):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_missing_jar_is_one_line(java_that, monkeypatch, tmp_path):
-    java_that("")
-    import pycocoevalcap
-
-    monkeypatch.setattr(pycocoevalcap, "__path__", [str(tmp_path)])
-    with pytest.raises(UserError, match=r"jar must be meteor/meteor-1.5.jar in .* is not there"):
-        meteor(HYPOTHESES, REFERENCES)
-
-
-def test_wrong_arguments_are_refused():
-    with pytest.raises(UserError, match=r"`task` must be one of rank, .* but is 'coco' instead"):
-        meteor(HYPOTHESES, REFERENCES, task="coco")
-    with pytest.raises(UserError, match="2 hypotheses, 1 lists of references"):
-        meteor(HYPOTHESES, REFERENCES[:1])
-    assert meteor([], []) == (0.0, [])
+def test_corpus_score_is_of_summed_counts_and_perfect_items_have_no_chunks():
+    corpus, scores = meteor(["dog cat", "xq"], [["dog cat"], ["yq"]], task="li")
+    assert scores == [1, 0]
+    # 2 of 3 words in no chunk
+    assert corpus == pytest.approx(2 / 3, abs=1e-12)
 
 
 def test_several_references_score_as_the_best_of_each_alone():
-    """Real answers of the jar, for the protocol of VIST: one start of Java for all."""
-    if shutil.which("java") is None:
-        pytest.skip("no java on the PATH: METEOR's jar cannot run")
-    pytest.importorskip("pycocoevalcap")
     story = "the dog ran home . we had fun ."
     references = ["a dog runs away . [male] laughed .", "we had fun . the dog ran .", "nobody came"]
     _, (best, *alone, wordless) = meteor(
@@ -121,3 +79,108 @@ def test_several_references_score_as_the_best_of_each_alone():
     assert best == max(alone) == alone[1]
     assert 0 < alone[0] < best
     assert alone[2] == wordless == 0
+
+
+def test_batches_change_nothing(monkeypatch):
+    expected = meteor(HYPOTHESES, REFERENCES)
+    pairs = [text.split() for text in HYPOTHESES], [texts[0].split() for texts in REFERENCES]
+    alignments = align(*pairs)
+    monkeypatch.setattr("fairseq_mm.metrics.meteor._CHARACTERS_AT_ONCE", 150)
+    assert meteor(HYPOTHESES, REFERENCES) == expected
+    assert align(*pairs) == alignments
+
+
+def test_separators_of_the_jar_are_no_words():
+    assert meteor(["two|||cats"], [["two cats"]], normalize=False) == (1, [1])
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("caresses", "caress"), ("ponies", "poni"), ("ties", "tie"), ("gas", "gas"),
+        ("agreed", "agre"), ("hopping", "hop"), ("hoping", "hope"), ("falling", "fall"),
+        ("relational", "relat"), ("generously", "generous"), ("skis", "ski"), ("by", "by"),
+        ("dog's", "dog"), ("sayyyy", "sayyyi"), ("xY", "xY"), ("", ""),
+    ],
+)  # fmt: skip
+def test_stems(word, expected):
+    assert stem(word) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Mr. Fox isn't well-known.", "mr. fox isn 't well known ."),
+        ("in the U.S. now", "in the us now"),
+        ("at No. 5 or no. one", "at no. 5 or no. one"),
+        ("so... 'tis 3.5, a,b", "so ... ' tis 3.5 , a , b"),
+        ("a\u2013b \u201cc\u201d\u00a0d", 'a - b " c " d'),
+        ("end. Next", "end . next"),
+    ],
+)
+def test_normalized_texts(text, expected):
+    assert " ".join(normalize(text, {"Mr": False, "No": True})) == expected
+
+
+def test_control_characters_and_lone_surrogates_are_characters_like_others():
+    texts = ["\x00a\x01 \x02", "\x0b", "\x1c\x1d", "\ud800 b", "\U0001f600"]
+    references = [["a\x01"], ["\x0b"], ["x"], ["? b"], ["\ud83d\ude00"]]
+    for normalizes in (True, False):
+        _, scores = meteor(texts, references, normalize=normalizes)
+        assert scores == [1, 0, 0, 1, 0]
+    assert align([["\ud800", "b"]], [["?", "b"]]) == [[Match(0, 1, 0, 1), Match(1, 1, 1, 1)]]
+
+
+def test_many_references_and_long_texts_are_scored():
+    """Time is linear in the words as long as few of them are alike."""
+    references = [f"the man {i} and a dog" for i in range(2000)]
+    assert meteor(["the man 7 and a dog"], [references])[1] == [1]
+    long = " ".join(f"w{i}" for i in range(20_000))
+    assert meteor([long, "." * 20_000, "a"], [[long], [". "], [long]])[1] == [1, 0, 0]
+
+
+def test_texts_that_would_take_hours_are_one_line():
+    alike = "a " * 100_000
+    with pytest.raises(UserError, match=r"^item 1 \(counted from 0\): METEOR aligns texts in whi"):
+        meteor(["a", alike], [["b"], [alike]])
+    with pytest.raises(UserError, match="up to 1,000,000 pairs of words match"):
+        align([alike.split()], [alike.split()[1:]])
+
+
+def test_the_limit_counts_paraphrases(monkeypatch):
+    """The table has most paraphrases in both directions, which are two matches, as in the jar."""
+    pair = [["because", "of", "us"]], [["due", "to", "us"]]
+    monkeypatch.setattr(_meteor_alignment, "MAX_MATCHES", 7)
+    assert align(*pair) == [[Match(0, 2, 0, 2), Match(2, 1, 2, 1)]]
+    monkeypatch.setattr(_meteor_alignment, "MAX_MATCHES", 6)
+    with pytest.raises(UserError, match="item 0"):
+        align(*pair)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(UserError, match=r"`task` must be one of rank, .* but is 'coco' instead"):
+        meteor(HYPOTHESES, REFERENCES, task="coco")
+    with pytest.raises(UserError, match="2 hypotheses, 1 lists of references"):
+        meteor(HYPOTHESES[:2], REFERENCES[:1])
+    with pytest.raises(UserError, match=r"a reference, but item 1 \(counted from 0\) has none"):
+        meteor(["a", "b"], [["a"], []])
+    assert meteor([], []) == (0.0, [])
+    with pytest.raises(UserError, match="there are 1 hypotheses and 2 references"):
+        align([["a"]], [["a"], ["b"]])
+    assert align([], []) == []
+
+
+WITHOUT_TORCH = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(("torch", "torchvision", "fairseq", "fairseq_cli")))
+import fairseq_mm.metrics
+for module in pkgutil.iter_modules(fairseq_mm.metrics.__path__):
+    importlib.import_module(f"fairseq_mm.metrics.{module.name}")
+from fairseq_mm.metrics.meteor import meteor
+print(meteor(["a dog"], [["a dog"]]))
+"""
+
+
+def test_metrics_need_neither_torch_nor_fairseq():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(1.0, [1.0])\n", "")

@@ -1,0 +1,445 @@
+"""Tables of METEOR 1.5 for English: function words, abbreviations, synonyms and paraphrases.
+
+The tables are files of the package pycocoevalcap: resources inside METEOR's jar and
+``paraphrase-en.gz``, which unpacks to 272 MB of text. At the first use, they are compiled into one
+file of arrays in the user's cache folder, ``$XDG_CACHE_HOME/fairseq_mm`` (by default
+``~/.cache/fairseq_mm``); afterwards this file is mapped into memory.
+"""
+
+import errno
+import gzip
+import json
+import logging
+import mmap
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fairseq_mm.data.output_file import partial_path
+from fairseq_mm.errors import UserError, import_extra
+
+logger = logging.getLogger(__name__)
+
+# Part of a cached file's header. Raise it whenever the arrays change their meaning.
+FORMAT = 1
+_FILE_NAME = "meteor-1.5-en.tables"
+_RESOURCES = {
+    "function_words": "function/english.words",
+    "abbreviations": "nonbreaking/english.prefixes",
+    "synsets": "synonym/english.synsets",
+    "exceptions": "synonym/english.exceptions",
+}
+_LONGEST_PHRASE = 7
+_UNKNOWN = 0xFFFF  # id of a word that the paraphrase table lacks
+# stands between phrases; no phrase contains it
+_SEPARATOR = b"\x01"
+# detachment rules of WordNet: suffix of an inflected form, suffix of its base form
+_DETACHMENTS = (
+    ("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh"),
+    ("men", "man"), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""),
+    ("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"), ("est", "e"),
+)  # fmt: skip
+
+
+class Phrases(NamedTuple):
+    """Phrases of several texts that occur in the paraphrase table.
+
+    ``positions``, ``lengths`` and ``states`` are ``[N]`` integer arrays, sorted by position and
+    then by length: index of a phrase's first word in the concatenated texts, number of its words,
+    and number of the phrase.
+    """
+
+    positions: np.ndarray
+    lengths: np.ndarray
+    states: np.ndarray
+
+
+class Tables:
+    """METEOR's tables for English.
+
+    Args:
+        arrays: Arrays of the compiled file by name, see :func:`_compile`.
+    """
+
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        self.function_words = frozenset(_words(arrays["function_words"]))
+        # word without its full stop -> True if the full stop stays only before a number
+        self.abbreviations = dict(
+            zip(_words(arrays["abbreviations"]), arrays["abbreviations_numeric"].tolist())
+        )
+        self._synset_of = {word: i for i, word in enumerate(_words(arrays["synset_words"]))}
+        self._synset_offsets = arrays["synset_offsets"]
+        self._synsets = arrays["synsets"]
+        self._bases: dict[str, list[str]] = {}
+        for word, base in zip(_words(arrays["inflected"]), _words(arrays["bases"])):
+            self._bases.setdefault(word, []).append(base)
+        self._word_ids = {word: i for i, word in enumerate(_words(arrays["phrase_words"]))}
+        self._edges = arrays["edges"]
+        self._offsets = arrays["paraphrase_offsets"]
+        self._targets = arrays["paraphrases"]
+
+    def phrase_word_ids(self, words: Iterable[str]) -> list[int]:
+        """Return the ids of words in the paraphrase table."""
+        get = self._word_ids.get
+        return [get(word, _UNKNOWN) for word in words]
+
+    def synsets(self, word: str) -> frozenset[int]:
+        """Return the numbers of the synsets of a word and of its base forms."""
+        bases = self._bases.get(word)
+        if bases is None:
+            bases = [self._base_form(word)]
+        return frozenset(chain.from_iterable(map(self._synsets_of, (word, *bases))))
+
+    def _synsets_of(self, word: str) -> list[int]:
+        index = self._synset_of.get(word)
+        if index is None:
+            return []
+        start, end = self._synset_offsets[index : index + 2]
+        return self._synsets[start:end].tolist()
+
+    def _base_form(self, word: str) -> str:
+        if word.endswith("ss") or len(word) <= 2:
+            return word
+        for suffix, ending in _DETACHMENTS:
+            if word.endswith(suffix):
+                base = word[: -len(suffix)] + ending
+                if base in self._synset_of:
+                    return base
+        return ""
+
+    def find_phrases(self, words: np.ndarray, ends: np.ndarray) -> Phrases:
+        """Find all phrases of the paraphrase table in texts.
+
+        Args:
+            words: ``[N]`` ids of the words of all texts, see :meth:`phrase_word_ids`.
+            ends: ``[N]`` index at which the text of each word ends.
+        """
+        starts = np.arange(len(words), dtype=np.int64)
+        states = np.zeros(len(words), np.int64)
+        found = []
+        for length in range(1, _LONGEST_PHRASE + 1):
+            fits = starts + (length - 1) < ends[starts]
+            starts, states = starts[fits], states[fits]
+            if not len(starts):
+                break
+            keys = (states << 16 | words[starts + (length - 1)]).astype(np.uint64)
+            # sorted keys are found several times faster, and texts repeat phrases
+            distinct, inverse = np.unique(keys, return_inverse=True)
+            edges = np.searchsorted(self._edges, distinct)
+            exists = self._edges[np.minimum(edges, len(self._edges) - 1)] == distinct
+            kept = exists[inverse]
+            starts, states = starts[kept], edges[inverse[kept]] + 1
+            found.append((starts, np.full(len(starts), length), states))
+        positions, lengths, numbers = (
+            np.concatenate(parts) if parts else np.zeros(0, np.int64)
+            for parts in (zip(*found) if found else ((), (), ()))
+        )
+        order = np.lexsort((lengths, positions))
+        return Phrases(positions[order], lengths[order], numbers[order])
+
+    def paraphrases(self, states: np.ndarray) -> dict[int, dict[int, int]]:
+        """Return the paraphrases of each phrase among the phrases themselves.
+
+        ``states`` are the numbers of the phrases, see :meth:`find_phrases`. The result maps each
+        phrase with such paraphrases to their numbers, which map to the positions of the
+        paraphrases in the table.
+        """
+        states = np.unique(states)
+        starts = self._offsets[states].astype(np.int64)
+        counts = self._offsets[states + 1].astype(np.int64) - starts
+        total = int(counts.sum())
+        # rows of the table that belong to the phrases
+        rows = np.arange(total) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        sources, targets = np.repeat(states, counts), self._targets[rows].astype(np.int64)
+        nearest = states[np.minimum(np.searchsorted(states, targets), max(0, len(states) - 1))]
+        kept = nearest == targets
+        result: dict[int, dict[int, int]] = {}
+        columns = (sources[kept].tolist(), targets[kept].tolist(), rows[kept].tolist())
+        for source, target, row in zip(*columns):
+            result.setdefault(source, {})[target] = row
+        return result
+
+
+def _words(array: np.ndarray) -> list[str]:
+    text = array.tobytes().decode()
+    return text.split("\n") if text else []
+
+
+def _text(words: Iterable[str]) -> np.ndarray:
+    return np.frombuffer("\n".join(words).encode(), np.uint8)
+
+
+def find_file(*parts: str) -> Path:
+    """Return the path of one of METEOR's files in pycocoevalcap's folder ``meteor``."""
+    package = import_extra("pycocoevalcap", extra="eval", purpose="METEOR")
+    for folder in package.__path__:
+        path = Path(folder, "meteor", *parts)
+        if path.is_file():
+            return path
+    raise UserError(
+        f"METEOR needs the file meteor/{'/'.join(parts)} in {package.__path__[0]}, but it is not "
+        "there. Reinstall it with: pip install --force-reinstall pycocoevalcap"
+    )
+
+
+class _Ids(dict):
+    """Dictionary that numbers its keys in the order in which they are first looked up."""
+
+    def __missing__(self, key: bytes) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+def _phrase_rows(phrases: Sequence[bytes], ids: _Ids) -> np.ndarray:
+    """Return ``[N, 7]`` word ids of phrases, padded with ``_UNKNOWN``."""
+    words = (b" %b " % _SEPARATOR).join(phrases).split()
+    numbers = np.fromiter(map(ids.__getitem__, words), np.int64, len(words))
+    breaks = np.flatnonzero(numbers == ids[_SEPARATOR])
+    bounds = np.concatenate([[-1], breaks, [len(numbers)]])
+    lengths = np.diff(bounds) - 1
+    if lengths.max(initial=1) > _LONGEST_PHRASE or lengths.min(initial=1) < 1:
+        raise UserError(
+            f"METEOR's paraphrases must have 1 to {_LONGEST_PHRASE} words, but one has "
+            f"{lengths.max() if lengths.min() else 0}."
+        )
+    rows = np.full((len(phrases), _LONGEST_PHRASE), _UNKNOWN, np.uint16)
+    row = np.repeat(np.arange(len(phrases)), lengths)
+    is_word = np.ones(len(numbers), bool)
+    is_word[breaks] = False
+    column = np.flatnonzero(is_word) - np.repeat(bounds[:-1] + 1, lengths)
+    rows[row, column] = numbers[is_word]
+    return rows
+
+
+def _read_entries(path: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield phrases and their paraphrases, in parts of the file: lists of all lines take 2 GB.
+
+    Each entry of the file has three lines: a probability, a phrase, and the phrase's paraphrase.
+    """
+    lines: list[bytes] = []
+    with gzip.open(path) as file:
+        # not line by line, which takes three times as long
+        while part := file.read(1 << 25):
+            first, *others = part.split(b"\n")
+            # the last line of the part before goes on
+            lines[-1:] = [b"".join([*lines[-1:], first])]
+            lines += others
+            whole = (len(lines) - 1) // 3 * 3
+            yield lines[1:whole:3], lines[2:whole:3]
+            lines = lines[whole:]
+    if lines not in ([], [b""]):
+        raise UserError(
+            f"{path}: METEOR's paraphrases must be entries of three lines, but the file ends with "
+            f"{len(lines)} other lines."
+        )
+
+
+def _read_paraphrases(path: Path) -> tuple[list[bytes], np.ndarray, np.ndarray, np.ndarray]:
+    """Read METEOR's table of paraphrases.
+
+    Return the words by id, ``[S, 7]`` word ids of the phrases, ``[P, 7]`` word ids of the
+    paraphrases, and ``[P]`` the row of each paraphrase's phrase. Consecutive entries share a row if
+    they have the same phrase.
+    """
+    ids = _Ids()
+    ids[_SEPARATOR] = 0
+    sources, targets, source_rows = [], [], []
+    num_sources = 0
+    for phrases, paraphrases in _read_entries(path):
+        if phrases:
+            is_new = np.ones(len(phrases), bool)
+            is_new[1:] = [a != b for a, b in zip(phrases, phrases[1:])]
+            source_rows.append(np.cumsum(is_new) - 1 + num_sources)
+            num_sources += int(is_new.sum())
+            starts = np.flatnonzero(is_new).tolist()
+            sources.append(_phrase_rows([phrases[i] for i in starts], ids))
+            targets.append(_phrase_rows(paraphrases, ids))
+    if not sources or len(ids) > _UNKNOWN:
+        raise UserError(
+            f"{path}: METEOR's paraphrases must have 1 to {_UNKNOWN} different words, but have "
+            f"{len(ids) - 1}."
+        )
+    return (
+        list(ids),
+        np.concatenate(sources),
+        np.concatenate(targets),
+        np.concatenate(source_rows),
+    )
+
+
+def _number_phrases(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Build the tree of phrases.
+
+    Args:
+        rows: ``[N, 7]`` word ids of the phrases, padded with ``_UNKNOWN``.
+
+    Returns:
+        The sorted edges of the tree, ``parent << 16 | word``, where edge i leads to node i + 1 and
+        node 0 is the root, and ``[N]`` the node of each phrase.
+    """
+    nodes = np.zeros(len(rows), np.uint32)
+    edges = []
+    num_nodes = 1
+    longer = np.arange(len(rows))
+    for column in range(rows.shape[1]):
+        longer = longer[rows[longer, column] != _UNKNOWN]
+        keys = nodes[longer].astype(np.uint64) << np.uint64(16) | rows[longer, column]
+        level, inverse = np.unique(keys, return_inverse=True)
+        nodes[longer] = inverse + num_nodes
+        num_nodes += len(level)
+        edges.append(level)
+    # parents are numbered level by level, so the levels one after the other are sorted
+    return np.concatenate(edges), nodes
+
+
+def _compile_paraphrases(path: Path) -> dict[str, np.ndarray]:
+    words, sources, targets, source_rows = _read_paraphrases(path)
+    edges, nodes = _number_phrases(np.concatenate([sources, targets]))
+    source_nodes, target_nodes = nodes[: len(sources)][source_rows], nodes[len(sources) :]
+    # stable: the order of a phrase's paraphrases decides between equal alignments
+    order = np.argsort(source_nodes, kind="stable")
+    counts = np.bincount(source_nodes, minlength=len(edges) + 1)
+    return {
+        "phrase_words": _text(word.decode() for word in words),
+        "edges": edges,
+        "paraphrase_offsets": np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32),
+        "paraphrases": target_nodes[order],
+    }
+
+
+def _compile(jar: Path, paraphrases: Path) -> dict[str, np.ndarray]:
+    """Compile METEOR's files into arrays; lists of words become bytes, one word a line."""
+    with zipfile.ZipFile(jar) as archive:
+        texts = {name: archive.read(path).decode() for name, path in _RESOURCES.items()}
+    abbreviations: dict[str, bool] = {}
+    for line in texts["abbreviations"].splitlines():
+        parts = line.split()
+        if parts and not parts[0].startswith("#"):
+            abbreviations[parts[0]] = parts[1:2] == ["#NUMERIC_ONLY#"]
+    lines = texts["synsets"].splitlines()
+    synsets = dict(zip(lines[::2], (line.split() for line in lines[1::2])))
+    lines = texts["exceptions"].splitlines()
+    pairs = [(word, base) for base, words in zip(lines[::2], lines[1::2]) for word in words.split()]
+    sizes = [len(numbers) for numbers in synsets.values()]
+    return {
+        "function_words": _text(texts["function_words"].splitlines()),
+        "abbreviations": _text(abbreviations),
+        "abbreviations_numeric": np.array(list(abbreviations.values()), bool),
+        "synset_words": _text(synsets),
+        "synset_offsets": np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint32),
+        "synsets": np.array(list(chain.from_iterable(synsets.values()))).astype(np.uint32),
+        "inflected": _text(word for word, _ in pairs),
+        "bases": _text(base for _, base in pairs),
+        **_compile_paraphrases(paraphrases),
+    }
+
+
+def _identify(jar: Path, paraphrases: Path) -> str:
+    """Return a string that changes when the sources of the tables or their format change."""
+    with zipfile.ZipFile(jar) as archive:
+        checksums = [archive.getinfo(path).CRC for path in _RESOURCES.values()]
+    with open(paraphrases, "rb") as file:
+        # the last 8 bytes of a gzip file are the checksum and the size of its content
+        file.seek(-8, os.SEEK_END)
+        trailer = file.read().hex()
+    return "-".join([f"{FORMAT}", sys.byteorder, trailer, *(f"{crc:08x}" for crc in checksums)])
+
+
+def cache_path() -> Path:
+    """Return the path of the compiled tables in the user's cache folder.
+
+    Raise OSError if the user has no home folder.
+    """
+    folder = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(folder):  # to be ignored, says the XDG Base Directory Specification
+        try:
+            folder = str(Path.home() / ".cache")
+        except RuntimeError:
+            raise FileNotFoundError(errno.ENOENT, "there is no home folder", "~/.cache") from None
+    return Path(folder, "fairseq_mm", _FILE_NAME)
+
+
+def _write_cache(path: Path, arrays: dict[str, np.ndarray], identity: str) -> None:
+    """Write the arrays behind one line of JSON that describes them, each at a multiple of 8."""
+    checksum, offset, entries = 0, 0, {}
+    for name, array in arrays.items():
+        entries[name] = [array.dtype.str, len(array), offset]
+        data = _padded(array)
+        checksum = zlib.crc32(data, checksum)
+        offset += len(data)
+    header = {"identity": identity, "size": offset, "checksum": checksum, "arrays": entries}
+    line = json.dumps(header).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with partial_path(str(path)) as partial:
+        with open(partial, "wb") as file:
+            # the line break ends at a multiple of 8, too
+            file.write(line + b" " * (-(len(line) + 1) % 8) + b"\n")
+            for array in arrays.values():
+                file.write(_padded(array))
+        os.replace(partial, path)
+
+
+def _padded(array: np.ndarray) -> bytes:
+    data = array.tobytes()
+    return data + b"\0" * (-len(data) % 8)
+
+
+def _read_cache(path: Path, identity: str) -> dict[str, np.ndarray]:
+    """Map the arrays of a cached file. Raise ValueError if it is outdated or damaged."""
+    with open(path, "rb") as file:
+        line = file.readline(1 << 16)
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    header = json.loads(line)
+    if not isinstance(header, dict) or header.get("identity") != identity:
+        raise ValueError("outdated")
+    data = memoryview(content)[len(line) :]
+    if len(data) != header["size"] or zlib.crc32(data) != header["checksum"]:
+        raise ValueError("damaged")
+    return {
+        name: np.frombuffer(data, np.dtype(dtype), count, offset)
+        for name, (dtype, count, offset) in header["arrays"].items()
+    }
+
+
+@lru_cache(maxsize=1)
+def load_tables() -> Tables:
+    """Load METEOR's tables from the cached file; compile them if it is missing, outdated or
+    damaged.
+
+    If the cache folder cannot be written, a warning says so, and the tables are compiled again in
+    the next process. Raise UserError if pycocoevalcap or one of its files is missing or
+    damaged.
+    """
+    jar, paraphrases = find_file("meteor-1.5.jar"), find_file("data", "paraphrase-en.gz")
+    try:
+        identity = _identify(jar, paraphrases)
+        try:
+            return Tables(_read_cache(cache_path(), identity))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # missing, outdated or damaged: compiled again
+        arrays = _compile(jar, paraphrases)
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, KeyError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"METEOR's tables in {jar.parent} cannot be read ({error}). Reinstall them with: "
+            "pip install --force-reinstall pycocoevalcap"
+        ) from None
+    try:
+        _write_cache(cache_path(), arrays, identity)
+    except OSError as error:
+        logger.warning(
+            "%s: METEOR's compiled tables cannot be kept here (%s), so the next process compiles "
+            "them again. Set XDG_CACHE_HOME to a folder that can be written.",
+            error.filename,
+            error.strerror,
+        )
+    return Tables(arrays)
