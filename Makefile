@@ -23,7 +23,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Without bytecode, which images of containers forbid, each process compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install check test soak gpu-check lint demo docs dist-check test-legacy clean
+.PHONY: help install check test soak gpu-check bench lint demo docs dist-check test-legacy clean
 
 help:
 	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
@@ -31,6 +31,7 @@ help:
 	@echo "make test         run all tests but the long ones"
 	@echo "make soak         run the long tests too"
 	@echo "make gpu-check    train, generate and extract on the GPUs at hand, beside a CPU"
+	@echo "make bench        measure our speed beside other programs and the machine's limit"
 	@echo "make lint         ruff and mypy"
 	@echo "make docs         build the documentation (site/)"
 	@echo "make dist-check   build the packages, install and try each away from the checkout"
@@ -71,6 +72,10 @@ soak: $(STAMP)
 
 gpu-check: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK_ARGS)
+
+bench: $(STAMP)
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

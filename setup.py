@@ -34,6 +34,7 @@ EXTRAS = {
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
     "serve": ["python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.30"],  # page and API
+    "bench": ["ctranslate2>=4", "pyyaml", "transformers>=4.40"],  # peers in benchmarks/run.py
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
     "dev": [
         *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7", "pytest-xdist>=3"),

@@ -103,25 +103,32 @@ def build_trainer(folder: Path, save_dir: Path) -> Trainer:
     return Trainer(cfg, task, task.build_model(cfg.model), task.build_criterion(cfg.criterion))
 
 
-def timed_by_fairseq(trainer: Trainer, steps: int, epoch: int) -> tuple[float, float, list]:
+def timed_by_fairseq(
+    trainer: Trainer, steps: int, epoch: int, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float, list]:
     """Seconds of ``steps`` updates, seconds of them waiting for data, and the batches."""
     epoch_iterator = trainer.get_train_iterator(epoch, disable_iterator_cache=True)
     batches = iterators.GroupedIterator(epoch_iterator.next_epoch_itr(shuffle=True), 1)
     trainer.begin_epoch(epoch)
     trainer.train_step(next(batches))
-    seen, waiting, start = [], 0.0, time.perf_counter()
+    seen, waiting, start = [], 0.0, clock()
     for _ in range(steps):
         before = time.perf_counter()
         batch = next(batches)
         waiting += time.perf_counter() - before
         seen.extend(batch)
         trainer.train_step(batch)
-    return time.perf_counter() - start, waiting, seen
+    return clock() - start, waiting, seen
 
 
-def timed_plainly(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list) -> float:
+def timed_plainly(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: list,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     model.train()
-    start = time.perf_counter()
+    start = clock()
     for batch in batches:
         features = batch["net_input"]["features"][:, 0].float()
         logits = model(features, batch["net_input"]["prev_output_tokens"])
@@ -132,7 +139,7 @@ def timed_plainly(model: nn.Module, optimizer: torch.optim.Optimizer, batches: l
         (loss / batch["ntokens"]).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 5)
         optimizer.step()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def plain_greedy(model: PlainMRnn, features: Tensor) -> Tensor:
