@@ -1,4 +1,4 @@
-"""Networks of torchvision for images and for clips of videos, cut off after a layer.
+"""Builds networks of torchvision for images and for clips of videos, cut off after a layer.
 
 A network returns one row of features per image or clip. With ``grid``, networks for images return
 one row per position of the last feature map, or per patch, instead. "Map" means feature map below.

@@ -1,4 +1,4 @@
-"""Preprocessing of videos: decoded frames become resized, normalised clips.
+"""Preprocesses videos: decoded frames become resized, normalised clips.
 
 All options are saved in one JSON object of the feature store. When a trained summarizer reads a new
 video, the video is preprocessed with the saved options. This module runs in the decoding processes,

@@ -1,4 +1,4 @@
-"""Decoding of image and video files by several processes, in the order of the files.
+"""Decodes image and video files in several processes; results have the order of the files.
 
 Each process decodes whole files, and is ahead of the network by at most ``Reader.max_waiting``
 inputs, so that memory does not grow with the length of a video. The processes end with the run that

@@ -1,4 +1,4 @@
-"""Records of image and video files (size, time and SHA-256), made while the files are decoded."""
+"""Records size, time and SHA-256 of image and video files while the files are decoded."""
 
 import contextlib
 import hashlib

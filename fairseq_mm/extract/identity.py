@@ -1,4 +1,4 @@
-"""Identity of an extractor: recorded in every feature store and compared before features are used.
+"""Compares the identity of extractors, which every feature store records, before features are used.
 
 Two extractors are the same if their model, weights, layer, grid and preprocessing are equal. The
 version of this package and the date are recorded as well, but not compared.

@@ -1,4 +1,4 @@
-"""Decoding of image files of any format to 8-bit RGB, in bounded memory.
+"""Decodes image files of any format to 8-bit RGB, in bounded memory.
 
 Images are decoded by Pillow. In addition, :func:`read_image`
 

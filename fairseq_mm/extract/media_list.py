@@ -1,4 +1,4 @@
-"""Lists of images or videos, read from folders, files, text lists, tar archives and JSONL."""
+"""Lists images or videos from folders, files, text lists, tar archives and JSONL."""
 
 import contextlib
 import io
@@ -105,7 +105,7 @@ class MediaFile(NamedTuple):
 
 
 def _open_file(path: Union[str, os.PathLike]) -> BinaryIO:
-    """Open a file; refuse devices and pipes, which may block or never end."""
+    """Open a file; raise UserError for a device or a pipe, which may block or never end."""
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UserError("is a device or a pipe, but must be a file.")
@@ -261,7 +261,7 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
     """Cut a list of images into contiguous parts, and return the part with number ``shard``.
 
-    The numbers are 1 to ``num_shards``; a part may be empty.
+    The numbers are 1 to ``num_shards``; a part may be empty. Raise UserError for another number.
     """
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")

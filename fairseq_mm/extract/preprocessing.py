@@ -1,4 +1,4 @@
-"""Preprocessing of images: resize, crop, scale, and normalise by mean and deviation.
+"""Preprocesses images: resizes, crops, scales, and normalises them by mean and deviation.
 
 By default, images are preprocessed as the weights of the network require. All options are saved in
 the feature store. When a trained captioner reads a new image, the image is preprocessed with the

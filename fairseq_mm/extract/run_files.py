@@ -1,4 +1,4 @@
-"""Files that an extraction writes next to its feature store, and checks of a finished store."""
+"""Writes the files next to the feature store of an extraction, and checks a finished store."""
 
 import contextlib
 import logging

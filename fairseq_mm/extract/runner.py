@@ -1,4 +1,4 @@
-"""Extraction of a list of images or videos into a feature store; a run can be interrupted.
+"""Extracts features of a list of images or videos into a store; a run can be interrupted.
 
 The inputs of all files (one per image, or the clips of the videos) form one sequence in the order
 of the list, and batches start at fixed positions of the sequence. Files that are done already and

@@ -1,4 +1,4 @@
-"""Decoding of videos of any format to upright RGB frames, one after the other, in bounded memory.
+"""Decodes videos of any format to upright RGB frames, one after the other, in bounded memory.
 
 Frames are decoded by FFmpeg through PyAV. In addition, this module
 

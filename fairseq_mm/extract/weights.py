@@ -1,4 +1,4 @@
-"""Safe loading of state dict files, and copying of their tensors to a network.
+"""Loads state dict files safely, and copies their tensors to a network.
 
 A file may be a state dict, a dictionary that has a state dict under the key ``state_dict`` or
 ``model``, a state dict of a ``DataParallel`` (``module.`` before every name), or in half precision.

@@ -1,4 +1,4 @@
-"""Constraints of stories of five images, applied at every step of a search or of sampling.
+"""Applies constraints of stories of five images at every step of a search or of sampling.
 
 A story has exactly five sentences, each with a minimum and a maximum number of words. Two more
 constraints can be switched on: a word becomes less probable the more often the story has used it,

@@ -1,4 +1,4 @@
-"""Search constraint for indexed out-of-vocabulary (OOV) tokens.
+"""Restricts a search to the indexed out-of-vocabulary (OOV) tokens of the source text.
 
 The tokens ``<unk-0>``, ``<unk-1>``, ... stand for the words of a source text that are not in the
 vocabulary, in the order of the source (See, Liu, Manning. Get To The Point: Summarization with

@@ -1,5 +1,5 @@
-"""Observation of fairseq's search at every step, to show texts that are incomplete and to end a
-search early."""
+"""Calls a function at every step of fairseq's search, to show incomplete texts and to end a search
+early."""
 
 import contextlib
 from collections.abc import Iterator, Sequence

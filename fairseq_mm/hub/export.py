@@ -108,7 +108,7 @@ def check_parent(path: str) -> None:
 
 
 def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Write weights, vocabulary and ``config.json`` to a folder; return the content of the last.
+    """Write weights, vocabulary and ``config.json`` to a folder; return the content of this file.
 
     ``options`` is the result of :func:`_plain_options`.
     """

@@ -87,7 +87,10 @@ def push_folder(
 
 
 def _read_card(folder: str, repository: str) -> Optional[str]:
-    """Read the model card, with the model's name in its commands; None if there is none."""
+    """Return the text of the model card, with the name ``repository`` in its commands.
+
+    The result is None if the folder has no model card.
+    """
     path = os.path.join(folder, CARD_FILE)
     if not os.path.isfile(path):
         return None

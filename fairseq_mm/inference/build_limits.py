@@ -45,7 +45,7 @@ def _get_mode() -> Any:
     counted |= {torch.arange, torch.eye}
 
     class LimitedCreation(torch.overrides.TorchFunctionMode):
-        """Mode that counts the created tensors and their elements.
+        """Context that counts the created tensors and elements, and raises UserError for too many.
 
         Args:
             elements: Maximum number of elements.

@@ -1,5 +1,5 @@
-"""Candidate captions of the structure-content model (``sc_nlm``): vectors and part-of-speech
-sequences to generate them from, and scores to rank them.
+"""Prepares and ranks candidate captions of the structure-content model (``sc_nlm``): computes the
+vectors and samples the part-of-speech sequences that they are generated from, and scores them.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539

@@ -109,7 +109,10 @@ class LoadedModels:
 
 
 def _refuse_training(mode: bool = True) -> None:
-    """Raise an error if ``mode`` is True; replaces ``train`` of models prepared for generation."""
+    """Raise RuntimeError if ``mode`` is True.
+
+    This function replaces the method ``train`` of models that are prepared for generation.
+    """
     if mode:
         raise RuntimeError("cannot train a model that was prepared for inference")
 
@@ -611,7 +614,7 @@ def usable_device(name: Optional[str]) -> torch.device:
 
 
 def _read_fairseq_file(path: str) -> dict[str, Any]:
-    """Read a checkpoint file onto the CPU, and check that it has a model and a config."""
+    """Read a checkpoint file onto the CPU; raise UserError if it has no model or no config."""
     try:
         # guarded by compat.loading, which refuses pickled code, and options that are code
         state = load_checkpoint(path)

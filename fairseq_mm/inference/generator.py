@@ -185,7 +185,7 @@ class Generator(Picklable):
         return generated[0] if single else generated
 
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
-        """Convert all inputs to examples; raise an error that names the first unreadable input.
+        """Convert all inputs to examples; raise UserError that names the first unreadable input.
 
         ``reading`` has the options for reading inputs, by name; None for none.
         """
@@ -207,7 +207,10 @@ class Generator(Picklable):
         return examples
 
     def _size_of_batches(self, batch_size: Optional[int]) -> int:
-        """Return ``batch_size`` after a check, or the processor's default if it is None."""
+        """Return ``batch_size`` or, if it is None, the processor's default.
+
+        Raise UserError if it is no integer of 1 or more.
+        """
         if batch_size is None:
             return self.processor.batch_sizes[self.device.type != "cpu"]
         batch_size = typed_option("batch_size", batch_size, int)
@@ -510,7 +513,10 @@ def _as_list(name: str, values: Any, expected: str) -> list[Any]:
 
 
 def _check_indices(indices: Optional[Iterable[int]], count: int) -> Sequence[int]:
-    """Return the indices of ``count`` inputs as integers; the positions if ``indices`` is None."""
+    """Return ``indices`` as a list of integers; if it is None, the range from 0 to ``count - 1``.
+
+    Raise UserError if an index is no integer.
+    """
     if indices is None:
         return range(count)
     if isinstance(indices, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Search in a person's own folder of images, by sentences or by other images.
+"""Searches a person's own folder of images by sentences or by other images.
 
 :func:`.index_folder` makes the index, a feature store with the vector of each image. It records
 the checkpoint that made the vectors, so that a search needs the folder only. The network for images
@@ -361,8 +361,8 @@ class ImageIndex:
         return describe_change(file, source) is not None
 
     def _check(self, store: FeatureStore) -> None:
-        """Check that the index has one vector of unit length per image, and that the vectors match
-        the checksum of ``store``, from which they were read."""
+        """Raise UserError if the index has not one vector of unit length per image, or if the
+        vectors do not match the checksum of ``store``, from which they were read."""
         if not len(store) or self.vectors.shape[0] != len(store):
             raise UserError(
                 f"{self.path}: must have one vector for each image, but has "

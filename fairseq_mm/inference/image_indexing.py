@@ -384,7 +384,10 @@ class _Run:
 
 
 def _check_writable_folder(folder: str, is_made: bool) -> None:
-    """Check that the index can be written to a folder, which is created if ``is_made`` is True."""
+    """Raise UserError if the index cannot be written to a folder.
+
+    If ``is_made`` is True, the folder is created first.
+    """
     try:
         if is_made:
             os.makedirs(folder, exist_ok=True)

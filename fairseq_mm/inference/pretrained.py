@@ -78,7 +78,7 @@ def from_checkpoints(
 
 
 def _refuse(kind: str, **arguments: Any) -> None:
-    """Raise an error if a keyword argument is not None.
+    """Raise UserError if a keyword argument is not None.
 
     The message says that a model of the given ``kind``, such as "an embedding model", has no such
     argument.
@@ -104,7 +104,7 @@ def load_prompt_generator(path: Paths, *, device: Optional[str] = None) -> Gener
 
 
 def _check_prompt_models(prompt_models: LoadedModels, models: LoadedModels) -> None:
-    """Raise an error if ``models`` cannot read the prompts that ``prompt_models`` generate.
+    """Raise UserError if ``models`` cannot read the prompts that ``prompt_models`` generate.
 
     The vocabulary of the prompt models must equal the source vocabulary of the story models.
     """

@@ -183,7 +183,7 @@ class ImageReader(MediaReader):
         batch_size: Optional[int] = None,
         max_pixels: int = MAX_PIXELS,
     ) -> Iterator[tuple[Union[np.ndarray, UserError], Optional[Source]]]:
-        """Yield the features of each file, or its error, and a record of the bytes that were read.
+        """Yield the features of each image file, or the error if it cannot be read, and a record.
 
         The record has size, time and SHA-256 of the file; it is None if the file cannot be opened
         or was changed while it was read. The options are the same as in :meth:`read_features`.
@@ -217,12 +217,12 @@ class ImageReader(MediaReader):
         decode: Callable[[Any], tuple[Union[np.ndarray, UserError], Any]],
         batch_size: int,
     ) -> Generator[tuple[Union[np.ndarray, UserError], Any], None, None]:
-        """Yield the features [rows, D] of each image, or its error, and the image's record.
+        """Yield, for each image, its features [rows, D] or an error, and the record of ``decode``.
 
         Args:
             images: Images, or files of images.
-            decode: Function that returns the pixels of an image, or the error that it cannot be
-                read, and a record that is yielded unchanged.
+            decode: Function that returns the pixels of an image, or the error if it cannot be read,
+                and a record of any type, which is yielded unchanged.
             batch_size: Number of images per batch of the extractor.
         """
         extractor = self.extractor

@@ -1,4 +1,4 @@
-"""JSON records of generated texts, which the commands write and the server sends.
+"""Builds JSON records of generated texts, which the commands write and the server sends.
 
 A record has ``id``, ``hypothesis`` and ``score``, then fields that depend on the task, then its
 provenance: ``options``, ``checkpoint`` (SHA-256) and ``extractor``. This module does not import
@@ -26,7 +26,7 @@ def build_record(
     as_line: bool = False,
     each: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the record of an input.
+    """Return the JSON record of an input, with its generated texts, as a dictionary.
 
     Args:
         name: Id of the input.

@@ -1,4 +1,4 @@
-"""Corpus BLEU-1 to BLEU-4 as sums of statistics, which processes and batches can add up.
+"""Computes corpus BLEU-1 to BLEU-4 from sums of statistics, which processes and batches can add up.
 
 The scores follow Papineni et al. 2002 as described by Mao et al. 2015 (m-RNN), section 9.3,
 equations 8 and 9, and computed by coco-caption: clipped n-gram matches, an unsmoothed geometric

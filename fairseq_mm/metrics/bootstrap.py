@@ -1,4 +1,4 @@
-"""Bootstrap over items: confidence intervals and paired comparison of two systems.
+"""Resamples items (bootstrap) for confidence intervals and for the comparison of two systems.
 
 As in Koehn 2004 (Statistical significance tests for machine translation evaluation), items are
 sampled with replacement, and the corpus metric is recomputed from the sums of the sampled items.

@@ -1,4 +1,4 @@
-"""CIDEr-D (Vedantam et al. 2015, section 8).
+"""Computes CIDEr-D (Vedantam et al. 2015, section 8).
 
 The constants are from coco-caption: n-grams of order 1 to 4, sigma 6, factor 10. Also as in
 coco-caption, the length difference in the Gaussian penalty is counted in bigrams.

@@ -1,4 +1,4 @@
-"""Captions in the format of COCO's evaluation server: ``captions_SPLIT_NAME_results.json``.
+"""Formats captions for COCO's evaluation server: ``captions_SPLIT_NAME_results.json``.
 
 The file is a JSON list of ``{"image_id": 391895, "caption": "..."}`` with one entry per image. The
 references of the test images are not public, so that only the server can score their captions.

@@ -1,11 +1,11 @@
-"""Ranking of conditions: how often a story is likeliest under its own prompt or its own images.
+"""Measures how often a story is likeliest under its own condition, a prompt or images.
 
-Prompts: Fan et al. 2018, section 5.5, "Stories are decoded under 10 different prompts, 9 randomly
-sampled prompts and 1 true corresponding prompt, [...] We measure the percentage of cases where the
-true prompt is the most likely to generate the story." A single sample of 9 prompts per story is
-noisy, so several samples ("draws") are compared, and the expectation over all possible samples can
-be computed as well. The albums of visual stories are ranked in the same way: a model that ignores
-its images gives a story the same likelihood under every album.
+The measure for prompts is defined in Fan et al. 2018, section 5.5: "Stories are decoded under 10
+different prompts, 9 randomly sampled prompts and 1 true corresponding prompt, [...] We measure the
+percentage of cases where the true prompt is the most likely to generate the story." A single sample
+of 9 prompts per story is noisy, so several samples ("draws") are compared, and the expectation over
+all possible samples can be computed as well. The albums of visual stories are ranked in the same
+way: a model that ignores its images gives a story the same likelihood under every album.
 
 The caller scores only the necessary pairs of story and condition:
 

@@ -1,4 +1,4 @@
-"""Copying: the longest run of words that each generated story shares with a training story.
+"""Finds the longest run of words that each generated story shares with a training story.
 
 Fan et al. 2018, section 7.1, report an "average longest common subsequence" of 8.9 words for 500
 stories of 150 words. Only contiguous runs can be that short: a true subsequence, which may skip
@@ -69,7 +69,7 @@ class _Ngrams(NamedTuple):
 
 
 class CopiedRuns:
-    """Search for the longest run of words that each story shares with the training text.
+    """Longest runs of words that each story shares with the training text read so far.
 
     The training text is read in blocks; only one block at a time is in memory.
 
@@ -269,7 +269,7 @@ class CopiedRuns:
         return sums
 
     def _hashes(self, sums: np.ndarray, n: int) -> np.ndarray:
-        """Compute the hash of the n words that begin at each index of a sequence of words.
+        """Return an array with the hash of the n words that begin at each index of a sequence.
 
         ``sums`` is the result of :meth:`_running_sums` for this sequence.
         """

@@ -1,4 +1,4 @@
-"""Diversity of generated texts: distinct-n, novelty, novel n-grams, repetition of sentences.
+"""Measures the diversity of generated texts: distinct-n, novelty, novel n-grams, repetition.
 
 Models that follow their images poorly generate the same sentence again and again ("we had a great
 time ."), which metrics against references reward. Within a story, the n-grams of each sentence are

@@ -1,4 +1,4 @@
-"""Distribution of forget gate scores over a split (Yu et al. 2021, section 5.4, Figure 3)."""
+"""Computes statistics of forget gate scores of a split (Yu et al. 2021, section 5.4, Figure 3)."""
 
 import math
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ class Histogram(NamedTuple):
 
 
 def gate_statistics(scores: np.ndarray) -> dict[str, float]:
-    """Compute ``count``, ``mean``, ``std``, ``min``, ``q25``, ``median``, ``q75`` and ``max``.
+    """Return ``count``, ``mean``, ``std``, ``min``, ``q25``, ``median``, ``q75`` and ``max``.
 
-    ``std`` is the standard deviation of a population: it divides by the number of scores. There
-    must be one score or more.
+    The result is a dict. ``std`` is the standard deviation of a population: it divides by the
+    number of scores. There must be one score or more.
     """
     quartiles = np.quantile(scores, [0.25, 0.5, 0.75]).tolist()
     return {

@@ -1,4 +1,4 @@
-"""Parser of fairseq-generate's output: a whole run, or the joined outputs of its shards."""
+"""Parses fairseq-generate's output: a whole run, or the joined outputs of its shards."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Reading of generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
+"""Reads generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
 The format is detected from the content. Texts are returned by item id. If an item has several
 texts, one text is returned and the id is reported.

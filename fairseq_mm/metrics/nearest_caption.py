@@ -1,4 +1,4 @@
-"""Nearest training caption: the one with the highest CIDEr-D similarity to a generated caption.
+"""Finds the training caption with the highest CIDEr-D similarity to a generated caption.
 
 Document frequencies are counted over the training items, as CIDEr-D counts them over the evaluated
 items. An inverted index of n-grams scores all training captions at once.
@@ -34,7 +34,7 @@ def _ngrams(tokens: Sequence[str]) -> Counter:
 
 
 class NearestCaption:
-    """Search for the training caption with the highest CIDEr-D to a text.
+    """Index of training captions, which finds the caption with the highest CIDEr-D to a text.
 
     Raises ValueError if there are no captions, or the arguments have different lengths.
 

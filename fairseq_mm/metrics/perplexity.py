@@ -1,4 +1,4 @@
-"""Perplexity of given texts, from sums of log-probabilities and token counts.
+"""Computes the perplexity of given texts from sums of log-probabilities and token counts.
 
 Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``. L
 counts the end token, since the model has to predict it as well; the paper does not say this.

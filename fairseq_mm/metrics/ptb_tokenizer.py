@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 (quotation marks and dashes are what this file is about)
-"""Penn Treebank tokens of captions without Java, equal to the tokens of coco-caption.
+"""Splits captions into Penn Treebank tokens without Java, equal to the tokens of coco-caption.
 
 coco-caption pipes captions through Stanford's ``PTBTokenizer -preserveLines -lowerCase`` (CoreNLP
 3.4.1) and drops punctuation tokens. The rules of this module were written from the Penn Treebank

@@ -1,4 +1,4 @@
-"""Ranks of the true candidates in retrieval: R@K, median and mean rank, and the recall curve.
+"""Ranks the true candidates in retrieval: R@K, median and mean rank, and the recall curve.
 
 Defined in Mao et al. 2015, sections 7.2 (R@K, Med r) and 9.2 (the curve: recall against the
 percentage of retrieved candidates). Queries are images and candidates are sentences, or the other

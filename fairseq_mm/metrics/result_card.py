@@ -1,4 +1,4 @@
-"""Card of a result: the facts that are necessary to reproduce a score, or to see why it differs."""
+"""Builds the card of a result: the facts that show how a score was computed, or why it differs."""
 
 import os
 import platform
@@ -17,9 +17,10 @@ _LOG_CHARACTERS = 1 << 18
 
 
 def file_hash(path: str) -> dict[str, object]:
-    """Return path, size and SHA-256 of a file.
+    """Return a dict with the path, the size and the SHA-256 of a file.
 
-    A file of more than 4 GiB has no SHA-256; for an unreadable file the reason is returned.
+    For a file of more than 4 GiB, the SHA-256 is left out. For an unreadable file, the dict has the
+    path and the reason.
     """
     try:
         size = os.path.getsize(path)
@@ -32,7 +33,7 @@ def file_hash(path: str) -> dict[str, object]:
 
 
 def decoding_settings(path: str) -> dict[str, object]:
-    """Read the decoding settings of a file of generated texts; empty if the file has none.
+    """Read the decoding settings of a file of generated texts, by name; empty if it has none.
 
     fairseq-generate logs its settings at the head of its output; a JSONL file of fairseq-mm's
     commands has them in the field ``options`` of its first line.
@@ -59,7 +60,7 @@ def allows_unk(path: str) -> Optional[bool]:
 def result_card(
     *, command: str, files: dict[str, Optional[str]], generated: Optional[str]
 ) -> dict[str, object]:
-    """Return the card of a result: command line, versions, hashes of files and decoding settings.
+    """Return, as a dict, command line, versions, hashes of files and decoding settings of a result.
 
     Args:
         command: Command line that computed the result.

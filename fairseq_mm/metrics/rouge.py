@@ -1,4 +1,4 @@
-"""ROUGE of one item (Lin 2004), in two protocols.
+"""Computes the ROUGE of one item (Lin 2004) in two protocols.
 
 :func:`rouge_l` follows coco-caption: longest common subsequence, F-measure with beta 1.2, and the
 best precision and the best recall over the references, which are maximised separately before they

@@ -1,4 +1,4 @@
-"""Softmax temperature at which a text is most likely (Fan et al. 2018, section 5.4).
+"""Finds the softmax temperature at which a text is most likely (Fan et al. 2018, section 5.4).
 
 "For each model, we tune a temperature parameter for the softmax at generation time"; the paper does
 not say how. In this module, the log-likelihood of the text and its first and second derivative are

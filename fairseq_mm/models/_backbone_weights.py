@@ -1,4 +1,4 @@
-"""Checks and conversions of the weights that are loaded into VG-BART, T5 and VG-T5.
+"""Checks and converts the weights that are loaded into VG-BART, T5 and VG-T5.
 
 VG-BART and VG-T5 can start from the weights of a text-only BART or T5, their backbone. The
 parameters of the video fusion, which the backbone lacks, are added to the weights. A backbone with

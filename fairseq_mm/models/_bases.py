@@ -1,4 +1,4 @@
-"""Base classes of encoders, decoders and models, with the methods that fairseq requires."""
+"""Defines base classes of encoders, decoders and models, with the methods that fairseq requires."""
 
 from collections.abc import Mapping
 from typing import Any, Optional

@@ -1,4 +1,4 @@
-"""Decoder of stories and language models: convolutional layers (trunk) and an output layer."""
+"""Defines the decoder of stories and language models: convolutional layers and an output layer."""
 
 import math
 from typing import Any, Optional

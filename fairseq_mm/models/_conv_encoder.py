@@ -1,4 +1,4 @@
-"""Convolutional encoder of prompts (Gehring et al. 2017, section 3.2; Fan et al. 2018)."""
+"""Encodes prompts by convolutions (Gehring et al. 2017, section 3.2; Fan et al. 2018)."""
 
 import math
 from typing import Any, Optional

@@ -1,4 +1,4 @@
-"""Conversion of weights of fairseq's ``fconv_self_att`` to names and shapes of ``conv_story``.
+"""Converts weights of fairseq's ``fconv_self_att`` to names and shapes of ``conv_story``.
 
 Both models compute the same function, but their parameters differ in three ways. ``conv_story``
 stacks the linear layers of all heads, so that one matrix product computes all heads. The weights of
@@ -236,7 +236,9 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return why ``conv_story`` does not need a tensor of fairseq's model, or '' if it does.
+    """Return a phrase that says why ``conv_story`` does not need a tensor; '' if it needs it.
+
+    ``name`` is the name of the tensor in fairseq's model.
 
     ``weights`` are all tensors of fairseq's model by name. See :func:`convert_weights` for the
     flags.

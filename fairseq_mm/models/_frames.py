@@ -1,4 +1,4 @@
-"""Encoders of video frames for the transformers that summarise transcripts and videos."""
+"""Defines encoders of video frames for the transformers that summarise transcripts and videos."""
 
 from typing import Any
 

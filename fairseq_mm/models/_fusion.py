@@ -1,4 +1,4 @@
-"""Fusion of a story model in training with a trained, frozen story model.
+"""Defines the fusion of a story model in training with a trained, frozen story model.
 
 Fan et al. 2018, section 3.4. The hidden states of both models are joined before a common output
 layer, so that the model in training learns what the frozen model has not learnt.

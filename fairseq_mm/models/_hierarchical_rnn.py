@@ -1,4 +1,4 @@
-"""Encoder and decoder of the recurrent models that summarise transcripts and videos.
+"""Defines encoder and decoder of the recurrent models that summarise transcripts and videos.
 
 A bidirectional GRU encodes the transcript. The frames are not encoded. The mean of the GRU's states
 ("text" below) initialises the decoder, and each word of the summary is a step of

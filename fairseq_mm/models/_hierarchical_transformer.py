@@ -1,4 +1,4 @@
-"""Encoder and decoder of the transformers that summarise transcripts and videos.
+"""Defines encoder and decoder of the transformers that summarise transcripts and videos.
 
 All layers of the decoder attend to the transcript. Selected layers also attend to the video; a
 second attention then weighs the result for the transcript and the result for the video.

@@ -1,4 +1,4 @@
-"""Base classes of visual storytelling: encoders of five images, decoders and models."""
+"""Defines base classes of visual storytelling: encoders of five images, decoders and models."""
 
 from typing import Any, Optional
 

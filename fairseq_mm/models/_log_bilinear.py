@@ -1,4 +1,4 @@
-"""Encoders, decoders and base class of the log-bilinear language models.
+"""Defines encoders, decoders and base class of the log-bilinear language models.
 
 Every model of the family predicts the vector r of the next word from the context, the n-1 words
 before it, and changes r according to a condition, such as an image. The logits are dot products of

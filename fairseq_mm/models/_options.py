@@ -1,4 +1,4 @@
-"""Options of models: declarations, checks of sizes, and lists of layers.
+"""Declares options of models, checks sizes, and parses lists of layers.
 
 Lists of layers are written as ``[(512, 4)] * 4 + [(768, 4)] * 2`` or ``[True] + [False] * 5``.
 fairseq evaluates such options as Python. This package parses them as literals, see

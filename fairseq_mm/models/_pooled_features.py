@@ -1,4 +1,4 @@
-"""Pooling of features of an image's regions to one vector, and scaling of this vector."""
+"""Pools the features of an image's regions to one vector, and scales this vector."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Presets: named architectures that are a model with other defaults (``--arch NAME``).
+"""Registers presets: named architectures that are a model with other defaults (``--arch NAME``).
 
 A preset is a dict from fields of a model's config to values, defined in the model's file. Its name
 means the same however the config is built: by ``fairseq-train --arch NAME``, by hydra's

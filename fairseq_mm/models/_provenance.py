@@ -1,4 +1,4 @@
-"""Provenance: record of a checkpoint's training data, stored among the weights.
+"""Stores the provenance, a record of a checkpoint's training data, among the weights.
 
 The record contains the dictionaries, the state of the subword model, and attributes that identify
 the feature extractor, so that a checkpoint can be used without ``dict.txt``.

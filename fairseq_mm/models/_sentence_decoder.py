@@ -1,4 +1,4 @@
-"""Transformer decoder of Transtory-decoder and Transtory-full.
+"""Defines the transformer decoder of Transtory-decoder and Transtory-full.
 
 A word attends only to words of its own sentence, and to images.
 """

@@ -1,4 +1,4 @@
-"""Encoder output that the beams of an item share during decoding.
+"""Stores the encoder output that the beams of an item share during decoding.
 
 An item is an example of the batch, a row is one of its beams. fairseq's generator copies the
 encoder's output for every beam, and again when beams are reordered. Here the output is stored once

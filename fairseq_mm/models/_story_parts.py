@@ -1,4 +1,4 @@
-"""Building and loading of the parts of a convolutional story model.
+"""Builds and loads the parts of a convolutional story model.
 
 The parts are the encoder and the trunk, which is the decoder without its output layer. A fusion
 model has an encoder and a trunk that are trained, and a frozen encoder and trunk from a pretrained

@@ -1,4 +1,4 @@
-"""Encoder and decoder of T5, for T5 and VG-T5.
+"""Defines encoder and decoder of T5, for T5 and VG-T5.
 
 In a float16 model the residual stream is float32, because its values leave the range of float16
 (65504) in the published models. Norms and softmax are float32 as well, and ``modules/t5_layers.py``

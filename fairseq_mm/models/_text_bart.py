@@ -1,4 +1,4 @@
-"""Faster generation with fairseq's own BART, the text-only baseline of VG-BART."""
+"""Speeds up generation with fairseq's own BART, the text-only baseline of VG-BART."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Encoder and decoder of VG-BART: fairseq's BART with video fusions after some of its layers."""
+"""Defines encoder and decoder of VG-BART: fairseq's BART with video fusions after some layers."""
 
 from typing import Any, Optional
 

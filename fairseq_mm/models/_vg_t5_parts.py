@@ -1,4 +1,4 @@
-"""Encoder and decoder of VG-T5: T5 with video fusions after some of its layers."""
+"""Defines encoder and decoder of VG-T5: T5 with video fusions after some of its layers."""
 
 from typing import Any, Optional
 

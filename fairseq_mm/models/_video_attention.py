@@ -1,4 +1,4 @@
-"""Recording of the weights and gates with which the words of a model attend to video frames."""
+"""Records the weights and gates with which the words of a model attend to video frames."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional

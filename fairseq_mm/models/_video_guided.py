@@ -1,4 +1,4 @@
-"""Options, checks and modules of the video fusion that VG-BART and VG-T5 share."""
+"""Defines options, checks and modules of the video fusion that VG-BART and VG-T5 share."""
 
 import re
 from argparse import Namespace
@@ -148,7 +148,7 @@ def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
 def _parse_layer_numbers(text: Optional[str], flag: str, num_layers: int) -> list[int]:
     """Parse the value of the option ``flag``: ``5,6`` is [5, 6]; empty text or ``none`` is [].
 
-    The numbers must be in 1 to ``num_layers``.
+    Raise UserError for any other text, and if a number is repeated or not in 1 to ``num_layers``.
     """
     text = (text or "").strip()
     if text in ("", "none"):

@@ -1,4 +1,4 @@
-"""Base classes of the models that read a transcript and a video."""
+"""Defines base classes of the models that read a transcript and a video."""
 
 from typing import Any, Optional
 

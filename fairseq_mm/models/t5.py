@@ -75,8 +75,8 @@ def check_t5_options(config: type, cfg: Any, task: Any) -> None:
     """Check the options of a T5 before it is built.
 
     Args:
-        config: Dataclass of the model, whose fields are checked.
-        cfg: Values of the fields.
+        config: Dataclass of the model; its fields are the options to check.
+        cfg: Config with the values of these options.
         task: Task, whose dictionaries are checked.
 
     Raises:

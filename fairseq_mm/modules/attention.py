@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, by PyTorch's fused kernel if the installed PyTorch has it."""
+"""Computes scaled dot-product attention, by PyTorch's fused kernel if PyTorch has it."""
 
 from typing import Optional
 

@@ -290,7 +290,7 @@ def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, 
 
 
 def _refuse_double_backward() -> None:
-    """Raise an error if the backward pass was started with ``create_graph``."""
+    """Raise RuntimeError if the backward pass was started with ``create_graph``."""
     # PyTorch's own check, once_differentiable, misses this: it treats the gradients as constants if
     # the incoming gradient needs no gradient, as the gradient of a loss.
     if torch.is_grad_enabled():

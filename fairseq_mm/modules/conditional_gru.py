@@ -1,4 +1,4 @@
-"""Decoder step of two GRUs with hierarchical attention between them.
+"""Computes a decoder step of two GRUs with hierarchical attention between them.
 
 The first level of attention is to the elements of each modality, the second to the modalities.
 """

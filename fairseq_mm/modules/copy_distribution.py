@@ -1,4 +1,4 @@
-"""Mixture of generating words of the vocabulary and copying words of the source."""
+"""Mixes the probabilities of generating words of the vocabulary and of copying source words."""
 
 import torch.nn.functional as F
 from torch import Tensor

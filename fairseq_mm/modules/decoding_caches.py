@@ -1,4 +1,4 @@
-"""Keys and values of earlier tokens, kept between decoding steps."""
+"""Caches keys and values of earlier tokens between decoding steps."""
 
 from typing import Any, Optional
 

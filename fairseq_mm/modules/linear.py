@@ -1,4 +1,4 @@
-"""Linear maps, computed by the fastest kernel of the device.
+"""Computes linear maps by the fastest kernel of the device.
 
 In float32 on a CPU, PyTorch computes matrix products with MKL and convolutions with oneDNN. On AMD
 processors, oneDNN is twice as fast as MKL, so a large linear map is computed as a convolution of

@@ -1,4 +1,4 @@
-"""Weights of linear maps, packed once for oneDNN's matrix products on a CPU.
+"""Packs the weights of linear maps once for oneDNN's matrix products on a CPU.
 
 A product with few vectors, as in a decoding step, spends most of its time reading the weights. In
 oneDNN's own layout, weights are read in order, and in bfloat16 or int8 there are fewer bytes to

@@ -1,4 +1,4 @@
-"""Encodings of token positions, and positions within the sentences of a story."""
+"""Computes encodings of token positions, and positions within the sentences of a story."""
 
 import math
 from typing import Optional

@@ -1,4 +1,4 @@
-"""Reading and writing of n-gram language models as ARPA files, the text format of SRILM and KenLM.
+"""Reads and writes n-gram language models as ARPA files, the text format of SRILM and KenLM.
 
 The format is described in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html
 """

@@ -1,4 +1,4 @@
-"""N-gram models with interpolated modified Kneser-Ney smoothing.
+"""Estimates n-gram models with interpolated modified Kneser-Ney smoothing.
 
 Chen, Goodman. An empirical study of smoothing techniques for language modeling. Computer Speech and
 Language 13(4), 1999, https://doi.org/10.1006/csla.1999.0128, section 3; the number of the equation

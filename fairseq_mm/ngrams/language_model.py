@@ -1,4 +1,4 @@
-"""Language models from ARPA files, and from KenLM's binary files through the module ``kenlm``."""
+"""Loads language models from ARPA files, and through ``kenlm`` from KenLM's binary files."""
 
 import math
 import os

@@ -1,1 +1,1 @@
-"""Preparation of data folders from published releases and from a user's own JSON lines."""
+"""Prepares data folders from published releases and from a user's own JSON lines."""

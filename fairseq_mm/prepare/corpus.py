@@ -1,4 +1,4 @@
-"""Corpora: examples of a task by split, read from releases or from a user's own JSON lines.
+"""Holds the examples of a task by split, read from releases or from a user's own JSON lines.
 
 A task declares a :class:`FieldTable`: its text fields, its field of images or videos, and the nouns
 for its examples in messages. All tasks share the code that samples splits and leaves out examples

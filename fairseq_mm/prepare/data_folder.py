@@ -1,4 +1,4 @@
-"""Writing of a data folder: by one process at a time, all files at once when they are complete."""
+"""Writes data folders: one process at a time, all files at once when they are complete."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Reader of a user's own JSON lines, one example per line with the fields of a task."""
+"""Reads a user's own JSON lines, one example per line with the fields of a task."""
 
 import json
 from collections import Counter
@@ -156,9 +156,10 @@ class _Reader:
 
 
 def _parse(table: FieldTable, line: str, where: str) -> dict[str, Any]:
-    """Parse a JSON line, check the types of the task's fields, and return all of its fields.
+    """Parse a JSON line, and return all of its fields as a dict.
 
-    ``table`` is the field table of the task; ``where`` is the line's ``path:line``, for messages.
+    Raise UserError if a required field is missing, or a field has a wrong type. ``table`` describes
+    the task's fields; ``where`` is the line's ``path:line``, for messages.
     """
     entry = parse_object(line, where)
     required = [*([table.visual] if table.visual else []), *table.texts]

@@ -137,7 +137,7 @@ class PromptWriter(FolderWriter):
         self._symbols, self._prompts, self._pairs = 0, set(), set()
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Format the counts of a split, with the mean lengths of prompts and of uncut stories.
+        """Return the counts of a split as text, with the mean lengths of prompts and uncut stories.
 
         Table 1 of Fan et al. 2018 has these mean lengths.
         """

@@ -1,4 +1,4 @@
-"""Rule-based part-of-speech tagger for English captions, used if no other tagger is installed.
+"""Tags parts of speech in English captions by rules, if no other tagger is installed.
 
 It assigns universal tags (Petrov, Das, McDonald. A Universal Part-of-Speech Tagset. LREC 2012,
 https://arxiv.org/abs/1104.2086). Words of the closed classes (determiners, prepositions and so on)

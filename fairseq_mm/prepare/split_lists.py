@@ -1,4 +1,4 @@
-"""Functions that readers of several releases use: JSON entries, lists of the images of a split."""
+"""Reads JSON entries and lists of the images of a split, for several releases."""
 
 import re
 from collections.abc import Iterator

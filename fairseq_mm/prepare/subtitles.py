@@ -1,4 +1,4 @@
-"""Reading of transcript files: text, or subtitles (``.srt``, ``.vtt``) without times and marks.
+"""Reads transcript files: text, or subtitles (``.srt``, ``.vtt``) without times and marks.
 
 In automatic captions of YouTube, each line is shown again as the upper line of the next cue, so
 that a file has every word two or three times. If at least half of the cues begin with the end of

@@ -121,7 +121,7 @@ class VideoWriter(FolderWriter):
         }
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Format the counts of a split, with the average lengths of its texts."""
+        """Return the counts of a split as text, with the average lengths of its texts."""
         transcript = counts["transcript_tokens"] / counts["videos"]
         summary = counts["summary_tokens"] / counts["videos"]
         return (
@@ -193,8 +193,8 @@ class VideoWriter(FolderWriter):
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
         """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>`` etc.
 
-        The replaced words are listed in ``<split>.unknowns.jsonl``. Return their numbers, in
-        transcripts and in summaries.
+        The replaced words are listed in ``<split>.unknowns.jsonl``. Return how many words were
+        replaced in transcripts and how many in summaries, as entries of the counts.
         """
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]

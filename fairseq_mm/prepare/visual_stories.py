@@ -68,9 +68,11 @@ class VisualStoryWriter(FolderWriter):
     def finish_split(
         self, folder: Path, split: str, corpus: Corpus, counts: dict[str, int]
     ) -> None:
-        """Write the references of each image sequence and of each album, and add to ``counts``.
+        """Write the references of each image sequence and of each album.
 
-        A story that is no example, because images are missing, still serves as a reference.
+        The numbers of albums, image sequences and images are added to ``counts``.
+
+        A story that is no example, because its images are missing, still serves as a reference.
         """
         # only now is it known which stories share an image sequence or an album
         examples, self._examples = self._examples, []

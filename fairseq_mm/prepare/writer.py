@@ -1,4 +1,4 @@
-"""Writing of a corpus as a data folder: everything that a task reads except its features.
+"""Writes a corpus as a data folder: everything that a task reads except its features.
 
 ``text/<split>.SIDE`` has the tokens of a text in each line; SIDE is ``txt``, or one suffix for each
 of two texts, such as ``tran`` (transcripts) and ``desc`` (summaries). The same line of
@@ -170,7 +170,7 @@ class FolderWriter:
         """Clear the writer's state before a corpus is written."""
 
     def lines(self, example: Example, counts: dict[str, int]) -> Optional[dict[str, list[str]]]:
-        """Return the lines of an example for the files of its split, and add to ``counts``.
+        """Return the lines of an example for the files of its split, and count it in ``counts``.
 
         The result maps the suffix of a file, from ``sides`` or ``endings``, to the lines for this
         file. It is None if the example is left out. ``counts`` are the counts of the split.
@@ -207,7 +207,7 @@ class FolderWriter:
         return {}
 
     def describe(self, counts: dict[str, int]) -> str:
-        """Format the counts of a split in one line, without counts that are 0."""
+        """Return the counts of a split as one line of text, without counts that are 0."""
         unknown_name = dict(self.sides.values())
         parts = []
         for name, number in counts.items():

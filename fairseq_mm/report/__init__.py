@@ -1,1 +1,1 @@
-"""Pages of results: self-contained HTML files with images, texts, scores and curves."""
+"""Makes pages of results: self-contained HTML files with images, texts, scores and curves."""

@@ -1,4 +1,4 @@
-"""Plot of words and images as points of a plane (Kiros et al. 2014, Figure 5)."""
+"""Plots words and images as points of a plane (Kiros et al. 2014, Figure 5)."""
 
 import base64
 import io
@@ -36,8 +36,8 @@ class PlotPoint(NamedTuple):
 
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
-    """Return a plot of words as labelled dots, and of images as thumbnails. An image without a
-    thumbnail is a dot, and its label appears on hover.
+    """Return a page section with a plot of words as labelled dots, and of images as thumbnails. An
+    image without a thumbnail is a dot, and its label appears on hover.
 
     Args:
         points: Words and images.

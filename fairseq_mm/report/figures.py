@@ -1,4 +1,4 @@
-"""Matplotlib figures as SVG, inside an HTML page or as an SVG file.
+"""Draws figures with matplotlib as SVG, inside an HTML page or as an SVG file.
 
 The same data always gives the same bytes. Text in a figure can be selected and searched. On a page,
 the colours follow the dark mode of the page.
@@ -53,7 +53,7 @@ def draw(
     height: float,
     label: Optional[str] = None,
 ) -> str:
-    """Draw a figure as an ``<svg>`` element.
+    """Draw a figure, and return it as the text of an ``<svg>`` element.
 
     Args:
         plot: Function that draws onto matplotlib's axes. It returns the texts that appear on

@@ -1,4 +1,4 @@
-"""Histogram and tables of forget gate scores, one per video (Yu et al. 2021, Figure 3).
+"""Shows forget gate scores, one per video, as a histogram and tables (Yu et al. 2021, Figure 3).
 
 Videos whose transcripts are not available are also listed (Table 6 of the paper).
 """
@@ -12,8 +12,8 @@ from fairseq_mm.report.html_page import Section, section
 
 
 def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
-    """Return a histogram of forget gate scores: bars of the videos with a transcript, and stacked
-    on them the bars of the videos without a transcript.
+    """Return a page section with a histogram of forget gate scores: bars of the videos with a
+    transcript, and stacked on them the bars of the videos without a transcript.
 
     Args:
         available: Histogram of the videos with a transcript.
@@ -66,7 +66,7 @@ def _title(available: Histogram, unavailable: Histogram, i: int) -> str:
 def statistics_section(
     groups: Mapping[str, Mapping[str, float]], *, heading: str = "In figures"
 ) -> Section:
-    """Return a table of the statistics of forget gate scores.
+    """Return a page section with a table of the statistics of forget gate scores.
 
     Args:
         groups: Dict from the name of a row, such as a group of videos or a layer, to its
@@ -78,7 +78,7 @@ def statistics_section(
 
 
 def apart_section(rows: Sequence[Mapping[str, Any]], total: int) -> Section:
-    """Return a list of the videos without a transcript, the highest forget gate score first.
+    """Return a page section that lists the videos without a transcript, the highest score first.
 
     Args:
         rows: One record per video: ``id``, ``score``, ``rank`` among all videos (1 is the highest

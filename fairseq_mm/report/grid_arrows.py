@@ -1,5 +1,5 @@
-"""Arrows over an image that show the similarities of a non-local block: from one position of the
-image's feature grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
+"""Draws arrows over an image that show the similarities of a non-local block: from one position of
+the image's feature grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
 
 Hovering over another position shows the arrows from there; a click keeps them.
 """
@@ -95,7 +95,7 @@ def seen_box(identity: Mapping[str, Any], width: int, height: int) -> Box:
 
 
 def arrows_section(drawings: Sequence[Drawing]) -> Section:
-    """Return a section with one figure per drawing, whose arrows change on hover."""
+    """Return a page section with one figure per drawing, whose arrows change on hover."""
     count = max(len(targets) for drawing in drawings for targets in drawing.targets)
     pairs = [(drawing, _Grid(drawing)) for drawing in drawings]
     heading = "What the non-local block relates"

@@ -1,4 +1,4 @@
-"""HTML pages: sections in one file that loads no other file.
+"""Makes HTML pages: sections in one file that loads no other file.
 
 The other modules of this package make sections from the templates in ``templates/``, and
 ``render_page`` puts them into a page. Values in templates are escaped.

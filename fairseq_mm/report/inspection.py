@@ -1,4 +1,4 @@
-"""Sections of the page of ``fairseq-mm inspect``, made from the results of
+"""Makes the sections of the page of ``fairseq-mm inspect`` from the results of
 :mod:`fairseq_mm.analysis`."""
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 def make_story_sections(story: "Inspection") -> list[Section]:
-    """Return sections with the gates, likelihood and attention of one text: a story with a prompt,
-    or a text of a language model.
+    """Return page sections with the gates, likelihood and attention of one text: a story with a
+    prompt, or a text of a language model.
     """
     words, is_known = story.words, story.is_known
     sections = []
@@ -61,7 +61,7 @@ def make_visual_story_section(
     positions: "Optional[GridPositions]",
     identity: Mapping[str, Any],
 ) -> Section:
-    """Return the section of the page about a visual story.
+    """Return the page section of a visual story.
 
     Args:
         story: Inspection of the story.
@@ -129,7 +129,7 @@ def _drawing(
 def make_video_section(
     attention: "LineAttention", transcript: str, facts: Mapping[str, Any], times: Times
 ) -> Section:
-    """Return the section of a video: its texts, and heat maps of the attention to its frames.
+    """Return the page section of a video: its texts, and heat maps of the attention to its frames.
 
     Args:
         attention: Attention that was recorded for the video.
@@ -162,7 +162,7 @@ def make_video_section(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return sections with a histogram of forget gate scores, with statistics of the scores, and
+    """Return page sections with a histogram of forget gate scores, with their statistics, and
     with a list of the videos that have no transcript.
 
     Args:

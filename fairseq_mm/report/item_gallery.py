@@ -1,5 +1,5 @@
-"""Sections of a page that show one card per image, with hypothesis, references and scores, or one
-card per video, with its summary.
+"""Makes sections of a page that show one card per image, with hypothesis, references and scores, or
+one card per video, with its summary.
 
 Cards of images can be sorted and filtered if JavaScript runs, and else have the order of the split.
 """
@@ -63,7 +63,7 @@ class Item(NamedTuple):
 def gallery_section(
     items: Sequence[Item], *, heading: str, note: str = "", is_sortable: bool = True
 ) -> Section:
-    """Return a section with a card per item, and a filter and a menu to sort the cards by a score.
+    """Return a page section: a card per item, a filter, and a menu to sort the cards by a score.
 
     Args:
         items: Items in the order of the split.
@@ -102,7 +102,7 @@ class SummaryCard(NamedTuple):
 
 
 def cards_section(cards: Sequence[SummaryCard]) -> Section:
-    """Return a section with one card per video; a click on a card opens its transcript."""
+    """Return a page section with one card per video; a click on a card opens its transcript."""
     shown = [
         (card, [jpeg_uri(Image.fromarray(pixels)) for pixels in card.images]) for card in cards
     ]

@@ -1,4 +1,4 @@
-"""Gates, likelihood and attention at each word of a story, as sections of a page."""
+"""Shows gates, likelihood and attention at each word of a story as sections of a page."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
@@ -31,7 +31,7 @@ class ShownWord(NamedTuple):
 
 
 def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndarray) -> Section:
-    """Return a section with two bars above each word, for the values of the two fusion gates.
+    """Return a page section with two bars above each word: the values of the two fusion gates.
 
     Figure 8 of Fan et al. 2018 shows the same values as two curves.
 
@@ -58,7 +58,7 @@ def gates_section(words: Sequence[str], is_known: Sequence[bool], gates: np.ndar
 def likelihood_section(
     words: Sequence[str], is_known: Sequence[bool], log_probs: np.ndarray
 ) -> Section:
-    """Return a section with the words on a background that is darker for less likely words.
+    """Return a page section with the words on a background that is darker for less likely words.
 
     Args:
         words: T words.
@@ -87,7 +87,7 @@ def _words(
 
 
 def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndarray) -> Section:
-    """Return a heat map of the attention of a story's T words to its prompt's S words.
+    """Return a page section with a heat map of the attention of a story's words to its prompt.
 
     Args:
         words: T words of the story.
@@ -110,7 +110,7 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
 
 def past_section(rows: Sequence[Mapping[str, Optional[float]]]) -> Section:
-    """Return a table of self-attention with one row per layer and head.
+    """Return a page section with a table of self-attention, one row per layer and head.
 
     Args:
         rows: Result of :meth:`fairseq_mm.analysis.story_inspection.Inspection.head_figures`.

@@ -1,4 +1,4 @@
-"""Conversion of images to small JPEGs in data URIs."""
+"""Converts images to small JPEGs in data URIs."""
 
 import base64
 import io

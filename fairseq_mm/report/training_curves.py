@@ -1,4 +1,4 @@
-"""Training curves from the log of fairseq-train, as one small chart per metric.
+"""Draws training curves from the log of fairseq-train, one small chart per metric.
 
 The log has the ``--log-format`` ``json``, ``simple`` or, if it was written to a file, ``tqdm``,
 which then writes the same lines as ``simple``. Lines may begin with time stamps.
@@ -103,7 +103,7 @@ _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
 def curves_section(curves: Curves) -> Section:
-    """Return a section with one chart per metric; metrics that never change have no chart.
+    """Return a page section with one chart per metric that changes during the training.
 
     ``curves`` is the result of :func:`read_training_log`.
     """

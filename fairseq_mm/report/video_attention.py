@@ -1,4 +1,4 @@
-"""Heat maps of the attention that the words of a transcript or summary pay to a video's frames."""
+"""Draws heat maps of the attention of a transcript's or summary's words to a video's frames."""
 
 import base64
 import io
@@ -36,7 +36,7 @@ def frames_section(
     sums_over_words: bool = False,
     video_shares: Optional[np.ndarray] = None,
 ) -> Section:
-    """Return a heat map with a column per frame and a row per word.
+    """Return a page section with a heat map: a column per frame, a row per word.
 
     Above the map, bars show each frame's mean weight over the words.
 

@@ -1,4 +1,4 @@
-"""Times of the features of a video, and thumbnails of its frames."""
+"""Computes the times of a video's features, and makes thumbnails of its frames."""
 
 import math
 from collections.abc import Mapping

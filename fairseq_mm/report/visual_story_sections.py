@@ -1,8 +1,8 @@
-"""Visual stories as sections of a page (Li et al. 2020, Transtory-XL).
+"""Shows visual stories as sections of a page (Li et al. 2020, Transtory-XL).
 
 A table shows the images side by side. Each row below has one story, with the sentence of an image
-below that image (Figure 6). Heat maps show the attention of each word to the five images (Figure 5)
-or to the slices of an image's feature vector.
+below that image (Figure 6 there). Heat maps show the attention of each word to the five images
+(Figure 5 there), or to the slices of an image: vectors that are computed from its feature vector.
 """
 
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ class Strip(NamedTuple):
 
 
 def stories_section(strips: Sequence[Strip]) -> Section:
-    """Return a section with one table per image sequence (``strips``), one below the other."""
+    """Return a page section with one table per image sequence (``strips``), one below the other."""
     return section("", "visual_stories.html", strips=strips)
 
 
@@ -109,7 +109,7 @@ def images_section(
     *,
     image_padding_mask: Sequence[bool],
 ) -> Section:
-    """Return a section that shows how the attention of each word is divided among the images.
+    """Return a page section that shows how each word's attention is divided among the images.
 
     Args:
         sentences: One sentence per image; each word has one weight per image.
@@ -128,7 +128,7 @@ def images_section(
 def slices_section(
     sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
 ) -> Section:
-    """Return a section that shows how the attention of each word is divided among the slices of its
+    """Return a page section that shows how each word's attention is divided among the slices of its
     image's feature vector.
 
     Args:

@@ -1,4 +1,4 @@
-"""Exact search for the vectors nearest to a query, in memory or in a feature store.
+"""Searches exactly for the vectors nearest to a query, in memory or in a feature store.
 
 Float32 vectors of length 1 are compared by their inner products, which are computed in float64
 where the order depends on it, see :mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors

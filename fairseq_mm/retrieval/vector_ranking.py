@@ -203,9 +203,10 @@ def _score_blocks(
 
 
 def _find_true(values: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the images and of the sentences of all True values of a block.
+    """Return the indices of the images and of the sentences of all pairs that are True in a block.
 
-    The slices ``rows`` and ``columns`` select the images and sentences of the block.
+    ``values`` [images, sentences] is the bool matrix of the block. The slices ``rows`` and
+    ``columns`` select the images and sentences of the block.
     """
     # faster than np.nonzero in two dimensions
     i, j = np.divmod(np.flatnonzero(values), values.shape[1])

@@ -1,4 +1,4 @@
-"""Validation by metrics of generated text, for any number of processes.
+"""Validates models by metrics of generated text, for any number of processes.
 
 fairseq sums the logged values of all processes and gathers other values only up to 16 KB. So this
 module logs counts and sums and derives the corpus metrics from them. CIDEr's document frequencies

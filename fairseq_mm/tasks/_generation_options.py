@@ -1,4 +1,4 @@
-"""Functions that read generation options and check them before fairseq's search starts."""
+"""Reads generation options, and checks them before fairseq's search starts."""
 
 import dataclasses
 import difflib

@@ -1,4 +1,4 @@
-"""Validation of an embedding model by ranking: R@1, R@5, R@10 and median rank in both directions,
+"""Validates an embedding model by ranking: R@1, R@5, R@10 and median rank in both directions,
 and rsum, the sum of the six recalls.
 
 The directions are i2t, from images to sentences, and t2i, from sentences to images. Ranking

@@ -1,4 +1,4 @@
-"""Stories from prompts: ``--task hierarchical_story``.
+"""Defines the task of stories from prompts: ``--task hierarchical_story``.
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 

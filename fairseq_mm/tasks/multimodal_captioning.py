@@ -1,4 +1,4 @@
-"""Captions of images: ``--task multimodal_captioning``.
+"""Defines the task of captions of images: ``--task multimodal_captioning``.
 
 The data folder is made by ``fairseq-mm prepare captions`` or a script of ``scripts/``:
 ``dict.txt`` and ``<split>.bin/.idx`` (``fairseq-preprocess --only-source``),
@@ -194,8 +194,9 @@ class MultimodalCaptioningTask(MultimodalTask):
     ) -> dict[str, Any]:
         """Check the files of a split that are specific to a task; subclasses override this method.
 
-        Returns further arguments of the split's :class:`MultimodalDataset`, by name. Captions have
-        no specific files and need no further arguments, so the result is empty.
+        They raise UserError if a file does not fit. Returns further arguments of the split's
+        :class:`MultimodalDataset`, by name. Captions have no specific files and need no further
+        arguments, so the result is empty.
 
         Args:
             text_path: Path of the binarised text, without extension, for messages.

@@ -1,4 +1,4 @@
-"""Summaries of videos: ``--task video_summarization``.
+"""Defines the task of summaries of videos: ``--task video_summarization``.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021.

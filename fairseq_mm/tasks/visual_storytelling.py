@@ -1,4 +1,4 @@
-"""Stories of five images: ``--task visual_storytelling``.
+"""Defines the task of stories of five images: ``--task visual_storytelling``.
 
 The data folder is made by ``scripts/prepare_vist.py`` or ``fairseq-mm prepare stories``. It has the
 format of ``multimodal_captioning``, except that a line of ``<split>.visual_ids`` has five ids and a
@@ -287,7 +287,7 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
 
 
 def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
-    """Return the number of regions per image, which must be the same for all images.
+    """Return the number of regions per image; raise UserError if images differ in this number.
 
     ``missing`` are the ids of images that become padding; their features, if any, are ignored.
     """
@@ -309,7 +309,7 @@ def _rows_per_image(features: FeatureStores, missing: frozenset[str]) -> int:
 
 
 def _check_sentences(path: str, text: Any, separator: int) -> None:
-    """Check that every line of ``text`` is a story of five sentences with words.
+    """Raise UserError if a line of ``text`` is no story of five sentences with words.
 
     ``path`` is the path of the text, for messages, ``separator`` the index of the separator between
     sentences.

@@ -159,10 +159,10 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
 
 
 def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
-    """Return the field ``name`` of an annotation, and check its type.
+    """Return the field ``name`` of an annotation.
 
-    The field must be text, or an integer if ``kind`` is ``int``. ``where`` is the place of the
-    annotation, for messages.
+    Raise UserError if it is missing or no text or, if ``kind`` is ``int``, no integer. ``where`` is
+    the place of the annotation, for messages.
     """
     value = annotation.get(name)
     # True is an int in Python, but no position
