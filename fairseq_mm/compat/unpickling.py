@@ -545,8 +545,31 @@ def _our_unpickler_allowed() -> Iterator[None]:
                 os.environ[name] = value
 
 
+def _check_records(archive: zipfile.ZipFile) -> None:
+    """Raise UnpicklingError if a file in a zip archive does not have its CRC-32.
+
+    ``torch.load`` does not compare it, so that weights with a changed byte would be loaded.
+    """
+    records = [record for record in archive.infolist() if record.file_size]
+    damaged = [record.filename for record in records if not _is_whole(archive, record)]
+    # PyTorch can leave out the CRC-32 of all files (`torch.serialization.set_crc32_options`).
+    if damaged and len(damaged) < len(records):
+        raise pickle.UnpicklingError(f"its part {damaged[0]} is damaged: its CRC-32 differs")
+
+
+def _is_whole(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> bool:
+    try:
+        with archive.open(record) as content:
+            while content.read(1 << 20):
+                pass
+    except zipfile.BadZipFile:
+        return False
+    return True
+
+
 def _refuse_other_forms(file: Any) -> None:
-    """Raise UnpicklingError for TorchScript, a tar archive, or a zip archive that expands greatly.
+    """Raise UnpicklingError for TorchScript, a tar archive, or a zip archive that is damaged or
+    expands greatly.
 
     ``torch.load`` would run TorchScript. PyTorch before version 0.2 wrote tar archives.
     """
@@ -563,11 +586,12 @@ def _refuse_other_forms(file: Any) -> None:
             file.seek(start)
             with zipfile.ZipFile(file) as archive:
                 content = sum(record.file_size for record in archive.infolist())
-            size = file.seek(0, os.SEEK_END)
-            if content > _LARGEST_RATIO * size:
-                raise pickle.UnpicklingError(
-                    f"it is an archive of {size:,} bytes that holds {content:,} bytes"
-                )
+                size = file.seek(0, os.SEEK_END)
+                if content > _LARGEST_RATIO * size:
+                    raise pickle.UnpicklingError(
+                        f"it is an archive of {size:,} bytes that holds {content:,} bytes"
+                    )
+                _check_records(archive)
         else:
             with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=file, mode="r:"):
                 raise pickle.UnpicklingError("it is a tar archive")

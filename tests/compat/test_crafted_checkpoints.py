@@ -18,7 +18,12 @@ from toy_text_models import save_text_model
 
 import fairseq_mm
 from fairseq_mm import errors
-from fairseq_mm.compat.unpickling import VALUES, RestrictedUnpickler, checkpoints
+from fairseq_mm.compat.unpickling import (
+    VALUES,
+    RestrictedUnpickler,
+    checkpoints,
+    read_torch_file,
+)
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 
@@ -91,6 +96,31 @@ def test_an_archive_that_is_compressed_far_below_its_content_is_refused(tmp_path
             deflated.writestr(record.filename, stored.read(record))
     with pytest.raises(UserError, match=r"deflated\.pt: .* an archive of .* bytes that holds 1,20"):
         checkpoint_utils.load_checkpoint_to_cpu(str(path))
+
+
+@pytest.mark.parametrize("has_checksums", [True, False])
+def test_a_weight_with_a_changed_byte_is_refused(tmp_path, has_checksums):
+    path = tmp_path / "a.pt"
+    set_option = getattr(torch.serialization, "set_crc32_options", None)
+    if not has_checksums and set_option is None:
+        pytest.skip("this PyTorch always writes the CRC-32 of a file's parts")
+    weight = torch.arange(1000.0)
+    try:
+        if not has_checksums:
+            set_option(False)
+        torch.save({"model": {"a": weight}}, path)
+    finally:
+        if not has_checksums:
+            set_option(True)
+    assert torch.equal(read_torch_file(path, checkpoints())["model"]["a"], weight)
+    content = path.read_bytes()
+    place = content.index(weight.numpy().tobytes()) + 2001
+    path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+    if has_checksums:
+        with pytest.raises(UserError, match=r"a\.pt: .* its part a/data/0 is damaged: its CRC-32"):
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    else:
+        assert not torch.equal(read_torch_file(path, checkpoints())["model"]["a"], weight)
 
 
 @pytest.mark.parametrize("content", [b"\x80\x02.", b"\x80\x02K\x05K\x05u.", b"\x80\x02}h\x09."])
