@@ -14,7 +14,7 @@ ALLOWED = {
     "compat": {"data"},
     "modules": set(),
     "metrics": {"data"},
-    "optim": set(),
+    "optim": {"compat"},
     "data": set(),
     "ngrams": {"data"},
     "models": {"compat", "modules"},

@@ -10,6 +10,7 @@ from fairseq_mm.compat import (
     divergence,
     fairseq,
     fairseq_data,
+    foreach,
     half_precision,
     launching,
     loading,
@@ -297,6 +298,24 @@ REPAIRS: tuple[Repair, ...] = (
         Scope.OURS,
         "--cpu on a machine with a GPU ends at the first update.",
         "fairseq uses the gradients' device.",
+    ),
+    Repair(
+        foreach.clip_together,
+        (
+            "fairseq.utils.multi_tensor_total_norm",
+            "fairseq.utils.multi_tensor_l2norm_available",
+        ),
+        Scope.OURS,
+        "On a GPU without Apex, the norm of the gradients is computed parameter by parameter.",
+        "fairseq uses torch._foreach_norm.",
+        foreach.has_no_apex,
+    ),
+    Repair(
+        foreach.update_together,
+        ("fairseq.optim.adam.Adam.step", "fairseq.optim.nag.NAG.step"),
+        Scope.OURS,
+        "On a GPU, Adam and NAG start each operation once for each parameter.",
+        "fairseq uses PyTorch's operations on lists of parameters.",
     ),
     Repair(
         training.seed_only_the_cpu,

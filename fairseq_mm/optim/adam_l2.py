@@ -29,6 +29,7 @@ from fairseq.optim.adam import FairseqAdam
 from omegaconf import II
 from torch import Tensor
 
+from fairseq_mm.compat.foreach import split_parameters
 from fairseq_mm.errors import UserError
 
 _HALF_PRECISION = (torch.float16, torch.bfloat16)
@@ -167,48 +168,59 @@ class AdamL2(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    self._update(param, param.grad, group)
+            params_by_steps = split_parameters(
+                group["params"], lambda param: self.state[param].get("step", 0)
+            )
+            for params in params_by_steps:
+                self._update(params, group)
         return loss
 
-    def _update(self, param: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        if grad.is_sparse:
+    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        """Update parameters that have had the same number of updates."""
+        grads: Any = [param.grad for param in params]
+        if any(grad.is_sparse for grad in grads):
             raise RuntimeError("AdamL2 does not support sparse gradients.")
-        is_half = param.dtype in _HALF_PRECISION
-        weight = param.float() if is_half else param
-        grad = grad.to(weight.dtype)
+        is_half = params[0].dtype in _HALF_PRECISION
+        weights = [param.float() if is_half else param for param in params]
+        grads = [grad.to(weights[0].dtype) for grad in grads]
         if group["weight_decay"]:
             # Into the gradient and thus into the moments; subtracting from the weight would be
             # AdamW.
-            grad = grad.add(weight, alpha=group["weight_decay"])
+            grads = torch._foreach_add(grads, weights, alpha=group["weight_decay"])
         beta1, beta2 = group["betas"]
-        state = self.state[param]
-        state["step"] = step = state.get("step", 0) + 1
-        moment = self._moment(state, "exp_avg", weight)
-        moment.mul_(beta1).add_(grad, alpha=1 - beta1)
-        second = self._moment(state, "exp_avg_sq", weight)
-        second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        states = [self.state[param] for param in params]
+        for state in states:
+            state["step"] = state.get("step", 0) + 1
+        step = states[0]["step"]
+        moments = self._moments(states, "exp_avg", weights)
+        torch._foreach_mul_(moments, beta1)
+        torch._foreach_add_(moments, grads, alpha=1 - beta1)
+        second = self._moments(states, "exp_avg_sq", weights)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, grads, grads, value=1 - beta2)
         if group["amsgrad"]:
-            largest = self._moment(state, "max_exp_avg_sq", weight)
+            largest = self._moments(states, "max_exp_avg_sq", weights)
             # Before the bias correction, as in torch.optim.Adam.
-            second = torch.max(largest, second, out=largest)
+            second = [torch.max(x, y, out=x) for x, y in zip(largest, second)]
         # eps is added to the bias-corrected root, as in Algorithm 1. fairseq's Adam adds it to the
         # uncorrected root, which is so small at first that eps would outweigh the L2 penalty
-        denominator = (second.sqrt() / math.sqrt(1 - beta2**step)).add_(group["eps"])
-        weight.addcdiv_(moment, denominator, value=-group["lr"] / (1 - beta1**step))
+        denominators = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominators, math.sqrt(1 - beta2**step))
+        torch._foreach_add_(denominators, group["eps"])
+        size = -group["lr"] / (1 - beta1**step)
+        torch._foreach_addcdiv_(weights, moments, denominators, value=size)
         if is_half:
-            param.copy_(weight)
+            for param, weight in zip(params, weights):
+                param.copy_(weight)
 
     @staticmethod
-    def _moment(state: dict[str, Any], name: str, weight: Tensor) -> Tensor:
-        """Return the running average ``name``, such as ``exp_avg``, from the state of a weight.
+    def _moments(states: list[dict[str, Any]], name: str, weights: list[Tensor]) -> list[Tensor]:
+        """Return the running average ``name``, such as ``exp_avg``, from the state of each weight.
 
-        If ``state`` lacks the average, as at the first update, it is created with zeros.
+        If a state lacks the average, as at the first update, it is created with zeros.
         """
-        if name in state:
+        for state, weight in zip(states, weights):
             # A moment that was loaded from a checkpoint may be on another device.
-            state[name] = state[name].to(weight)
-        else:
-            state[name] = torch.zeros_like(weight)
-        return state[name]
+            before = state.get(name)
+            state[name] = torch.zeros_like(weight) if before is None else before.to(weight)
+        return [state[name] for state in states]
