@@ -1,5 +1,5 @@
-"""Options and JSON records of ``fairseq-mm caption`` for models that read part-of-speech sequences.
-Such models generate candidate captions and rank them (Kiros et al. 2014)."""
+"""Defines options and JSON records of ``fairseq-mm caption`` for models that read part-of-speech
+sequences. Such models generate candidate captions and rank them (Kiros et al. 2014)."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""``fairseq-mm convert`` from fairseq's story model ``fconv_self_att`` to ``conv_story``."""
+"""Runs ``fairseq-mm convert`` from fairseq's story model ``fconv_self_att`` to ``conv_story``."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint for ``fairseq-mm doctor``: its model, data folder and extractor."""
+"""Checks a checkpoint for ``fairseq-mm doctor``: its model, data folder and extractor."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Checks of feature stores and data folders for ``fairseq-mm doctor``.
+"""Checks feature stores and data folders for ``fairseq-mm doctor``.
 
 The stores are opened, the task is set up and its splits are loaded with the functions that training
 calls. The errors of these functions become findings.
@@ -485,7 +485,7 @@ class _SplitChecks:
         """Compare the files of a split with its binarised text.
 
         Raise UserError if a file has another number of lines, or if the text before binarisation or
-        the references do not agree with the binarised text.
+        the references do not agree with the binarised text. ``dataset`` is the loaded split.
         """
         from fairseq_mm.data.binarised_text import check_same_text
         from fairseq_mm.data.input_files import check_line_counts, read_lines

@@ -1,5 +1,4 @@
-"""Comparison of a data folder's files with the digests in its ``prepare.json``, for ``fairseq-mm
-doctor``.
+"""Compares a data folder's files with the digests in ``prepare.json``, for ``fairseq-mm doctor``.
 
 Digests show any change of a file, even if all files stay readable and all line counts agree.
 """

@@ -1,4 +1,4 @@
-"""Findings of ``fairseq-mm doctor``; its checks of Python, packages, programs and device."""
+"""Checks Python, packages, programs and device for ``fairseq-mm doctor``, and defines findings."""
 
 import importlib
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""Search for images of a data set in folders or feature stores, for ``fairseq-mm prepare``."""
+"""Searches for images of a data set in folders or feature stores, for ``fairseq-mm prepare``."""
 
 import functools
 import os

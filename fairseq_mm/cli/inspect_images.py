@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` for visual stories: attention to the images, likelihood of the words."""
+"""Runs ``fairseq-mm inspect`` for visual stories: attention to images, likelihood of words."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Output of ``fairseq-mm inspect``: JSON lines, an HTML page, and statistics."""
+"""Writes the output of ``fairseq-mm inspect``: JSON lines, an HTML page, and statistics."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` for stories that have a prompt, and for texts of language models."""
+"""Runs ``fairseq-mm inspect`` for stories that have a prompt, and for texts of language models."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""``fairseq-mm inspect`` for summaries of videos: attention to the frames, and forget gates."""
+"""Runs ``fairseq-mm inspect`` for summaries of videos: attention to frames, and forget gates."""
 
 import argparse
 import os

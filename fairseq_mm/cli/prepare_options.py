@@ -1,4 +1,4 @@
-"""Options of ``fairseq-mm prepare``: one table for all kinds of data and all releases."""
+"""Defines options of ``fairseq-mm prepare``: one table for all kinds of data and all releases."""
 
 import argparse
 import os

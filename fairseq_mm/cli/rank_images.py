@@ -1,4 +1,4 @@
-"""Ranking of images and sentences for ``fairseq-mm rank``, by likelihood or by vectors."""
+"""Ranks images and sentences for ``fairseq-mm rank``, by likelihood or by vectors."""
 
 import argparse
 import csv

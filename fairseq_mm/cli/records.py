@@ -1,4 +1,4 @@
-"""JSON records, output files and progress bars of the subcommands that generate texts."""
+"""Writes JSON records, output files and progress bars for subcommands that generate texts."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""``fairseq-mm retrieve nearest`` by likelihood, for models of captions."""
+"""Runs ``fairseq-mm retrieve nearest`` by likelihood, for models of captions."""
 
 import argparse
 from collections.abc import Sequence

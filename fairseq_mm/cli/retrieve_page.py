@@ -1,4 +1,4 @@
-"""Page of ``fairseq-mm retrieve nearest --html``: the query, and the images or sentences found."""
+"""Makes the page of ``fairseq-mm retrieve nearest --html``: a query and its results."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Set-up of subcommands: registers with fairseq, loads models, and locks the output folder."""
+"""Sets up subcommands: registers with fairseq, loads models, and locks the output folder."""
 
 import argparse
 import contextlib

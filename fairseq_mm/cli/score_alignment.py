@@ -1,4 +1,4 @@
-"""Check that generated texts and their references are of the same data folder and split.
+"""Checks that generated texts and their references are of the same data folder and split.
 
 Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines in the
 output of fairseq-generate (or the ``S-`` lines, if there are no targets) can show it:

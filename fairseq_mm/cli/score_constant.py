@@ -1,4 +1,4 @@
-"""``fairseq-mm score --constant``: scores of one text that is repeated for every item.
+"""Runs ``fairseq-mm score --constant``: scores one text that is repeated for every item.
 
 If a metric is about as high for this text as for a system, it does not show whether the system
 uses its input.

@@ -1,5 +1,5 @@
-"""``fairseq-mm score --text-only --baseline``: how much of a system's gain over a baseline comes
-from the video.
+"""Computes how much of a system's gain over a baseline comes from the video, for ``fairseq-mm score
+--text-only --baseline``.
 
 The share of the video is the mean over ROUGE-1, -2 and -L of (system - text-only) / (system -
 baseline). Yu et al. 2021 report 83.6 %.

@@ -1,4 +1,4 @@
-"""Readers of the inputs of ``fairseq-mm score``: references, texts of systems, and files of a data
+"""Reads the inputs of ``fairseq-mm score``: references, texts of systems, and files of a data
 folder (transcripts, words of indexed OOV tokens, training texts).
 """
 

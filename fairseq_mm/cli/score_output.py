@@ -1,4 +1,4 @@
-"""Output of ``fairseq-mm score``: table, comparison of two systems, problems, scores of items."""
+"""Writes the output of ``fairseq-mm score``: table, comparison, problems, scores of items."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-"""``fairseq-mm score --preset vist``: sentences of visual stories, how much of a split was scored,
-and the results file of the Visual Storytelling Challenge."""
+"""Splits visual stories for ``fairseq-mm score --preset vist``, counts how much of a split was
+scored, and writes the results file of the Visual Storytelling Challenge."""
 
 import json
 import os

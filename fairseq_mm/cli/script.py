@@ -1,4 +1,4 @@
-"""Main functions of the programs in ``scripts/`` and ``examples/``."""
+"""Defines the main functions of the programs in ``scripts/`` and ``examples/``."""
 
 import argparse
 import logging

@@ -1,4 +1,4 @@
-"""Page of ``fairseq-mm search --html``: each query with thumbnails of the images found for it."""
+"""Makes the page of ``fairseq-mm search --html``: each query with thumbnails of its results."""
 
 import argparse
 import os
@@ -66,7 +66,7 @@ def write_search_page(
 
 
 def _item(name: str, path: str, scores: dict[str, float], page: str) -> Item:
-    """Return the card of an image, with a link from the page to the image.
+    """Return the image as a card (item) of the page's gallery, with a link to the image file.
 
     Args:
         name: Name of the image on the card.

@@ -1,5 +1,5 @@
-"""Image sequences of ``fairseq-mm tell``: from the command line, a file, a feature store or a data
-folder."""
+"""Reads the image sequences of ``fairseq-mm tell`` from the command line, a file, a feature store
+or a data folder."""
 
 import os
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Generation of visual stories for ``fairseq-mm tell``, and their output as text, JSON records, a
-table of several systems, or an HTML page with the images."""
+"""Generates visual stories for ``fairseq-mm tell``, and writes them as text, JSON records, a table
+of several systems, or an HTML page with the images."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Generation of stories for ``fairseq-mm tell``: from prompts of the user, from prompts that a
+"""Generates stories for ``fairseq-mm tell``: from prompts of the user, from prompts that a
 language model generates, or without prompts."""
 
 import argparse

@@ -1,4 +1,4 @@
-"""Repairs of fairseq, and all code that depends on the version of fairseq, PyTorch or Python.
+"""Contains repairs of fairseq, and all code that depends on versions of fairseq, PyTorch or Python.
 
 :data:`.repairs.REPAIRS` lists the repairs: functions of fairseq that are replaced at run time,
 because they have a defect or are not safe, with the reason of each.

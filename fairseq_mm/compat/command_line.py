@@ -1,4 +1,4 @@
-"""Repairs of fairseq's commands: messages for wrong options, the log of ``fairseq-generate``, and
+"""Repairs fairseq's commands: messages for wrong options, the log of ``fairseq-generate``, and
 checks of hydra's config files."""
 
 import argparse

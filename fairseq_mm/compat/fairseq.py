@@ -1,4 +1,4 @@
-"""Repairs of single functions of fairseq, and the import of fairseq without side effects."""
+"""Repairs single functions of fairseq, and imports fairseq without side effects."""
 
 import contextlib
 import difflib

@@ -1,4 +1,4 @@
-"""Repairs of the loading and batching of data in fairseq's commands."""
+"""Repairs the loading and batching of data in fairseq's commands."""
 
 import functools
 import logging

@@ -201,7 +201,10 @@ def _read_added_state(trainer: Any) -> dict[str, Any]:
 
 
 def _pairs(optimizer: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of a half-precision parameter and its float32 copy, both of the same shape."""
+    """Yield pairs of a half-precision parameter and its float32 copy in fairseq's ``optimizer``.
+
+    Both have the same shape.
+    """
     if not optimizer.has_flat_params:
         yield from zip(optimizer.fp16_params, optimizer.fp32_params)
         return

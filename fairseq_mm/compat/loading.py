@@ -1,4 +1,4 @@
-"""Safe loading of fairseq's checkpoints: no command or model can run code from them."""
+"""Loads fairseq's checkpoints safely: no command or model can run code from them."""
 
 import argparse
 import collections

@@ -1,4 +1,4 @@
-"""Workarounds for defects of PyTorch."""
+"""Works around defects of PyTorch."""
 
 import contextlib
 import functools

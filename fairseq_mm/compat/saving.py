@@ -1,4 +1,4 @@
-"""Repairs of the functions with which fairseq writes checkpoints."""
+"""Repairs the functions with which fairseq writes checkpoints."""
 
 import contextlib
 import errno

@@ -15,8 +15,8 @@ def check_ddp_backend(cfg: Any, *, on_cpu: bool) -> None:
 
     Raises:
         UserError: if ``--ddp-backend fully_sharded`` cannot work with the other options, or if
-            several processes without GPUs use ``--ddp-backend slowmo``, or ``--bf16`` with
-            PyTorch 1.
+            several processes without GPUs use ``--ddp-backend slowmo`` or, with PyTorch 1,
+            ``--bf16``.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Repairs of trainings: order of the data after a restart, data workers, and gradients."""
+"""Repairs trainings: order of the data after a restart, data workers, and gradients."""
 
 import contextlib
 import functools

@@ -1,1 +1,1 @@
-"""Conversion of checkpoints of other programs to checkpoints of this package, and back."""
+"""Converts checkpoints of other programs to checkpoints of this package, and back."""

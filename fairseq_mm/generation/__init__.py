@@ -1,1 +1,1 @@
-"""Generation of text: options, defaults of each task, sampling, and constraints of texts."""
+"""Generates text: options, defaults of each task, sampling, and constraints of texts."""

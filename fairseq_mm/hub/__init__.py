@@ -1,1 +1,1 @@
-"""Export of models to folders for sharing, and upload of such folders to the Hugging Face hub."""
+"""Exports models to folders for sharing, and uploads such folders to the Hugging Face hub."""

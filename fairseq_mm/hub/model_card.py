@@ -1,4 +1,4 @@
-"""Model card: the ``README.md`` of a model folder."""
+"""Writes the model card, the ``README.md`` of a model folder."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -215,8 +215,8 @@ class LogBilinearDecoder(FeatureDecoder):
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
         """Return the last n-1 words [B, n-1], where n-1 is the length of the context.
 
-        ``tokens`` [B, T] are the words so far. The first step reads all of them, later steps only
-        the last. The second result [B] is the index in the sentence of the word that is to be
+        ``tokens`` [B, T] are the words so far. The first step reads all words, later steps only
+        the last word. The second result [B] is the index in the sentence of the word that is to be
         predicted.
         """
         saved = self.get_incremental_state(incremental_state, self.state_key)

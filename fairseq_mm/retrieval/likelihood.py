@@ -249,7 +249,9 @@ class FactoredLikelihood:
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:
-    """Return ``exp(4/3 x)`` of each element x; None if products of two results could overflow."""
+    """Return ``exp(4/3 x)`` of each element x of ``terms``; None if a product of two results could
+    overflow.
+    """
     if bool((terms.abs() > _LARGEST_TERM).any()):
         return None
     return terms.mul(4 / 3).exp_()
@@ -344,7 +346,7 @@ def build_likelihood(
     block_rows: int = 1024,
 ) -> Likelihood:
     """Return a :class:`FactoredLikelihood` if it supports the model, else a slower
-    :class:`DecoderLikelihood`; see the latter for the arguments."""
+    :class:`DecoderLikelihood`, whose docstring explains the arguments."""
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")

@@ -9,7 +9,8 @@ outside the k most probable ones have probability 0, so that a real text has pro
 temperature. The top-k score therefore includes only the tokens of a text that are among the k most
 probable ones, with their probability among these k. At the temperature with the highest score,
 sampled tokens are on average as probable as the tokens of the text. For one model, the set of
-scored tokens does not depend on T. For an ensemble it does, and the top-k score is not computed.
+scored tokens does not depend on T. For an ensemble, the set depends on T, and the top-k score is
+not computed.
 Unknown words are not among the k tokens, as in generation.
 """
 

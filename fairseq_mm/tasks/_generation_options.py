@@ -117,7 +117,7 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
 def explain_failed_search(
     error: AssertionError, generator: Any, models: Sequence[Any], text: str
 ) -> None:
-    """Raise an error that explains why fairseq's search failed; return if the reason is unknown.
+    """Raise UserError that explains why fairseq's search failed; return if the reason is unknown.
 
     The search fails if the minimum length exceeds the maximum, or if no word has a finite
     probability.
