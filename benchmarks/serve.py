@@ -134,30 +134,33 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
         checkpoint = args.checkpoint or str(save_captioner(Path(name)))
         model: Any = fairseq_mm.from_pretrained(checkpoint, device="cpu")
         photos = make_photos(TOGETHER)
-        times: dict[str, list[float]] = {}
         with serving(checkpoint) as port:
-            measured = {
-                "engine, one image": lambda i: model.generate(photos[i % TOGETHER]),
-                "server, one request": lambda i: request_caption(port, photos[i % TOGETHER]),
-                f"engine, a batch of {TOGETHER}": lambda _: model.generate(photos),
-                f"server, {TOGETHER} side by side": lambda _: request_together(port, photos),
-            }
-            for number in range(args.rounds + 1):
-                for what, function in measured.items():
-                    # single images are quick: several for each batch
-                    repeats = 5 if "one" in what else 1
-                    for i in range(repeats):
-                        seconds = seconds_of(function, number * repeats + i)
-                        # the first round loads what is loaded once
-                        if number:
-                            times.setdefault(what, []).append(seconds)
-    print("| what | median, ms | from | to |\n|---|---|---|---|")
-    for what, values in times.items():
-        cells = [statistics.median(values), min(values), max(values)]
-        print(f"| {what} | " + " | ".join(f"{1000 * cell:.1f}" for cell in cells) + " |")
-    one, request, batch, together = (statistics.median(values) for values in times.values())
-    print(f"\none request: {request / one:.2f} of the engine's time (at most 1.3)")
-    print(f"{TOGETHER} side by side: {batch / together:.2f} of the engine's rate (at least 0.8)")
+            one = measure(
+                lambda i: model.generate(photos[i % TOGETHER]),
+                lambda i: request_caption(port, photos[i % TOGETHER]),
+                # single images are quick: several for each batch
+                5 * args.rounds,
+            )
+            together = measure(
+                lambda _: model.generate(photos),
+                lambda _: request_together(port, photos),
+                args.rounds,
+            )
+    print("| what | engine, ms | server, ms | server / engine |\n|---|---|---|---|")
+    for what, times in (("one image", one), (f"{TOGETHER} images", together)):
+        engine, server = (1000 * statistics.median(column) for column in zip(*times))
+        ratio = statistics.median(theirs / ours for ours, theirs in times)
+        print(f"| {what} | {engine:.1f} | {server:.1f} | {ratio:.2f} |")
+    print("\nMedians; the ratio is the median of the ratios of neighbouring runs.")
+
+
+def measure(
+    engine: Callable[[int], Any], server: Callable[[int], Any], rounds: int
+) -> list[tuple[float, float]]:
+    """Seconds of both, one after the other, in each round."""
+    times = [(seconds_of(engine, i), seconds_of(server, i)) for i in range(rounds + 1)]
+    # the first round loads what is loaded once
+    return times[1:]
 
 
 if __name__ == "__main__":
