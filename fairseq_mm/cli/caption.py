@@ -236,7 +236,7 @@ def _list_split(folder: str, split: str) -> list[Input]:
 
 
 class _NearestCaption:
-    """Search in the training captions of a data folder for the caption nearest to a text."""
+    """Index of training captions of a data folder; finds the nearest one to a text by CIDEr-D."""
 
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.input_files import check_line_counts
@@ -262,8 +262,8 @@ class _NearestCaption:
         self.index = NearestCaption([line.split() for line in lines], self.ids)
 
     def find(self, text: str) -> dict[str, Union[str, float]]:
-        """Return the nearest training caption (``caption``), the id of its image (``id``) and its
-        CIDEr-D with ``text``, from 0 to 10 (``cider_d``).
+        """Return a dict: ``caption``, the nearest training caption; ``id``, the id of its image;
+        ``cider_d``, its CIDEr-D with ``text``, from 0 to 10.
         """
         index, similarity = self.index.nearest(text.split())
         return {

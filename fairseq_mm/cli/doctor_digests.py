@@ -185,7 +185,9 @@ class FolderDigests:
         return {"store": stores.pop(STORE, None), "stores": stores or None}
 
     def _report_problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
-        """Report changed files and, if ``with_unrecorded`` is True, files without a digest."""
+        """Yield a problem for each changed file and, if ``with_unrecorded`` is True, for each file
+        without a digest.
+        """
         for name in self.changed:
             yield self._build_problem(name)
         for name in self.unrecorded if with_unrecorded and self.record is not None else ():

@@ -301,7 +301,10 @@ _MOST_INDEXED_OOV = 100_000
 
 
 def _subwords(args: argparse.Namespace) -> Subwords:
-    """Check the options about subwords, and load the subword model that they name."""
+    """Load the subword model that the options name.
+
+    Raise UserError if the options about subwords do not fit together, or a file is missing.
+    """
     if args.indexed_oov < 0:
         raise UserError(f"--indexed-oov must be at least 0, but is {args.indexed_oov} instead.")
     if args.indexed_oov > _MOST_INDEXED_OOV:

@@ -171,8 +171,8 @@ class FeatureStore:
         return rows
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file from which an item was made; None if there is no record.
-        Raise UserError if there is no such item, or the records are damaged."""
+        """Return size, time and SHA-256 of the file from which an item was made; None if they are
+        not recorded. Raise UserError if there is no such item, or the records are damaged."""
         return self._read_sources()[self._get_position(key)]
 
     def count_sources(self) -> int:

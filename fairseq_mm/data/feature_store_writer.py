@@ -210,8 +210,8 @@ class FeatureStoreWriter:
         self._sources.append(source)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return the record of the file from which an item in the folder ``<path>.partial`` was
-        made; None if there is no record."""
+        """Return size, time and SHA-256 of the file from which an item in the folder
+        ``<path>.partial`` was made; None if they are not recorded."""
         return self._sources[self._positions[key]]
 
     def remove(self, keys: Collection[str]) -> None:

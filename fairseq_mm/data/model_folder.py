@@ -231,7 +231,10 @@ def _check_digest(path: str, expected: str) -> None:
 
 
 def _read_weights(folder: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``model.safetensors``; ``record`` is the field ``weights`` of ``config.json``."""
+    """Read the state dict in ``model.safetensors``.
+
+    Raise UserError if the file differs from ``record``, the field ``weights`` of ``config.json``.
+    """
     library = import_extra("safetensors.torch", extra="hub", purpose="reading a model folder")
     path = _inner_file(folder, WEIGHTS_FILE)
     size = os.path.getsize(path)

@@ -218,7 +218,7 @@ class GenerationConfig:
         return cls(**values, constraints=constraints)
 
     def to_namespace(self) -> Namespace:
-        """Return the options that ``build_generator`` of fairseq's tasks reads."""
+        """Return a Namespace with the options that ``build_generator`` of fairseq's tasks reads."""
         names = (
             *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "temperature"),
             *("lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),

@@ -40,7 +40,10 @@ def limited_by(weights: Mapping[str, Any]) -> Iterator[None]:
 
 @functools.cache
 def _get_mode() -> Any:
-    """Return the class of the mode; a function, because PyTorch 1.12 lacks its base class."""
+    """Return the class of the context that counts created tensors.
+
+    It is defined in this function, because PyTorch 1.12 lacks its base class.
+    """
     counted = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
     counted |= {torch.arange, torch.eye}
 

@@ -244,7 +244,7 @@ def copy_weights(module: nn.Module, weights: dict[str, Tensor], prefix: str) -> 
 
 
 def freeze(module: nn.Module) -> None:
-    """Switch off the gradients of a module, and its dropout until its ``train()`` is called."""
+    """Switch off a module's gradients, and its dropout until the module's ``train()`` is called."""
     module.eval()
     for parameter in module.parameters():
         parameter.requires_grad_(False)

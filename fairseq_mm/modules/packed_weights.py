@@ -34,7 +34,7 @@ _OPERATORS = {
 
 
 class _Packed:
-    """Copy of a weight in oneDNN's layout, made at the first product."""
+    """Copy of a linear map's weight in oneDNN's layout, made at the first product."""
 
     def __init__(self, weight: Tensor, dtype: str) -> None:
         key = id(weight)

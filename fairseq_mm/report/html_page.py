@@ -80,7 +80,7 @@ def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") 
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write an HTML document to a file, which appears only when it is complete.
+    """Write the HTML document ``page`` to a file, which appears only when it is complete.
 
     Raises:
         UserError: If the file cannot be written.

@@ -87,7 +87,7 @@ def _read_line(line: str) -> tuple[str, dict[str, float]]:
 
 
 def _numbers(figures: dict) -> dict[str, float]:
-    """Return the entries of ``figures`` whose values are finite numbers, also as strings."""
+    """Return the entries of ``figures``, a dict, whose values are finite numbers, also as text."""
     numbers = {}
     for name, value in figures.items():
         try:

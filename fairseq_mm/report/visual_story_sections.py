@@ -169,7 +169,7 @@ def _attention(
 
 
 def break_into_lines(words: Sequence[str]) -> list[range]:
-    """Break words into lines that fit the page's width; return the indices on each line."""
+    """Break words into lines that fit the page's width; return the words' indices in each line."""
     # lines are broken here because each has its own table, with a row per image
     lines, start, width = [], 0, 0
     for t, word in enumerate(words):

@@ -83,9 +83,9 @@ class SplitToRank:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return what determines the scores of the split, apart from the checkpoint.
+        """Return the data that determine the scores of the split, apart from the checkpoint.
 
-        These are digests of sentences and images, and the number of sampled images, by name.
+        The result is a dict with digests of sentences and images, and the number of sampled images.
         """
         # with their lengths, so that no two lists of sentences have the same digits
         words = np.concatenate([[len(words), *words] for words in self.sentences])

@@ -198,7 +198,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         )
 
     def _describe_too_long(self, dataset: Any, too_long: Any, max_positions: Any) -> str:
-        """Describe the first text that is too long, for an error message.
+        """Return an error message about the first text that is too long.
 
         ``too_long`` has the indices of the examples of ``dataset`` that exceed ``max_positions``.
         """

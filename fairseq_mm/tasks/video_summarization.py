@@ -551,7 +551,7 @@ def _reads_video(model: Any) -> bool:
 
 
 def _give_bart_positions(cfg: Any) -> None:
-    """Raise the numbers of positions in a config of BART to the numbers in published checkpoints.
+    """Increase the numbers of positions in a config of BART to those of published checkpoints.
 
     Larger numbers are kept.
     """
