@@ -316,10 +316,10 @@ def _usage(result: Any) -> list[str]:
 
 
 def _architectures(arch: str, options: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return (title, ``--arch``, options) of the models that can be trained from a converted one.
+    """Return (title, ``--arch``, options) of each model that can be trained from a converted one.
 
-    These are the model of the same architecture and, if ``vg_ARCH`` exists and has all the options,
-    the model that also reads videos.
+    The title says what the model reads. There is a model of the same architecture and, if
+    ``vg_ARCH`` exists and has all the options, the model that also reads videos.
 
     Args:
         arch: Architecture of the converted model.

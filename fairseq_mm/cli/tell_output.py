@@ -97,7 +97,7 @@ def write_visual_stories(
 def _read_sequences(
     sequences: Sequence[ImageSequence], systems: Mapping[str, Any], store: Any
 ) -> Iterator[Any]:
-    """Yield for each image sequence a list of its example for each system.
+    """Yield for each image sequence a list with one example per system.
 
     If an image cannot be read, a UserError is yielded in place of the list.
 

@@ -297,7 +297,7 @@ def _records(
     ranks: list[dict[str, Any]],
     facts: Mapping[str, Any],
 ) -> list[str]:
-    """Return the JSON record of a prompt or, if ``--output`` contains ``{k}``, one per story.
+    """Return lines of JSON: one for the prompt or, if ``--output`` contains ``{k}``, one per story.
 
     Args:
         args: Parsed command line.

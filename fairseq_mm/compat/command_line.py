@@ -99,7 +99,7 @@ def check_sampling(options: Any) -> None:
 
 
 def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoReturn:
-    """Exit; if an option has a value outside of its choices, suggest similar values.
+    """Print an error and exit; for a value outside of an option's choices, suggest similar values.
 
     Replaces ``parser.error``.
 
@@ -160,7 +160,7 @@ def _ours(registry: Any) -> str:
 def check_hydra_recipe() -> None:
     """Check that the command line sets all options that are ``???`` in hydra's config file.
 
-    Otherwise ``fairseq-hydra-train`` would use fairseq's defaults for these options: without
+    Without this check, ``fairseq-hydra-train`` would use fairseq's defaults for them: without
     ``checkpoint.finetune_from_model``, it would train from random weights.
 
     Raises:

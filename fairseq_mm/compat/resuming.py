@@ -30,7 +30,7 @@ _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 
 
 def check_loaded_checkpoints() -> None:
-    """Replace fairseq's functions that load a checkpoint and resume a training by ones with checks.
+    """Make fairseq's functions that load a checkpoint and resume a training check the checkpoint.
 
     All repairs that check or change a loaded checkpoint are called here, because their order
     matters.

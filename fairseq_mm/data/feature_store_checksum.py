@@ -102,8 +102,9 @@ def checksum_text(total: int) -> str:
 def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
     """Return the hexadecimal checksum of a store's ids, dtype and rows.
 
-    The order of the items, the attributes and the layout of the file do not change it. ``store`` is
-    a :class:`.FeatureStore` without key prefix; ``progress`` wraps the iteration over its ids.
+    The checksum does not depend on the order of the items, the attributes and the layout of the
+    file. ``store`` is a :class:`.FeatureStore` without key prefix; ``progress`` wraps the iteration
+    over its ids.
     """
     # a sum, so that shards merged in any order have the checksum of one run
     return checksum_text(

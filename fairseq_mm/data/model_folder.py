@@ -278,7 +278,7 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
     Returns:
         The field ``weights`` of ``config.json``: size, digest, number of parameters, and the names
-        of tensors that are stored under another name because they share its memory.
+        of tensors that are stored under the name of another tensor with which they share memory.
 
     Raises:
         UserError: if an entry is no dense tensor of numbers, or safetensors is not installed.
@@ -325,7 +325,7 @@ def write_config(config: Mapping[str, Any], folder: str) -> None:
     """Write ``config.json`` to a folder.
 
     Args:
-        config: Fields of the file but ``format`` and ``format_version``.
+        config: Fields of the file except ``format`` and ``format_version``.
         folder: Folder to write to.
 
     Raises:

@@ -49,7 +49,7 @@ def build_record(
 def provenance_fields(
     model: "Generator", config: "GenerationConfig", *, checkpoint: Any = None
 ) -> dict[str, Any]:
-    """Return the fields of a record that say how its text was generated.
+    """Return the fields of a JSON record that say how its text was generated.
 
     These are the digest of the checkpoint, the options of generation and, for models of images or
     videos, the extractor.
@@ -74,18 +74,18 @@ def compute_digests(files: Sequence[str]) -> Any:
 
 
 def visual_story_fields(story: "Hypothesis") -> dict[str, Any]:
-    """Return the fields of a record for ``story``, generated from an image sequence."""
+    """Return the fields of a JSON record for ``story``, generated from an image sequence."""
     words = story.line.split()
     return {"sentences": story.sentences, "words": len(words) - words.count(SEPARATOR)}
 
 
 def prompt_story_fields(story: "Hypothesis") -> dict[str, Any]:
-    """Return the fields of a record for ``story``, generated from a prompt or without input."""
+    """Return the fields of a JSON record for ``story``, generated from a prompt or no input."""
     return {"tokens": story.line, "words": len(story.line.split())}
 
 
 def prompt_fields(prompt: Any) -> dict[str, Any]:
-    """Return the fields of a record that describe a :class:`.prompt_processor.Prompt`."""
+    """Return the fields of a JSON record that describe a :class:`.prompt_processor.Prompt`."""
     fields = {"prompt": prompt.text, "prompt_tokens": " ".join(prompt.words)}
     if prompt.score is None:
         return {**fields, "unknown_words": prompt.unknown, "prompt_words_cut": prompt.num_truncated}
@@ -93,7 +93,7 @@ def prompt_fields(prompt: Any) -> dict[str, Any]:
 
 
 def summary_fields(example: Any, *, is_cut: bool) -> dict[str, Any]:
-    """Return the fields of a record that describe the input of a summary.
+    """Return the fields of a JSON record that describe the input of a summary.
 
     Args:
         example: :class:`.Example` of a video with transcript.

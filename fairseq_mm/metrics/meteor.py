@@ -79,7 +79,7 @@ class _Statistics:
         return sum(self.content[side]) + sum(self.function[side])
 
     def is_one_chunk(self) -> bool:
-        """Return True if all words of both texts are aligned in one chunk, without a penalty."""
+        """Return True if all words of both texts are aligned in one chunk: no penalty applies."""
         return self.chunks == 1 and all(
             self.count_aligned(side) == self.lengths[side] for side in (0, 1)
         )

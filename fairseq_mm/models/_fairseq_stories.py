@@ -238,10 +238,8 @@ def _reason_to_leave_out(
 ) -> str:
     """Return a phrase that says why ``conv_story`` does not need a tensor; '' if it needs it.
 
-    ``name`` is the name of the tensor in fairseq's model.
-
-    ``weights`` are all tensors of fairseq's model by name. See :func:`convert_weights` for the
-    flags.
+    ``name`` is the name of the tensor in fairseq's model, ``weights`` are all tensors of fairseq's
+    model by name. See :func:`convert_weights` for the flags.
     """
     # Buffers and caches of fairseq that hold no weights.
     if name.endswith(("_linearized_weight", "decoder.version", "._float_tensor")):

@@ -52,8 +52,7 @@ def share_beams(model: nn.Module) -> None:
     """Let fairseq's BART generate with the decoding steps of VG-BART, see :class:`VgBartDecoder`.
 
     The beams of an example then share the keys and values of its source. Texts and scores stay the
-    same. Other models, and a BART with options that VG-BART does not
-    have, are left as they are.
+    same. Other models, and a BART with options that VG-BART does not have, are left as they are.
 
     Args:
         model: Model in evaluation mode, which is not trained afterwards.

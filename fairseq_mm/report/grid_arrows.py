@@ -158,7 +158,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], width: float) -
     head = min(3.2 * width, 0.6 * length)
 
     def at(distance: float, aside: float) -> str:
-        """Format the point that lies ``distance`` along the arrow and ``aside`` to its side.
+        """Return the point ``distance`` along the arrow and ``aside`` to its side, as text of SVG.
 
         The distance is counted from the start of the arrow; ``aside`` is negative on the other side
         of the arrow.

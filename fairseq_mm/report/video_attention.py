@@ -95,7 +95,7 @@ def heat_uri(weights: np.ndarray) -> str:
 
 
 def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
-    """Format three numbers with the same number of significant digits.
+    """Return three numbers as texts with equally many significant digits.
 
     Three digits are used, or more (at most seven) if ``least`` and ``strongest`` would look the
     same; ``other`` is only formatted.

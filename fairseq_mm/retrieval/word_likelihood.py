@@ -222,7 +222,9 @@ class TemperatureSums:
         self.top_words = 0
 
     def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
-        """Return log P of N tokens at temperature 1, [N], and add to the sums at all temperatures.
+        """Return log P of N tokens at temperature 1, [N].
+
+        The log P at all temperatures are added to the attributes ``sums`` and ``top_sums``.
 
         Args:
             features: [N, E] hidden states of each model.

@@ -32,18 +32,18 @@ class AbandonedError(Exception):
 
 
 class Job:
-    """Query that waits for its record.
+    """Query that waits for its answer, a JSON record.
 
     Args:
         system: System that answers the query.
         query: The query.
-        deadline: Time by ``time.monotonic()`` after which nobody waits for the record.
+        deadline: Time by ``time.monotonic()`` after which nobody waits for the answer.
         loop: Event loop of the client's request.
         sends_texts: True to put incomplete texts in ``texts``.
 
     Attributes:
-        record: Future of the record.
-        texts: Incomplete texts; None after the last one.
+        record: Future of the answer, a dict.
+        texts: Queue of incomplete texts, with None after the last one.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Job:
         self._next_text = 0.0
 
     def cancel(self) -> None:
-        """Say that nobody waits for the record any more; called by the event loop."""
+        """Record that nobody waits for the answer any more; called by the event loop."""
         self._is_cancelled = True
         # asyncio would log an exception that nobody has read
         if not self.record.cancel() and not self.record.cancelled():
@@ -74,11 +74,11 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """True if nobody waits for the record."""
+        """True if nobody waits for the answer."""
         return self._is_cancelled or time.monotonic() > self.deadline
 
     def finish(self, result: Any) -> None:
-        """Set the record, or the exception in its place; called by the thread of the models."""
+        """Set the answer, or the exception in its place; called by the thread of the models."""
         self._call(self._set, result)
 
     def _set(self, result: Any) -> None:
@@ -212,7 +212,7 @@ class ModelThread:
             self.seconds_per_batch += (seconds - self.seconds_per_batch) / 4
 
     def _answer(self, batch: Sequence[Job]) -> None:
-        """Finish the jobs of a batch with their records or with errors."""
+        """Finish the jobs of a batch with their answers or with errors."""
         # not the jobs that nobody waits for: their time has passed in the queue
         batch = [job for job in batch if not job.is_over]
         try:
