@@ -66,7 +66,7 @@ class Job:
         self._next_text = 0.0
 
     def cancel(self) -> None:
-        """Record that nobody waits for the answer any more; called by the event loop."""
+        """Mark the job as one for which nobody waits any more; called by the event loop."""
         self._is_cancelled = True
         # asyncio would log an exception that nobody has read
         if not self.record.cancel() and not self.record.cancelled():
