@@ -5,11 +5,13 @@ take, there are limits for the bytes of a line, the bytes of a file that is read
 of nesting, and the digits of an integer.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Optional
 
@@ -145,10 +147,39 @@ def compute_sha256(path: Any) -> str:
 def file_digest(path: Any) -> str:
     """Return the SHA-256 of a file, in hexadecimal; an unchanged file is read once per process.
     Raise OSError if the file cannot be read."""
+    key = (os.fspath(path), _get_version(path))
+    thread = _digest_threads.pop(key, None)
+    if thread is not None:
+        thread.join()
+    return _hash_version(*key)
+
+
+def start_digest(path: Any) -> None:
+    """Start to compute the SHA-256 of a file in another thread, for a later :func:`file_digest`.
+
+    An error of reading is raised by :func:`file_digest`.
+    """
+
+    def compute() -> None:
+        with contextlib.suppress(OSError):
+            _hash_version(*key)
+
+    with contextlib.suppress(OSError):
+        key = (os.fspath(path), _get_version(path))
+        # daemon: a command that ends with an error does not wait for it
+        thread = threading.Thread(target=compute, daemon=True)
+        if _digest_threads.setdefault(key, thread) is thread:
+            thread.start()
+
+
+# path and version of a file -> thread that computes its digest
+_digest_threads: dict[tuple[str, tuple[int, ...]], threading.Thread] = {}
+
+
+def _get_version(path: Any) -> tuple[int, ...]:
     status = os.stat(path)
     # replacing a file changes its inode, rewriting it changes its times
-    version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return _hash_version(os.fspath(path), version)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @functools.lru_cache(maxsize=256)

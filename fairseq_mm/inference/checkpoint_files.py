@@ -2,10 +2,11 @@
 
 # neither torch nor fairseq: their import takes seconds, and a missing checkpoint is reported before
 import os
+import sys
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from fairseq_mm.data.input_files import compute_sha256
+from fairseq_mm.data.input_files import compute_sha256, start_digest
 from fairseq_mm.data.model_folder import WEIGHTS_FILE, is_weights_file, read_config
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.hub_models import download_model, parse_hub_name
@@ -37,7 +38,7 @@ def checkpoint_file(
         name = parse_hub_name(path, revision=revision)
         if name is None:
             raise UserError(f"{path}: no such checkpoint or folder.")
-        return os.path.join(download_model(name, token=token), WEIGHTS_FILE)
+        return _begin_to_check(os.path.join(download_model(name, token=token), WEIGHTS_FILE))
     if not os.path.isdir(path):
         if not os.path.isfile(path):
             raise UserError(f"{path}: no such checkpoint or folder.")
@@ -46,11 +47,19 @@ def checkpoint_file(
     for name in (WEIGHTS_FILE, *CHECKPOINT_NAMES):
         file = os.path.join(path, name)
         if os.path.isfile(file):
-            return file
+            return _begin_to_check(file)
     raise UserError(
         f"{path}: has neither {' nor '.join(CHECKPOINT_NAMES)}, nor {WEIGHTS_FILE}; name the file "
         "itself."
     )
+
+
+def _begin_to_check(file: str) -> str:
+    """Start to compute the digest of a model folder's weights; return ``file``."""
+    # meanwhile, the import of torch and fairseq takes seconds
+    if is_weights_file(file) and "torch" not in sys.modules:
+        start_digest(file)
+    return file
 
 
 def checkpoint_files(
@@ -78,7 +87,7 @@ def checkpoint_files(
 
 
 def with_local_paths(path: str) -> str:
-    """Download the models of the Hugging Face hub among checkpoints, after a check of all of them.
+    """Check that checkpoints exist; then download those that are on the Hugging Face hub.
 
     Args:
         path: Checkpoint, or several joined by ``os.pathsep``, in the forms of

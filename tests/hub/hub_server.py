@@ -18,7 +18,9 @@ class Repository:
     def __init__(self, *, is_private: bool = False, is_gated: bool = False) -> None:
         self.is_private, self.is_gated = is_private, is_gated
         self.commits: dict[str, dict[str, bytes]] = {}
-        self.branches: dict[str, Optional[str]] = {"main": None}
+        self.branches: dict[str, str] = {}
+        # the hub's models begin with such a commit
+        self.commit("main", {".gitattributes": b""})
 
     def commit(self, branch: str, files: dict[str, bytes]) -> str:
         """Adds a commit with ``files`` on top of a branch; returns its hash."""
