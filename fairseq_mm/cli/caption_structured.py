@@ -166,7 +166,7 @@ def provenance_fields(args: argparse.Namespace, captioner: Any, search: Any) -> 
 
 
 def json_line(name: str, result: Any, facts: Mapping[str, Any]) -> str:
-    """Return the JSON record of an image.
+    """Return the JSON record of an image as a line of text.
 
     Args:
         name: Name of the image in the output.

@@ -132,6 +132,8 @@ class FolderDigests:
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
         """Add missing digests and, with ``--accept-changes``, replace digests that differ.
 
+        Yields findings about the changes of ``prepare.json``.
+
         Nothing is done without ``--repair``, or if ``is_sound`` is False, because the folder then
         has other problems.
         """

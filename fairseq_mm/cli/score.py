@@ -498,7 +498,7 @@ def _read_shared(
     ids: list[str],
     split_words: Callable[[str], list[str]],
 ) -> dict[str, Any]:
-    """Read those arguments of ``TokenizedItems`` that are the same for both compared systems.
+    """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share.
 
     Args:
         args: Parsed command line.

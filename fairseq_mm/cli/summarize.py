@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
-    """List the inputs of the command line.
+    """Return the inputs that the command line names.
 
     The ``value`` of each input is a dictionary with ``video`` and ``transcript``, or one of them.
     ``processor`` is the processor of the model's task, which checks the lines of JSONL files.

@@ -30,7 +30,7 @@ _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 
 
 def check_loaded_checkpoints() -> None:
-    """Make fairseq's functions that load a checkpoint and resume a training check the checkpoint.
+    """Add checks of the checkpoint to fairseq's functions that load one or resume a training.
 
     All repairs that check or change a loaded checkpoint are called here, because their order
     matters.

@@ -228,7 +228,7 @@ def _rename(name: str) -> str:
 def _split(
     weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Split each released tensor that is stored as several tensors in this package.
+    """Return weights in which tensors that this package stores as several tensors are split.
 
     An example is the matrix that computes queries, keys and values together.
 

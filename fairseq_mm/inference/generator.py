@@ -458,6 +458,8 @@ class Generator(Picklable):
     ) -> list[Hypothesis]:
         """Compute log-probabilities of tokenized texts, for inputs that have been read.
 
+        Returns a :class:`.Hypothesis` for each text, in order.
+
         Args:
             targets: Token indices [t] of each text, with ``</s>``.
             examples: Input of each text, as read by ``self.processor.examples``.

@@ -14,7 +14,7 @@ _QUALITY = 82
 
 
 def read_listed(image: MediaFile) -> Image.Image:
-    """Read an image that :func:`fairseq_mm.extract.media_list.list_images` has listed.
+    """Read an image that :func:`fairseq_mm.extract.media_list.list_images` has listed, with PIL.
 
     Raises:
         UserError: If the file cannot be read as an image; the message names it.

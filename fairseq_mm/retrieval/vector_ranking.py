@@ -223,8 +223,9 @@ def rank_folds(
 ) -> list[VectorRanks]:
     """Rank within each of several equal parts of the images, as in COCO's 5 x 1k protocol.
 
-    A part consists of consecutive images and their sentences. Raise UserError if the number of
-    images is not a multiple of ``folds``, or for the same reasons as :func:`rank_vectors`.
+    Return the ranks of each part. A part consists of consecutive images and their sentences. Raise
+    UserError if the number of images is not a multiple of ``folds``, or for the same reasons as
+    :func:`rank_vectors`.
 
     Args:
         images: See :func:`rank_vectors`.
