@@ -1,7 +1,9 @@
-"""Decodes image files of any format to 8-bit RGB, in bounded memory.
+"""Decodes image files to 8-bit RGB, in bounded memory.
 
 Images are decoded by Pillow. In addition, :func:`read_image`
 
+- refuses formats that photos do not have: Pillow runs another program to read EPS, and decodes the
+  image within ICO, ICNS and IPTC files before anybody can check its size;
 - applies the orientation tag (phones store upright images rotated);
 - puts transparent images on white (the colours of transparent pixels are arbitrary);
 - scales 16-bit grey values to 8 bits (Pillow would clip them to white), and 32-bit integers and
@@ -28,6 +30,11 @@ from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, open_media
 
 AnyImage = Union[AnyMedia, Image.Image, np.ndarray]
 
+# names in Pillow of the formats that folders and archives are searched for, see media_list.IMAGES
+FORMATS = (
+    *("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "MPO", "PPM", "AVIF", "HEIF"),
+    *("JPEG2000", "PCX", "TGA"),
+)
 HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 # libjpeg keeps all coefficients of a progressive file, two bytes each, whatever the reduction
 PROGRESSIVE_FACTOR = 4
@@ -72,7 +79,7 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
-        return "is no image, or of a format that Pillow cannot read."
+        return "is no image, or of a format that is not read."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}."
     return f"cannot be decoded: {error or type(error).__name__}"
@@ -101,7 +108,10 @@ def _decode(stream: BinaryIO, max_pixels: int) -> Image.Image:
     # without the plugin, Pillow would call the file no image: the brand says which extra reads it
     if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
         import_extra("pillow_heif", extra="heif", purpose="an HEIC image").register_heif_opener()
-    with Image.open(stream) as image:
+    Image.init()
+    # AVIF and HEIF are in some installations only
+    formats = [name for name in FORMATS if name in Image.OPEN]
+    with Image.open(stream, formats=formats) as image:
         _limit_size(image, max_pixels)
         image.load()  # Image.open reads the head only, and the stream is closed after this block
         return _to_rgb(_rotate_upright(image))

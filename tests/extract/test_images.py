@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.images import read_image
-from fairseq_mm.extract.media_list import MediaFile
+from fairseq_mm.extract.images import FORMATS, read_image
+from fairseq_mm.extract.media_list import IMAGES, MediaFile
 
 
 def encoded(image: Image.Image, form: str, **options: object) -> bytes:
@@ -165,8 +165,23 @@ def test_a_truncated_file_is_refused(form):
         read_image(content[: len(content) // 2])
 
 
+@pytest.mark.parametrize("form", ["EPS", "ICO", "ICNS"])
+def test_formats_that_need_a_program_or_hide_their_size_are_refused(form):
+    content = encoded(Image.new("RGB", (32, 32)), form)
+    with pytest.raises(UserError, match=r"is no image, or of a format that is not read\."):
+        read_image(content)
+
+
+def test_formats_of_every_suffix_are_read():
+    """What folders are searched for can be decoded, if the installation has the decoder."""
+    Image.init()
+    registered = Image.registered_extensions()
+    names = {registered[suffix] for suffix in IMAGES.suffixes if suffix in registered}
+    assert names <= {*FORMATS}
+
+
 def test_what_is_no_image_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"is no image, or of a format that Pillow cannot read\."):
+    with pytest.raises(UserError, match=r"is no image, or of a format that is not read\."):
         read_image(b"just some text that nobody would call an image")
     with pytest.raises(UserError, match=r"is empty\."):
         read_image(b"")

@@ -69,7 +69,7 @@ def strict(systems):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a text file\n", "a.jpg: is no image, or of a format that Pillow cannot read."),
+        (b"a text file\n", "a.jpg: is no image, or of a format that is not read."),
         (b"", "a.jpg: is empty."),
         (
             jpeg()[:-400],

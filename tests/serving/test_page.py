@@ -78,7 +78,7 @@ def test_a_text_file_called_jpg_is_a_sentence(page, tmp_path):
     (tmp_path / "cat.jpg").write_text("a text\n")
     page.drop_files(".captions .drop", tmp_path / "cat.jpg")
     page.wait_for("document.querySelector('.captions li .problem')")
-    message = "cat.jpg: is no image, or of a format that Pillow cannot read."
+    message = "cat.jpg: is no image, or of a format that is not read."
     assert text_of(page, ".captions li .problem") == message
     # the browser's own note of the answer
     (note,) = page.problems
