@@ -111,6 +111,9 @@ def index_folder(
         max_pixels: Maximum number of pixels of an image, see :meth:`.ImageReader.read_features`.
         show_progress: Show a progress bar on stderr, if it is a terminal.
 
+    Returns:
+        Summary of what the index contains and what has changed.
+
     Raises:
         UserError: if the folder has no image that can be read, the index was made with another
             checkpoint or extractor, or the index cannot be written.
@@ -346,7 +349,7 @@ class _Run:
     def finish(self, writer: FeatureStoreWriter, failures: list[tuple[str, str]]) -> IndexSummary:
         """Append the vectors of the former index that are kept, and replace the index.
 
-        If nothing has changed, the former index stays as it is.
+        If nothing has changed, the former index stays as it is. Returns a summary of the run.
 
         Args:
             writer: Writer of the index, which has the vectors of the new and changed files.

@@ -62,7 +62,7 @@ class PromptRanking:
         self.distractors = distractors
 
     def draw_others(self, example: Example, index: int) -> list[Example]:
-        """Sample prompts that differ from the prompt ``example``.
+        """Sample at most ``distractors`` prompts that differ from the prompt ``example``.
 
         The sample depends on the seed and on ``index``, the index of the prompt.
 

@@ -340,6 +340,9 @@ class VideoReader(MediaReader):
             **options: Options of :meth:`.Extractor.first_clips`: ``keep_damaged=False``,
                 ``max_pixels``, ``num_images=0``.
 
+        Returns:
+            Features of the clips, and with ``num_images`` some of their frames.
+
         Raises:
             UserError: if the extractor cannot be rebuilt, or the video cannot be read; the message
                 does not name the video.

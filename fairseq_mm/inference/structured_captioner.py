@@ -168,6 +168,9 @@ class StructuredCaptioner(Picklable):
             images: Paths, contents of files (bytes) or open images.
             **options: Options of :class:`StructuredSearch`.
 
+        Returns:
+            The best captions of each image, in the order of the images.
+
         Raises:
             UserError: if the embedding model's extractor cannot be rebuilt, or an image cannot be
                 read.
