@@ -230,11 +230,14 @@ def resampled(
 
 
 def _open_container(av: ModuleType, file: BinaryIO) -> Any:
+    # playlists and session descriptions would open other files and connections: no protocol has
+    # this name
+    options = {"protocol_whitelist": "none"}
     try:
         # by default, a title that is not UTF-8 makes a video unreadable
-        return av.open(file, mode="r", metadata_errors="replace")
+        return av.open(file, mode="r", metadata_errors="replace", options=options)
     except TypeError:  # PyAV 19 and newer accept any title
-        return av.open(file, mode="r")
+        return av.open(file, mode="r", options=options)
 
 
 def _fraction(rational: Any) -> Fraction:

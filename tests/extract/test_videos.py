@@ -191,6 +191,27 @@ def test_what_is_no_video_is_said(tmp_path, sound_video):
         read(sound_video, max_pixels=1000)
 
 
+SESSION = """v=0
+o=- 0 0 IN IP4 127.0.0.1
+s=x
+c=IN IP4 127.0.0.1
+t=0 0
+m=video 40000 RTP/AVP 96
+a=rtpmap:96 H264/90000
+"""
+
+
+@pytest.mark.parametrize(
+    "content", ["ffconcat version 1.0\nfile own.mp4\n", SESSION], ids=["playlist", "session"]
+)
+def test_a_file_opens_no_other_file_and_no_connection(content, tmp_path, monkeypatch):
+    """FFmpeg would show the frames of the other file, or wait for packets of the network."""
+    write_video(tmp_path / "own.mp4", frames_of(3))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"is no video, or its head or index is missing"):
+        list(VideoReader(content.encode()).frames())
+
+
 def test_a_missing_package_is_named(monkeypatch, sound_video):
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(UserError, match=r"reading videos needs the package av.*-mm\[video\]"):
