@@ -23,7 +23,7 @@ from fairseq_mm.generation.config import GenerationConfig
 
 EXAMPLES = ROOT / "examples"
 REPOSITORY = "https://github.com/fairseq-mm/fairseq_mm"
-SOURCED = {"sizes.sh", "systems.sh"}
+SOURCED = {"sizes.sh", "steps.sh", "systems.sh"}
 RECIPES = {path.name: path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED}
 TASK_PAGES = sorted((DOCS / "tasks").glob("*.md"))
 OWN_TASKS = {

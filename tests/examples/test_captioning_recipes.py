@@ -86,3 +86,66 @@ def test_sentences_are_embedded_by_one_process(run_recipe):
 def test_a_number_that_does_not_divide_the_batch_is_refused_in_a_line(run_recipe):
     stderr = run_recipe(EXAMPLE, "train_vse", "data", "saved", GPUS="3", status=2)
     assert stderr == "GPUS must divide 128, the number of pairs in an update, but is 3.\n"
+
+
+def subcommands(calls):
+    return [call[1] if call[0] == "fairseq-mm" else call[0] for call in calls]
+
+
+AFTER_DATA = [
+    *("fairseq-train", "fairseq-train"),
+    *("caption", "score", "rank", "report", "index"),
+]
+
+
+def test_one_command_leads_from_the_release_to_models_and_is_continued(run_recipe, tmp_path):
+    arguments = ("release", "my photos", "my models")
+    calls = run_recipe(EXAMPLE, "flickr8k", *arguments)
+    assert subcommands(calls) == ["prepare", "extract", *AFTER_DATA]
+    captioner, embedding = map(parse_training, calls[2:4])
+    assert (captioner.arch, captioner.max_update) == ("m_rnn", 4700)
+    assert float(captioner.total_num_update) == 4700
+    assert (embedding.arch, embedding.max_update) == ("vse_bow", 3525)
+    assert captioner.save_dir == "my models/m_rnn"
+    assert calls[-1][1:4] == ["index", "my photos", "--checkpoint"]
+    assert run_recipe(EXAMPLE, "flickr8k", *arguments) == []
+    # a step that has failed is done again, with the steps after it that were not done
+    for name in ("score", "page"):
+        (tmp_path / "my models" / "done" / name).unlink()
+    assert subcommands(run_recipe(EXAMPLE, "flickr8k", *arguments)) == ["score", "rank", "report"]
+
+
+def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_path):
+    (tmp_path / "own").mkdir()
+    line = '{"image": "1.jpg", "captions": ["A dog ."]}\n'
+    for images, captions, size, updates in (
+        (30, 100, "3", 500),
+        (4000, 20_000, "400", 3125),
+        (20_000, 100_000, "1000", 4700),
+    ):
+        out = tmp_path / f"out{images}"
+        (out / "data" / "text").mkdir(parents=True)
+        (out / "data" / "text" / "train.txt").write_text("a dog\n" * captions)
+        (tmp_path / "own" / "captions.jsonl").write_text(line * images)
+        calls = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", out.name)
+        assert subcommands(calls) == ["extract", "prepare", *AFTER_DATA]
+        prepare = calls[1]
+        assert prepare[prepare.index("--valid-size") + 1] == size
+        assert ("--threshold" in prepare) == (images < 1000)
+        for call in calls[2:4]:
+            assert parse_training(call).max_update == updates
+        assert calls[-1][2] == "own"
+    # lines that have a split keep it; another number of updates, and other weights
+    (tmp_path / "own" / "captions.jsonl").write_text(line.replace("}", ', "split": "train"}'))
+    (tmp_path / "w.pt").touch()
+    for name in ("out4000/done/prepare", "out4000/done/extract", "out4000/done/train m_rnn"):
+        (tmp_path / name).unlink()
+    extract, prepare, train = run_recipe(
+        EXAMPLE, "own_images", "own/captions.jsonl", "out4000", UPDATES="7", WEIGHTS="w.pt"
+    )
+    assert "--valid-size" not in prepare
+    assert extract[extract.index("--weights") + 1] == "w.pt"
+    assert parse_training(train).max_update == 7
+    assert (tmp_path / "out4000" / "m_rnn" / "mobilenet_v2.pt").exists()
+    error = run_recipe(EXAMPLE, "own_images", "a.jsonl", "out4000", status=2, UPDATES="0")
+    assert error == "UPDATES must be a number of 1 or more, but is 0.\n"

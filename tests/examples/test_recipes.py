@@ -7,7 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+import torchvision
 from forked_shell import ForkedShell
+from toy_captioner import save_images
 from toy_data import PACKAGE, make_captions_folder
 from toy_pos_sequences import write_text_and_tags
 
@@ -16,7 +19,7 @@ from fairseq_mm.data.feature_store import FeatureStore
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
-SOURCED = {"sizes.sh", "systems.sh"}
+SOURCED = {"sizes.sh", "steps.sh", "systems.sh"}
 RECIPES = sorted(path for path in EXAMPLES.glob("*/*.sh") if path.name not in SOURCED)
 CAPTIONING = EXAMPLES / "multimodal_captioning"
 
@@ -25,7 +28,7 @@ CAPTIONING = EXAMPLES / "multimodal_captioning"
 def test_recipe_without_arguments_says_what_it_takes(recipe):
     done = subprocess.run(["bash", str(recipe)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(rf"# .+: {recipe.name} DATA(/\w+)? SAVE_DIR .*\n", done.stderr)
+    assert re.fullmatch(rf"# .+: {recipe.name}( [A-Z0-9_]+(/\w+)?)+( \[.*)?\n", done.stderr)
 
 
 @pytest.fixture
@@ -70,6 +73,32 @@ def test_recipes_train_generate_score_and_rank(run_recipe, tmp_path):
     scored = (saved / "reference-valid.txt").read_text().splitlines()
     assert sum(line.startswith("H-") for line in scored) == 21  # captions, not images
     assert (saved / "checkpoint_best.rank-valid" / "ranks.json").exists()
+
+
+@pytest.mark.slow
+def test_own_images_become_models_a_page_and_an_index(run_recipe, tmp_path):
+    folder = tmp_path / "own images"
+    paths = save_images(folder, 12)
+    with open(folder / "captions.jsonl", "w") as file:
+        for i, path in enumerate(paths):
+            image = {"image": Path(path).name, "captions": [f"a dog number {i % 3} runs"] * 5}
+            print(json.dumps(image), file=file)
+        print(json.dumps({"image": "missing.jpg", "captions": ["a dog"]}), file=file)
+    weights = tmp_path / "weights.pth"
+    torch.save(torchvision.models.mobilenet_v2(weights=None).state_dict(), weights)
+    program = f"env UPDATES=2 WEIGHTS={weights} {CAPTIONING}/own_images.sh"
+    command = f"{program} 'own images/captions.jsonl' 'my models'"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "my models" / "page.html").exists()
+    suggested = [line.split(":", 1)[1].strip() for line in done.stdout.splitlines()[-3:]]
+    caption = suggested[0].replace("photo.jpg", shlex.quote(paths[0]))
+    for line, words in ((caption, "image0.png\t"), (suggested[1], "1\t")):
+        shown = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+        assert shown.returncode == 0, shown.stderr
+        assert words in shown.stdout
+    again = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert again.stdout.count("done before") == 8
 
 
 def test_recipes_embed_and_caption_by_pos_sequences(run_recipe, tmp_path):

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# From the release of Flickr8k to models in use: flickr8k.sh FLICKR8K PHOTOS OUT
+# Run it again to continue after an interruption. UPDATES and WEIGHTS: see steps.sh.
+set -euo pipefail
+if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
+photos=$2 out=$3
+source "$(dirname "$0")/steps.sh"
+step prepare fairseq-mm prepare flickr8k "$1" --output "$data"
+step extract fairseq-mm extract "$photos" --model mobilenet_v2 --resize squash --crop none \
+    "${weights[@]}" --output "$data/features.h5"
+train_to_page 4700 3525 "$photos"  # 20 and 15 epochs

@@ -1,0 +1,61 @@
+# Sourced by flickr8k.sh and own_images.sh, which set out (folder of all outputs) and photos (folder
+# of images). UPDATES=N: number of updates of both trainings. WEIGHTS=FILE: state dict of
+# mobilenet_v2 (default: torchvision's, downloaded).
+recipes=$(dirname "${BASH_SOURCE[0]}")
+number=0 total=8 data=$out/data
+weights=()
+if [ -n "${WEIGHTS:-}" ]; then weights=(--weights "$WEIGHTS"); fi
+if ! [[ "${UPDATES:-1}" =~ ^[1-9][0-9]*$ ]]; then
+    echo "UPDATES must be a number of 1 or more, but is $UPDATES." >&2
+    exit 2
+fi
+
+# Runs a command unless an earlier run of the recipe has ended it: step NAME COMMAND...
+step() {
+    number=$((number + 1))
+    if [ -e "$out/done/$1" ]; then
+        echo "[$number/$total] $1: done before"
+        return
+    fi
+    echo "[$number/$total] $1, begun at $(date +%H:%M)"
+    "${@:2}"
+    mkdir -p "$out/done"
+    touch "$out/done/$1"
+}
+
+# Trains by a recipe of this folder: train RECIPE ARCH UPDATES [options of fairseq-train]
+train() {
+    local updates=${UPDATES:-$3}
+    mkdir -p "$out/$2"
+    # commands look for the extractor's weights beside the checkpoint
+    if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/$2/mobilenet_v2.pt"; fi
+    "$recipes/$1" "$data" "$out/$2" "$2" --total-num-update "$updates" --max-update "$updates" \
+        "${@:4}" 2>&1 | tee -a "$out/$2/train.log"
+}
+
+score() {
+    fairseq-mm score "$out/captions.jsonl" --data "$data" --split valid \
+        --metrics bleu,rouge_l,cider,novelty,diversity \
+        --json "$out/scores.json" --per-item "$out/scores.jsonl"
+    fairseq-mm rank "$data" --checkpoint "$out/vse_bow" --split valid
+}
+
+# The steps after prepare and extract: train_to_page UPDATES_OF_M_RNN UPDATES_OF_VSE_BOW IMAGES
+train_to_page() {
+    step "train m_rnn" train train_m_rnn.sh m_rnn "$1" --validate-interval 5
+    step "train vse_bow" train train_vse.sh vse_bow "$2"
+    step caption fairseq-mm caption "$data" --split valid --checkpoint "$out/m_rnn" \
+        --jsonl --output "$out/captions.jsonl"
+    step score score
+    step page fairseq-mm report --data "$data" --split valid --images "$3" \
+        --hypotheses "$out/captions.jsonl" --scores "$out/scores.jsonl" \
+        --result "$out/scores.json" --training-log "$out/m_rnn/train.log" --limit 100 \
+        --output "$out/page.html"
+    step index fairseq-mm index "$photos" --checkpoint "$out/vse_bow" --output "$out/index.h5"
+    cat <<END
+
+Caption an image:      fairseq-mm caption photo.jpg --checkpoint $(printf %q "$out/m_rnn")
+Search the images:     fairseq-mm search $(printf %q "$photos") "a dog in the snow" --index $(printf %q "$out/index.h5")
+Look at the captions:  open $(printf %q "$out/page.html") in a browser
+END
+}
