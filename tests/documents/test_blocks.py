@@ -2,10 +2,8 @@
 
 What is made small: a training is two updates, stories are short, images and clips have 32 pixels a
 side, and the weights of extractors are random. A block that needs more is marked above it, such as
-<!-- needs: GPU -->. Blocks that need Java run in `make soak`.
+<!-- needs: GPU -->.
 """
-
-import shutil
 
 import pytest
 from forked_shell import ForkedShell
@@ -48,6 +46,7 @@ PREPARED = {
     DOCS / "api.md": write_checkpoints,
     DOCS / "fairseq_preprocess.md": write_parallel_text,
     DOCS / "generation.md": write_checkpoints,
+    DOCS / "sharing.md": write_checkpoints,
     DOCS / "quickstart.md": put_weights_beside_checkpoints,
     DOCS / "tasks/image_sentence_retrieval.md": write_released_embeddings,
     DOCS / "your_data.md": write_videos_and_weights,
@@ -88,10 +87,10 @@ def blocks_before(page):
         yield next(block for block in runnable(source) if words in block.text)
 
 
-def run_blocks(page, folder, *, present=()):
+def run_blocks(page, folder):
     shell = ForkedShell(folder, made_small, write_small_data(folder))
     PREPARED.get(page, lambda folder: None)(folder)
-    blocks = [block for block in runnable(page) if block.needs in (None, *present)]
+    blocks = [block for block in runnable(page) if block.needs is None]
     blocks = [*blocks_before(page), *blocks]
     try:
         for block in blocks:
@@ -121,16 +120,6 @@ LONG = {"docs/tasks/hierarchical_story"}
 )
 def test_blocks_run_in_their_order(page, folder):
     run_blocks(page, folder)
-
-
-NEED_JAVA = [page for page in PAGES if any(block.needs == "Java" for block in runnable(page))]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
-@pytest.mark.parametrize("page", NEED_JAVA, ids=name_of)
-def test_blocks_that_need_java_run_among_the_others(page, folder):
-    run_blocks(page, folder, present=("Java",))
 
 
 def test_most_blocks_are_run(record_property):

@@ -189,7 +189,8 @@ def test_recipes_train_summarize_and_score(calls_of, tmp_path, monkeypatch, caps
     generate, score = calls_of("2_summarize_and_score", data, "out", model, "valid", "--cpu")
     run_fairseq(monkeypatch, "generate", *generate[1:])
     (tmp_path / "out/generate-valid.txt").write_text(capsys.readouterr().out)
-    assert main([*score[1:], "--metrics", "rouge,bleu"]) == 0  # METEOR takes a Java program
+    # METEOR's tables may not be compiled yet, which takes seconds
+    assert main([*score[1:], "--metrics", "rouge,bleu"]) == 0
     assert "rouge2" in capsys.readouterr().out
     assert (tmp_path / "out/scores.json").exists()
 

@@ -32,7 +32,7 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
         if call[0] == "fairseq-generate":
             run_fairseq(monkeypatch, "generate", *call[1:])
             (tmp_path / "out/generate-valid.txt").write_text(capsys.readouterr().out)
-        elif call[1] == "score":  # METEOR takes a Java program
+        elif call[1] == "score":  # METEOR's tables may not be compiled yet, which takes seconds
             assert main([*call[1:], "--metrics", "bleu,diversity,sentences"]) == 0
         else:
             assert main(call[1:]) == 0

@@ -1189,8 +1189,8 @@ class Entry(NamedTuple):
 
 
 NEEDS = {
-    "score vist meteor": "java",
-    "score how2 content f1": "java",
+    "score vist meteor": "pycocoevalcap",
+    "score how2 content f1": "pycocoevalcap",
     "summarize videos": "av",
     "python summaries of videos": "av",
 }
