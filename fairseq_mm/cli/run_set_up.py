@@ -10,20 +10,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.verbosity import is_verbose
 
 # True if this process is fairseq-mm itself; a program that calls `main` keeps its own settings
 is_program = False
 
 
 def silence_deprecations() -> None:
-    """Hide all deprecation warnings; users cannot act on the warnings of fairseq and fairscale."""
+    """Hide all deprecation warnings; users cannot act on the warnings of fairseq and fairscale.
+
+    With the environment variable ``FAIRSEQ_MM_VERBOSE``, nothing is hidden.
+    """
+    if is_verbose():
+        return
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
 
 def silence_imports() -> None:
-    """Set the log level to warnings, because fairseq's modules log while they are imported."""
-    logging.basicConfig(level=logging.WARNING)
+    """Set the log level to warnings, because fairseq's modules log while they are imported.
+
+    With the environment variable ``FAIRSEQ_MM_VERBOSE``, the level includes information.
+    """
+    logging.basicConfig(level=logging.INFO if is_verbose() else logging.WARNING)
     silence_deprecations()
 
 

@@ -19,6 +19,7 @@ from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
 from fairseq_mm.compat.scope import is_ours
 from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
+from fairseq_mm.verbosity import is_verbose
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +76,9 @@ def _quiet_import() -> Iterator[None]:
         root.addHandler(logging.lastResort)
     try:
         with warnings.catch_warnings():
-            # PyTorch 2.4 and newer warn of functions that fairseq and fairscale call on import
-            warnings.simplefilter("ignore", FutureWarning)
+            if not is_verbose():
+                # PyTorch 2.4 and newer warn of functions that fairseq and fairscale call on import
+                warnings.simplefilter("ignore", FutureWarning)
             yield
     finally:
         root.handlers[:] = handlers

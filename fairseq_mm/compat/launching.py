@@ -26,7 +26,7 @@ from fairseq_mm.compat import activation, allocator
 from fairseq_mm.compat.command_line import check_sampling
 from fairseq_mm.compat.fairseq import configure_command
 from fairseq_mm.compat.loading import named_failures
-from fairseq_mm.compat.scope import is_ours, names_ours
+from fairseq_mm.compat.scope import is_ours, is_program, names_ours
 from fairseq_mm.compat.sharding import check_block_momentum, check_ddp_backend
 from fairseq_mm.compat.training import end_workers
 from fairseq_mm.errors import UserError
@@ -199,9 +199,7 @@ def _tune_process(*, on_cpu: bool) -> None:
     With ``on_cpu``, the allocator keeps freed memory. When the command ends, Python does not search
     its objects for cycles, which takes .4 s after an import of fairseq.
     """
-    program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
-    # fairseq-train, or fairseq_cli/train.py; not a program that calls fairseq's functions
-    if not any(name.startswith(("fairseq-", "fairseq_cli")) for name in program):
+    if not is_program():
         return
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)

@@ -14,6 +14,7 @@ from fairseq_mm.compat import (
     half_precision,
     launching,
     loading,
+    quiet,
     resuming,
     saving,
     scope,
@@ -78,6 +79,29 @@ REPAIRS: tuple[Repair, ...] = (
         "Importing fairseq sets the log to debugging, and h5py and hydra, which this package "
         "imports, then fill it.",
         "fairseq configures no root logger when it is imported.",
+    ),
+    Repair(
+        quiet.hide_library_warnings,
+        ("warnings.filters",),
+        Scope.INSTALLED,
+        "fairseq's commands print warnings of functions that fairseq, fairscale and hydra call and "
+        "that PyTorch or hydra deprecates. In these commands only; FAIRSEQ_MM_VERBOSE=1 shows the "
+        "warnings.",
+        "fairseq calls no deprecated function.",
+        quiet.is_loud,
+    ),
+    Repair(
+        quiet.shorten_log,
+        (
+            *(f"logging.Logger(fairseq_cli.{name}).filters" for name in quiet.SETTINGS),
+            "logging.Logger(fairseq.tasks.fairseq_task).filters",
+        ),
+        Scope.INSTALLED,
+        "fairseq's commands log all of their settings, defaults and those of unused models, too, "
+        "and three notes on iterators in each epoch. Here they log the settings that differ from "
+        "the defaults, and no notes. In these commands only; FAIRSEQ_MM_VERBOSE=1 shows all.",
+        "fairseq logs changed settings.",
+        quiet.is_loud,
     ),
     Repair(
         command_line.explain_arguments,

@@ -6,6 +6,7 @@ Classes of other packages count as this package's if they derive from its classe
 """
 
 import functools
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
@@ -60,6 +61,16 @@ def is_user_dir() -> bool:
     utils = sys.modules.get("fairseq.utils")
     # fairseq records a folder before it imports the folder
     return bool(getattr(getattr(utils, "import_user_module", None), "memo", ()))
+
+
+def is_program() -> bool:
+    """Return True if this process is one of fairseq's commands, such as ``fairseq-train``.
+
+    Return False for a program that imports fairseq and calls its functions.
+    """
+    # fairseq-train, or fairseq_cli/train.py
+    program = os.path.abspath(sys.argv[0]).split(os.sep)[-2:]
+    return any(name.startswith(("fairseq-", "fairseq_cli")) for name in program)
 
 
 def uses_ours(trainer: Any) -> bool:
