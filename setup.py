@@ -32,6 +32,7 @@ EXTRAS = {
     "tag": ["nltk>=3.8"],  # scripts/tag_pos.py; spaCy will do as well
     "lm": ["kenlm>=0.2"],  # binary files of KenLM
     "sharding": ["fairscale>=0.4.13"],  # --zero-sharding os
+    "hub": ["huggingface_hub>=0.34", "safetensors>=0.4"],  # export, push, models by name
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
     "serve": ["python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.30"],  # page and API
     "bench": ["ctranslate2>=4", "pyyaml", "transformers>=4.40"],  # peers in benchmarks/run.py

@@ -17,6 +17,7 @@ EXTRAS = {
     "heif": ("pillow_heif", "HEIC images"),
     "video": ("av", "extract and summarize with videos"),
     "convert": ("safetensors", "convert of Hugging Face's BART and T5"),
+    "hub": ("huggingface_hub", "export, push and models of the Hugging Face hub"),
     "sharding": ("fairscale", "--zero-sharding os"),
 }
 # compiled parts of fairseq without which it reads no data

@@ -10,15 +10,14 @@ commit. In the uploaded model card, the model's name replaces OWNER/NAME.
 Afterwards the model is used by its name: --checkpoint alice/captioner, or
 --checkpoint alice/captioner@v2 for a branch, tag or commit.
 
-The access token is the one of huggingface_hub: log in with hf auth login, or set the
-variable HF_TOKEN. It is never printed.
+huggingface_hub finds the access token: log in with hf auth login, or set the
+variable HF_TOKEN. The token is never printed.
 """
 
 import argparse
 import sys
 
 from fairseq_mm.cli import arguments
-from fairseq_mm.cli.run_set_up import register_quietly
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    register_quietly()
     from fairseq_mm.hub.push import push_folder
 
     pushed = push_folder(args.folder, args.repository, private=args.private, revision=args.revision)

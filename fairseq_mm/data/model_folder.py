@@ -17,13 +17,16 @@ from fairseq_mm.errors import UserError, import_extra
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
 FORMAT, FORMAT_VERSION = "fairseq_mm", 1
+# stands in the commands of a model card for the name that the model gets on the hub
+PLACEHOLDER = "OWNER/NAME"
 
 # a plain name, so that it cannot lead out of the folder
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_FILES = 20
-# the safetensors library accepts headers of 100 MB, whose objects would take gigabytes; the header
-# of a model of 10,000 tensors has about 1 MB
+_MAX_CONFIG_BYTES = 1 << 24
+# the safetensors library accepts headers of 100 MB, whose objects would take gigabytes; 10,000
+# tensors need a header of about 1 MB
 _MAX_HEADER_BYTES = 1 << 24
 # largest integer that every reader of JSON can hold
 _MAX_COUNT = 2**53
@@ -120,6 +123,8 @@ def read_config(folder: str) -> dict[str, Any]:
             fields of wrong types.
     """
     path = _inner_file(folder, CONFIG_FILE)
+    if os.path.getsize(path) > _MAX_CONFIG_BYTES:
+        raise UserError(f"{path}: must have at most {_MAX_CONFIG_BYTES >> 20} MiB.")
     config = read_json(path)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         hint = ""
@@ -174,7 +179,7 @@ def read_model_folder(path: str) -> ModelFolder:
 
 
 def check_links(folder: str) -> None:
-    """Check that no symbolic link in a folder leads out of it.
+    """Check that no symbolic link in a folder leads out of the folder.
 
     The links of huggingface_hub's cache are accepted: they lead from ``snapshots/REVISION`` to
     files of the same cache.
@@ -346,8 +351,8 @@ def check_plain(value: Any, where: str, *, depth: int = 0) -> None:
     ``depth`` is the number of lists and objects around the value.
 
     Raises:
-        UserError: if it has an object of another type, a number that is not finite, a key that is
-            no string, or text that cannot be encoded.
+        UserError: if it has an object of another type, an infinite number, a key of another type
+            than text, or text that cannot be encoded.
     """
     if depth > _MAX_DEPTH:
         raise UserError(f"`{where[:80]}` is nested more than {_MAX_DEPTH} deep.")

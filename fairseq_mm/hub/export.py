@@ -100,7 +100,7 @@ def check_parent(path: str) -> None:
     """Check that there is a folder to write ``path`` to.
 
     Raises:
-        UserError: if there is none.
+        UserError: if there is no such folder.
     """
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
@@ -151,7 +151,7 @@ def _count(value: Any) -> Optional[int]:
 def find_plugin(checkpoint: Checkpoint) -> Optional[str]:
     """Return the name of the package that defines the model or its task.
 
-    The result is None for models and tasks of fairseq and of this package.
+    If fairseq or this package defines both, the result is None.
     """
     for kind in (
         ARCH_MODEL_REGISTRY.get(checkpoint.arch),
@@ -209,7 +209,7 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
     sides = [checkpoint.cfg["task"].get(f"{side}_lang") for side in ("target", "source")]
     dictionaries = {"dict.txt": words}
     if checkpoint.input_kind == "videos":
-        dictionaries = {f"dict.{SOURCE}.txt": words}  # of both texts
+        dictionaries = {f"dict.{SOURCE}.txt": words}  # both texts share it
     elif source_words is not None and all(map(_is_language, sides)):
         dictionaries = {f"dict.{sides[0]}.txt": words, f"dict.{sides[1]}.txt": source_words}
     elif source_words is not None:

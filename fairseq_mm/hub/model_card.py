@@ -7,15 +7,13 @@ from typing import Any, Optional
 from fairseq.models import ARCH_MODEL_REGISTRY
 
 from fairseq_mm.data.input_files import read_json
-from fairseq_mm.data.model_folder import CARD_FILE
+from fairseq_mm.data.model_folder import CARD_FILE, PLACEHOLDER
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.models._provenance import fingerprint
 
-# stands in the commands for the name that the model gets on the hub
-PLACEHOLDER = "OWNER/NAME"
 HOMEPAGE = "https://github.com/fairseq-mm/fairseq_mm"
 
 # kind of model -> the hub's name of the task, and a description
@@ -191,7 +189,12 @@ def _data_rows(config: Mapping[str, Any], checkpoint: Checkpoint) -> list[tuple[
         rows.append(("subwords", provenance["subwords"].get("kind", "")))
     if checkpoint.feature_dim:
         rows.append(("features", f"dimension {checkpoint.feature_dim}"))
-    rows += [(name, value) for name, value in sorted(checkpoint.extractor.items())]
+    # the config of a network is long, and config.json has it
+    rows += [
+        (name, value)
+        for name, value in sorted(checkpoint.extractor.items())
+        if name != "network_config"
+    ]
     return rows
 
 

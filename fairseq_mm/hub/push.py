@@ -3,9 +3,14 @@
 import os
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.data.model_folder import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, read_model_folder
+from fairseq_mm.data.model_folder import (
+    CARD_FILE,
+    CONFIG_FILE,
+    PLACEHOLDER,
+    WEIGHTS_FILE,
+    read_model_folder,
+)
 from fairseq_mm.errors import UserError
-from fairseq_mm.hub.model_card import PLACEHOLDER
 from fairseq_mm.inference.hub_models import (
     check_token,
     import_hub,

@@ -95,7 +95,7 @@ def download_model(name: HubName, *, token: Optional[str] = None) -> str:
     """Download a model folder to the cache of huggingface_hub; files in the cache are reused.
 
     ``config.json`` is downloaded first. Of the other files, only those are downloaded that it
-    names, at the same commit. If the hub cannot be reached, the model is taken from the cache.
+    names, at the same commit. Without network, the cache alone is used.
 
     Args:
         name: Name of the model.
@@ -174,10 +174,10 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
 
 
 def _explain(error: Exception, token: Optional[str], unless: str) -> str:
-    """Return what is wrong with a model of the hub, from an exception of huggingface_hub.
+    """Return the end of an error message, from an exception of huggingface_hub, without tokens.
 
-    The text ends a message after the name of the model. It has no token. The other arguments are
-    those of :func:`named_hub_errors`.
+    The message begins with the name of the model. :func:`named_hub_errors` explains ``token`` and
+    ``unless``.
     """
     from huggingface_hub import constants, errors
 

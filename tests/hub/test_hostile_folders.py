@@ -137,6 +137,9 @@ def test_text_that_is_no_config_is_refused(own):
     ):
         (own / "config.json").write_bytes(text.encode("latin1"))
         assert message in refusal(own)
+    with (own / "config.json").open("wb") as file:
+        file.truncate(1 << 40)  # a file of zeros that takes no space
+    assert "config.json: must have at most 16 MiB" in refusal(own)
     (own / "config.json").unlink()
     assert "config.json: cannot be read (No such file or directory)" in refusal(own)
 
