@@ -1,4 +1,4 @@
-"""Restricted unpickler, with tables of the classes and functions that a pickle may use.
+"""Unpickles only with the classes and functions in a table, one table for each kind of file.
 
 With Python's unpickler, a pickle can call any function that it names. With this unpickler, it can
 use only classes that hold values, and functions that rebuild tensors and arrays. It can set

@@ -1,4 +1,4 @@
-"""Tokenization of captions: splits a raw sentence into words that a captioner reads and writes.
+"""Tokenizes captions: splits a raw sentence into words that a captioner reads and writes.
 
 There are three tokenizers:
 

@@ -1,4 +1,4 @@
-"""Tokenizers that turn text into words or subwords, and back into text.
+"""Turns text into words or subwords, and back into text.
 
 A data folder names the kind of its tokenizer in ``subwords.json`` and holds the tokenizer's files.
 A checkpoint contains the kind and the files, so that it does not depend on the folder. The kinds

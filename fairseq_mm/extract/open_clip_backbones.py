@@ -1,4 +1,4 @@
-"""Image encoders of open_clip as extractors, named ``open_clip:NAME``.
+"""Builds image encoders of open_clip as extractors, named ``open_clip:NAME``.
 
 The package's extra ``clip`` installs open_clip. Pooled features are the output of ``encode_image``,
 not normalised to length 1. With ``grid``, the features are the patch tokens of the last layer after

@@ -1,4 +1,4 @@
-"""3D ResNeXt-101, the network of the Kinetics features that summarizers of How2 read.
+"""Defines 3D ResNeXt-101, the network of the Kinetics features that summarizers of How2 read.
 
 Hara, Kataoka and Satoh, "Can Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?",
 CVPR 2018 (https://arxiv.org/abs/1711.09577), Section 3.2 and Table 1: a ResNeXt with cardinality

@@ -1,4 +1,4 @@
-"""Options of generation: one config for the Python interface, ``fairseq-mm`` and validation.
+"""Defines the options of generation: one config for Python, ``fairseq-mm`` and validation.
 
 Most options have the names of fairseq's ``GenerationConfig`` and ``fairseq-generate``. A task adds
 options for its constraints, such as ``repetition_penalty`` for visual stories.

@@ -1,4 +1,4 @@
-"""Default options of generation, one table per task.
+"""Lists the default options of generation, one table per task.
 
 They apply to options that the user does not set, in ``fairseq-generate``, validation by generated
 text, the Python interface and the commands of ``fairseq-mm``. The options have the names of

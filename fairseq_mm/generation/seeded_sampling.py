@@ -1,4 +1,4 @@
-"""Search strategy of fairseq that samples each text from its own stream of random numbers.
+"""Samples each text in fairseq's search from its own stream of random numbers.
 
 fairseq's own sampling uses one generator for all samples of a batch, so that a text depends on the
 other texts of its batch. Here, the random number for word t of beam b of input i depends only on

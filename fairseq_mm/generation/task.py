@@ -1,4 +1,4 @@
-"""Base class of tasks that generate text, which builds fairseq's generators.
+"""Defines the base class of tasks that generate text; it builds fairseq's generators.
 
 Generated texts have no ``<unk>``, ``<s>`` or ``madeupword0000`` (such words fill padded
 dictionaries of fairseq). Each sampled text has its own stream of random numbers. Validation,

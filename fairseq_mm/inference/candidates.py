@@ -1,5 +1,6 @@
 """Prepares and ranks candidate captions of the structure-content model (``sc_nlm``): computes the
-vectors and samples the part-of-speech sequences that they are generated from, and scores them.
+vectors and samples the part-of-speech sequences from which candidates are generated, and computes
+the scores of candidates.
 
 Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal Neural Language
 Models. 2014, section 5.2 of the supplementary material. https://arxiv.org/abs/1411.2539

@@ -1,4 +1,4 @@
-"""Base class of processors, which turn raw inputs into examples for models, and tokens into text.
+"""Defines the base class of processors, which turn inputs into examples, and tokens into text.
 
 A task names its processor (``GeneratesText.processor``). All that depends on the kind of input
 (images, prompts or videos) is in the processors; :mod:`.generator` is the same for all kinds.

@@ -1,4 +1,4 @@
-"""The video's share of a multimodal system's gain over a baseline (Yu et al. 2021, section 5.1).
+"""Computes the video's share of a system's gain over a baseline (Yu et al. 2021, section 5.1).
 
 The gain, system score - baseline score, comes from the video and from a better text model. The
 video's share of it is (system - text-only) / (system - baseline), where text-only is the score of

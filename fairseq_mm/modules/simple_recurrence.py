@@ -1,4 +1,4 @@
-"""Recurrent layer of m-RNN (Mao et al. 2015, section 3.2, equation 2).
+"""Computes the recurrent layer of m-RNN (Mao et al. 2015, section 3.2, equation 2).
 
 The states are ``r(t) = f(U r(t-1) + w(t))``, where w(t) is the vector of word t and U a learned
 matrix. The function f is the ReLU, or a function that footnote 3 names: the sigmoid, or the scaled

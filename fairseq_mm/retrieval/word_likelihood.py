@@ -10,8 +10,7 @@ temperature. The top-k score therefore includes only the tokens of a text that a
 probable ones, with their probability among these k. At the temperature with the highest score,
 sampled tokens are on average as probable as the tokens of the text. For one model, the set of
 scored tokens does not depend on T. For an ensemble, the set depends on T, and the top-k score is
-not computed.
-Unknown words are not among the k tokens, as in generation.
+not computed. Unknown words are not among the k tokens, as in generation.
 """
 
 from collections.abc import Iterator, Sequence
