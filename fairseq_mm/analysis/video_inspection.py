@@ -59,7 +59,7 @@ class GateScores(NamedTuple):
         return self.by_layer.mean(axis=1)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one JSON record per video, with its gate values."""
+        """Return a dict for each video with the gate values of the video, ready for JSON."""
         scores, by_layer = rounded(self.scores), rounded(self.by_layer)
         return [
             {

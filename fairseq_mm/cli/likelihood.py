@@ -133,11 +133,11 @@ def sample_lines(total: int, wanted: Optional[int], seed: int) -> list[int]:
 def build_card(
     args: argparse.Namespace, files: Mapping[str, Any], options: Sequence[str], device: Any
 ) -> dict[str, Any]:
-    """Return the record of a run for its JSON result: command, options, hashes and versions.
+    """Return the description of a run for its JSON result: command, options, hashes, versions.
 
     Args:
         args: Parsed command line.
-        files: Dict from the label of an input file in the record, such as ``references``, to its
+        files: Dict from the label of an input file in the result, such as ``references``, to its
             path. The hash of the file is recorded; a file with the path None is left out.
         options: Names of the options whose values are recorded, in addition to ``--split``,
             ``--seed`` and ``--precision``.

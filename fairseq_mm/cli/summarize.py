@@ -305,8 +305,8 @@ def _write_summaries(
 def _find_truncations(
     name: str, transcript: Any, is_cut: bool, processor: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield (remark, name of the input) if the transcript is missing, if it was truncated, and if
-    the video was truncated.
+    """Yield a pair (remark, name of the input) for each of these that applies: the transcript is
+    missing, the transcript was truncated, the video was truncated.
 
     Args:
         name: Name of the input.

@@ -120,7 +120,7 @@ def changed_settings(cfg: Any, *, is_training: bool) -> dict[str, dict[str, Any]
 
 
 def _default(cfg: Any, defaults: Mapping[str, Any], key: str) -> Any:
-    """Return the default of a setting; no setting equals the default of an unknown ``key``."""
+    """Return the default of the setting ``key``, or ``...``, which no setting equals."""
     from omegaconf import OmegaConf
 
     default = defaults.get(key, ...)

@@ -175,7 +175,7 @@ def _check_optimizer(optimizer: Any, path: str) -> None:
 
 
 def _describe_fault(name: str, value: Any, parameter: Any) -> Any:
-    """Return a clause that says what is wrong with a value in the optimizer's state; else None.
+    """Return a clause that says what is wrong with a value in the optimizer's state, or None.
 
     Args:
         name: Name of the value, such as ``exp_avg``.

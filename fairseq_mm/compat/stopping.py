@@ -259,7 +259,7 @@ def _resume_schedule(
 
 
 def _answer_once(trainer: Any, lr: float) -> None:
-    """Make the next call of ``trainer.get_lr`` return ``lr``; fairseq calls it before an epoch."""
+    """Make ``trainer.get_lr`` return ``lr`` at its next call, which is before an epoch."""
 
     def get_lr() -> float:
         del trainer.get_lr

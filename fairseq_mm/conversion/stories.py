@@ -462,7 +462,7 @@ def load_story_dictionaries(
 
 
 def _explain_size(words: list[str], expected: int) -> str:
-    """Return a clause: the probable reason why a dictionary has another number of words.
+    """Return a clause with the probable reason why a dictionary has another number of words.
 
     Args:
         words: Words of the dictionary, without special symbols.

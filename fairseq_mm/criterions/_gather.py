@@ -49,7 +49,10 @@ class Gatherer:
 
 
 class _Gather(torch.autograd.Function):
-    """Function that gathers rows; its backward pass sums a row's gradients over all processes."""
+    """Gathering of all processes' rows as an autograd function.
+
+    The backward pass sums the gradients of a row over all processes.
+    """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Gatherer) -> Tensor:

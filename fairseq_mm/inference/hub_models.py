@@ -81,7 +81,7 @@ def import_hub(purpose: str) -> Any:
 
 
 def check_token(token: Optional[str]) -> None:
-    """Check that an access token can be sent; the message does not show it.
+    """Check that an access token can be sent; the error message does not show the token.
 
     Raises:
         UserError: if it is no text, is empty, or has white space or other than ASCII characters.

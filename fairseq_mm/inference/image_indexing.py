@@ -63,7 +63,7 @@ class IndexSummary(NamedTuple):
 
     @property
     def has_changed(self) -> bool:
-        """True if the index has other vectors than before."""
+        """True if this run has changed the vectors of the index."""
         return bool(self.num_new or self.num_changed or self.num_removed)
 
 
