@@ -1,8 +1,8 @@
-"""Everything that a model or a task of your own needs from this package.
+"""Offers everything that a model or a task of your own needs from this package.
 
-Names of this module stay compatible within a minor version; other modules may change. Importing it
-registers fairseq_mm with fairseq, so a package that imports it can be given as ``--user-dir``. The
-pages "Add a model" and "Add a task" of the documentation use only these names.
+Names of this module stay compatible within a minor version; other modules may change. Importing
+this module registers fairseq_mm with fairseq, so a package that imports this module can be given as
+``--user-dir``. The pages "Add a model" and "Add a task" of the documentation use only these names.
 """
 
 from typing import Any

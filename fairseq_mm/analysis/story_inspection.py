@@ -86,7 +86,7 @@ class Inspection(NamedTuple):
         return np.mean([weights.mean(0) for weights in self.source.values()], axis=0)
 
     def records(self, *, layers: bool = False) -> list[dict[str, Any]]:
-        """Return one JSON record per word of the story.
+        """Return a dict for each word of the story, ready for JSON.
 
         Args:
             layers: True to add the attention to the prompt in each layer.

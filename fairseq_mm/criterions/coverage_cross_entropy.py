@@ -1,4 +1,4 @@
-"""Cross-entropy plus coverage loss (``--criterion coverage_cross_entropy``).
+"""Computes cross-entropy plus coverage loss (``--criterion coverage_cross_entropy``).
 
 See et al. 2017 (https://arxiv.org/abs/1704.04368), equations 12 and 13: the loss of the word w_t is
 

@@ -1,4 +1,4 @@
-"""Pairwise ranking of images and sentences (``--criterion pairwise_ranking``).
+"""Computes the loss of ranking images and sentences (``--criterion pairwise_ranking``).
 
 Kiros et al. 2014 (https://arxiv.org/abs/1411.2539), equation 6: each pair of an image and its
 sentence must score higher, by a margin, than its negatives: the image with other sentences and the

@@ -1,4 +1,4 @@
-"""Dataset of all tasks: target texts with image or video features, with source texts, or both."""
+"""Defines the dataset of all tasks: target texts with features, with source texts, or both."""
 
 from collections.abc import Collection
 from typing import Any, Optional

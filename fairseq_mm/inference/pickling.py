@@ -1,4 +1,4 @@
-"""Base class for pickling generators, embedders and captioners."""
+"""Defines the base class by which generators, embedders and captioners can be pickled."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""All text metrics of one system over one set of items: a row per score, with its signature."""
+"""Computes all text metrics of a system on a set of items, as one table row per score."""
 
 from collections.abc import Sequence
 from functools import partial

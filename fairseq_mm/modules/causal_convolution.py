@@ -1,4 +1,4 @@
-"""Causal convolution, computed for whole sequences or step by step."""
+"""Defines a causal convolution, computed for whole sequences or step by step."""
 
 import math
 from typing import Any, Optional

@@ -1,4 +1,4 @@
-"""Batch normalisation that ignores padding."""
+"""Defines a batch normalisation that ignores padding."""
 
 from typing import Any
 

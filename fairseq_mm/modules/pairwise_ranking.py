@@ -1,6 +1,7 @@
-"""Pairwise ranking loss of image and sentence embeddings.
+"""Computes the pairwise ranking loss of image and sentence embeddings.
 
-Kiros et al. 2014, equation 6. The hardest negative is from Faghri et al. 2018 (VSE++), equation 6.
+The loss is equation 6 of Kiros et al. 2014; with hardest negatives, it is equation 6 of Faghri et
+al. 2018 (VSE++).
 """
 
 from typing import NamedTuple, Optional

@@ -1,4 +1,4 @@
-"""LSTM with peephole connections (Kiros et al. 2014, equations 1 to 5)."""
+"""Defines an LSTM with peephole connections (Kiros et al. 2014, equations 1 to 5)."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Pre-norm transformer layers that attend to any number of sources."""
+"""Defines pre-norm transformer layers that attend to any number of sources."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional

@@ -1,4 +1,4 @@
-"""Self-attention with relative positions over a memory and a segment of text."""
+"""Defines self-attention with relative positions over a memory and a segment of text."""
 
 import torch
 from torch import Tensor, nn

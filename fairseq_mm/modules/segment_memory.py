@@ -1,4 +1,4 @@
-"""Memory of Transtory-XL (Li et al. 2020): hidden states of the sentences before the current one.
+"""Defines the memory of Transtory-XL (Li et al. 2020): states of the preceding sentences.
 
 A sentence is called a segment here, as in Transformer-XL.
 """

@@ -1,4 +1,4 @@
-"""Attention of a convolutional decoder layer to the source text."""
+"""Defines the attention of a convolutional decoder layer to the source text."""
 
 import math
 from typing import Optional

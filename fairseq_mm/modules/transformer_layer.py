@@ -1,4 +1,4 @@
-"""Post-norm transformer layers, equal to PyTorch's ``nn.TransformerEncoderLayer``."""
+"""Defines post-norm transformer layers, equal to PyTorch's ``nn.TransformerEncoderLayer``."""
 
 from typing import Optional
 

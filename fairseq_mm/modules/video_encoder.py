@@ -1,5 +1,6 @@
-"""Transformer over the frames of a video: the visual transformer encoder (VTF) of Yu et al. 2021,
-section 3.2.
+"""Defines a transformer over the frames of a video.
+
+It is the visual transformer encoder (VTF) of Yu et al. 2021, section 3.2.
 """
 
 import math

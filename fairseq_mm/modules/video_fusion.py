@@ -1,4 +1,4 @@
-"""Sub-layer of a text model that attends from the text to the frames of a video.
+"""Defines the sub-layer of a text model that attends from the text to the frames of a video.
 
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. 2021, section 3.3, equations 4 to 13.

@@ -1,4 +1,4 @@
-"""Adam with L2 regularisation: ``--optimizer adam_l2``.
+"""Implements Adam with L2 regularisation (``--optimizer adam_l2``).
 
 Kingma, Ba. Adam: A Method for Stochastic Optimization. ICLR 2015, Algorithm 1.
 Reddi, Kale, Kumar. On the Convergence of Adam and Beyond. ICLR 2018 (``--amsgrad``).

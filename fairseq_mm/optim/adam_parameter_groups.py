@@ -1,4 +1,4 @@
-"""Adam with separate learning rates for pretrained and added parameters
+"""Implements Adam with separate learning rates for pretrained and added parameters
 (``--optimizer adam_parameter_groups``).
 
 Added parameters are the parameters that a pretrained model does not have. Checkpoints from before

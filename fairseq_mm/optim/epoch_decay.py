@@ -1,4 +1,4 @@
-"""Multiply the learning rate by a factor every few epochs (``--lr-scheduler epoch_decay``).
+"""Multiplies the learning rate by a factor every few epochs (``--lr-scheduler epoch_decay``).
 
 Yu et al. 2021 (VG-BART), section 4.2, multiply the learning rate by 0.95 every 10 epochs.
 """

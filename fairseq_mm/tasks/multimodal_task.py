@@ -1,4 +1,4 @@
-"""Base classes of the tasks: options, features, generation and validation by generated text.
+"""Defines base classes of the tasks: options, features, generation, validation by generated text.
 
 A task sets the attributes of :class:`GeneratesText`, loads its splits, and adds constraints to
 fairseq's beam search if it needs them.
