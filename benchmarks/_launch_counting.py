@@ -18,6 +18,7 @@ import collections
 import contextlib
 import math
 import sys
+import unittest.mock
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import fairseq_mm
+from fairseq_mm.modules import multi_scale_self_attention
 
 _FREE = frozenset(
     "aten::" + name
@@ -52,6 +54,7 @@ _ATOMIC = frozenset(
     for name in (
         *("native_dropout", "native_dropout_backward", "convolution", "convolution_backward"),
         *("mean", "norm", "linalg_vector_norm", "embedding_dense_backward", "addmm", "baddbmm"),
+        "glu_backward",
         *("index_put_", "_index_put_impl_", "index_add_", "sort", "topk", "multinomial", "std"),
         # their scalars are tensors of one element, which are converted
         *("add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "pow"),
@@ -101,6 +104,25 @@ class Counts:
                 found[place] += number
         return dict(found)
 
+    def divided(self, number: int) -> "Counts":
+        """Return the mean of ``number`` equal parts."""
+        return self._combined(lambda count: round(count / number, 2))
+
+    def extrapolated(self, first: "Counts", more: int) -> "Counts":
+        """Return ``first`` and ``more`` times what this has beyond ``first``."""
+        if self is first:
+            return self
+        return first._combined(lambda before, now: before + more * (now - before), self)
+
+    def _combined(self, function: Callable[..., Any], *others: "Counts") -> "Counts":
+        parts = (self, *others)
+        result = Counts(bytes=int(function(*(x.bytes for x in parts))))
+        for name in ("launches", "operators", "synchronisations"):
+            counters = [getattr(x, name) for x in parts]
+            for key in set().union(*counters):
+                getattr(result, name)[key] = function(*(x[key] for x in counters))
+        return result
+
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counts]:
@@ -109,9 +131,11 @@ def counted() -> Iterator[Counts]:
     In the block, tensors say that they are on a GPU, so that functions choose the GPU's algorithms.
     """
     counts = Counts()
+    watch = _Watch(counts)
     with (
         torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profiler,
-        _Watch(counts),
+        _watched_backward(watch),
+        watch,
     ):
         yield counts
     for event in profiler.function_events:
@@ -120,6 +144,32 @@ def counted() -> Iterator[Counts]:
     for event in profiler.kineto_results.events():
         if event.name() == "[memory]" and event.nbytes() > 0:
             counts.bytes += event.nbytes()
+
+
+@contextlib.contextmanager
+def _watched_backward(watch: "_Watch") -> Iterator[None]:
+    """Let the package's functions be watched in the backward pass, where no mode is active."""
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            is_active = torch._C._len_torch_function_stack() > 0
+            with contextlib.nullcontext() if is_active else watch:
+                return function(*args, **kwargs)
+
+        return call
+
+    def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return torch.utils.checkpoint.checkpoint(watched(function), *args, **kwargs)
+
+    with contextlib.ExitStack() as patches:
+        for cls in torch.autograd.Function.__subclasses__():
+            if cls.__module__.startswith("fairseq_mm."):
+                backward = staticmethod(watched(cls.backward))
+                patches.enter_context(unittest.mock.patch.object(cls, "backward", backward))
+        patches.enter_context(
+            unittest.mock.patch.object(multi_scale_self_attention, "checkpoint", checkpoint)
+        )
+        yield
 
 
 @contextlib.contextmanager

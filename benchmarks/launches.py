@@ -8,9 +8,10 @@ usual lengths, but layers are narrow (``--published``: as wide as published). Th
 does not depend on the widths; the allocated memory does. The first table is of one update of
 fairseq's trainer:
 
-- forward, backward: of one batch;
+- passes: batches of an update, whose gradients are added up;
+- forward, backward: mean of a pass;
 - rest: scaling and clipping of the gradients, optimizer, and log, once per update;
-- update: all batches of an update (``passes``) and the rest.
+- update: all passes and the rest.
 
 The second table is of one step of generation, by beam search and by sampling. Below the tables,
 each synchronisation inside the package is listed with its file and line.
@@ -72,7 +73,7 @@ _FUSED = (
     "--encoder-embed-dim 8 --decoder-embed-dim 8 --decoder-out-embed-dim 8 "
     "--encoder-layers [(8,3)]*2+[(12,3)]*3 --decoder-layers [(8,4)]*3+[(12,4)]*2"
 )
-_STORY = f"--criterion chunked_cross_entropy --max-target-positions 1022 {_NAG}"
+_STORY = f"--batch-size 1 --criterion chunked_cross_entropy --max-target-positions 1022 {_NAG}"
 _ADAM_L2 = "--optimizer adam_l2 --weight-decay 1e-5"
 _ADAM = "--optimizer adam --lr 1e-3"
 _ADDED = "--optimizer adam_parameter_groups --weight-decay 1e-5 --clip-norm 1"
@@ -164,7 +165,7 @@ def make_configuration(root: Path, training: Training, *, published: bool) -> An
     options = training.options.format(root=root).split()
     task = TASKS[training.kind].split()
     # the recipe's criterion and lengths come after the small ones and replace them
-    arguments = [str(root / DATA / training.data), *task, *options, *BATCH]
+    arguments = [str(root / DATA / training.data), *BATCH, *task, *options]
     if training.data == "captions_vectors":
         vectors = root / DATA / training.data
         arguments += ["--features", f"{vectors / 'train.h5'}:{vectors / 'valid.h5'}"]
@@ -192,14 +193,21 @@ def first_batch(trainer: Trainer, words: int) -> Any:
     return batch
 
 
-def count_update(trainer: Trainer, words: int) -> Counts:
-    """Count one update over one batch; an update before it has created the optimizer's state."""
-    batch = first_batch(trainer, words)
+def count_update(trainer: Trainer, training: Training) -> Counts:
+    """Count one update, after an update that has created the optimizer's state.
+
+    The passes after the second are taken to be like the second, which adds its gradients to those
+    of the first.
+    """
+    batch = first_batch(trainer, training.words)
     _name_phases(trainer)
     trainer.train_step([batch])
-    with counted() as counts:
-        trainer.train_step([batch])
-    return counts
+    found = []
+    for passes in range(1, min(training.passes, 2) + 1):
+        with counted() as counts:
+            trainer.train_step([batch] * passes)
+        found.append(counts)
+    return found[-1].extrapolated(found[0], training.passes - 1)
 
 
 def _name_phases(trainer: Trainer) -> None:
@@ -250,31 +258,21 @@ def count_step(trainer: Trainer, *, sampling: bool) -> Counts:
     generator.model.forward_decoder = forward_decoder
     with contextlib.suppress(_StopGeneration), torch.no_grad(), counting:
         trainer.task.inference_step(generator, [model], first_batch(trainer, 0))
-    return _divided(counts, steps - STEPS[0])
-
-
-def _divided(counts: Counts, steps: int) -> Counts:
-    """Return counts per step."""
-    mean = Counts(bytes=counts.bytes // steps)
-    for name in ("launches", "operators", "synchronisations"):
-        for key, number in getattr(counts, name).items():
-            getattr(mean, name)[key] = round(number / steps, 2)
-    return mean
+    return counts.divided(steps - STEPS[0])
 
 
 def update_row(training: Training, counts: Counts) -> dict[str, Any]:
     """Return the figures of an update, for the table and for ``--json``."""
     launches = counts.launches
     passes = launches["forward"] + launches["backward"]
-    rest = launches.total() - passes
+    inside = [counts.waits(phase, ours=True) for phase in ("forward", "backward")]
     return {
-        "forward": launches["forward"],
-        "backward": launches["backward"],
-        "rest": rest,
         "passes": training.passes,
-        "update": training.passes * passes + rest,
-        "synchronisations": sum(counts.waits("forward", ours=True).values())
-        + sum(counts.waits("backward", ours=True).values()),
+        "forward": round(launches["forward"] / training.passes),
+        "backward": round(launches["backward"] / training.passes),
+        "rest": launches.total() - passes,
+        "update": launches.total(),
+        "synchronisations": sum(sum(places.values()) for places in inside),
         "all synchronisations": sum(counts.waits().values()),
         "MB": round(counts.bytes / 1e6, 1),
     }
@@ -318,7 +316,7 @@ def main() -> None:
         for name in names:
             training = SYSTEMS[name]
             trainer = build_trainer(make_configuration(root, training, published=args.published))
-            counts = count_update(trainer, training.words)
+            counts = count_update(trainer, training)
             figures[name] = {"update": update_row(training, counts), "waits": counts.waits()}
             figures[name]["operators"] = dict(counts.operators.most_common())
             if training.kind in (EMBEDDING, STRUCTURED):

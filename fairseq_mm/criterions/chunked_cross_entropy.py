@@ -119,6 +119,8 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
             _check_probabilities(module, net_output, linear)
             self.checked.add(module)
         target = module.get_targets(sample, net_output)
+        # fairseq's datasets count the targets without padding
+        num_valid = sample["ntokens"]
         return chunked_cross_entropy(
             features.flatten(0, -2),
             linear.weight,
@@ -128,6 +130,7 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
             # fairseq spreads epsilon over all types except the target, PyTorch over all types
             label_smoothing=self.label_smoothing * V / (V - 1) if V > 1 else 0.0,
             chunk_bytes=self.chunk_bytes,
+            num_valid=num_valid if isinstance(num_valid, int) else None,
         )
 
     @classmethod

@@ -17,13 +17,14 @@ fit into the processor's cache. After each tile, the maximum of each row's logit
 are the sum of its exponentials and the gradient of its features, which are rescaled whenever the
 maximum changes (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). After the last tile,
 the softmax's denominator is known for each row. For the gradient of W, the features are divided by
-the denominator, which is cheaper than dividing the exponentials. See
+the denominator, which is cheaper than dividing the exponentials. A GPU computes a chunk at once
+(:class:`_WholeChunk`), because each tile would start some thirty small operations. See
 ``benchmarks/chunked_cross_entropy.py`` for measurements.
 """
 
 import math
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 import torch.nn.functional as F
@@ -33,10 +34,8 @@ CHUNK_BYTES = 128 * 2**20
 _MIN_COLUMNS = 64
 
 
-def _tile_bytes(device: torch.device) -> int:
-    """Return the maximum bytes of a tile's float32 logits."""
-    # On a CPU, a tile should fit into the cache.
-    return 2 * 2**20 if device.type == "cpu" else 64 * 2**20
+# Maximum bytes of a tile's float32 logits: a tile should fit into a CPU's cache.
+_TILE_BYTES = 2 * 2**20
 
 
 def _ranges(total: int, size: int) -> Iterator[tuple[int, int]]:
@@ -59,11 +58,10 @@ class _Problem:
         ignore_index: int,
         smoothing: float,
         dtype: torch.dtype,
+        num_valid: Optional[int],
     ) -> None:
-        valid_mask = target.ne(ignore_index)
-        self.rows: Optional[Tensor] = None
-        if not bool(valid_mask.all()):
-            self.rows = valid_mask.nonzero().squeeze(1)
+        self.rows = _find_rows(target.ne(ignore_index), num_valid)
+        if self.rows is not None:
             features, target = features[self.rows], target[self.rows]
         self.features = features.to(dtype)  # [R, E]
         self.weight = weight.to(dtype)
@@ -126,6 +124,20 @@ class _Problem:
         return spread
 
 
+def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]:
+    """Return the indices of the rows where ``valid_mask`` [N] is True; None for all rows.
+
+    ``num_valid`` is the number of these rows if it is known.
+    """
+    if num_valid is None or valid_mask.device.type == "cpu":
+        return None if bool(valid_mask.all()) else valid_mask.nonzero().squeeze(1)
+    # nonzero() would wait for the GPU, and so would reading whether the number is right.
+    torch._assert_async(valid_mask.sum() == num_valid)
+    if num_valid == len(valid_mask):
+        return None
+    return (~valid_mask).byte().sort(stable=True).indices[:num_valid]
+
+
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
     """Return the column of each row's target in a tile, [R, 1], and a mask [R, 1].
 
@@ -146,11 +158,12 @@ class _Tiles:
         num_rows: Maximum number of rows of a chunk.
         keeps: True to keep the exponentials of the logits of all tiles, for the gradient of the
             weights; False to overwrite each tile by the next tile.
+        is_whole: True for a single tile of all types.
     """
 
-    def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool) -> None:
-        V, device = len(problem.weight), problem.weight.device
-        size = max(_MIN_COLUMNS, _tile_bytes(device) // (4 * max(1, num_rows)))
+    def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool, is_whole: bool) -> None:
+        V = len(problem.weight)
+        size = V if is_whole else max(_MIN_COLUMNS, _TILE_BYTES // (4 * max(1, num_rows)))
         self.ranges = list(_ranges(V, size))
         self.keeps = keeps
         columns = max(end - start for start, end in self.ranges)
@@ -250,6 +263,42 @@ class _Chunk:
             grad_bias.index_add_(0, self.target, self.target_grad.squeeze(1))
 
 
+class _WholeChunk:
+    """Softmax over the vocabulary for a chunk of rows, computed at once; see :class:`_Chunk`."""
+
+    def __init__(
+        self, problem: _Problem, rows: slice, tiles: _Tiles, *, needs_features: bool
+    ) -> None:
+        self.features, dtype = problem.features[rows], problem.sum_dtype
+        column = problem.target[rows].unsqueeze(1)
+        logits = tiles.product_memory(len(self.features), 0, len(problem.weight))
+        powers = tiles.widened(problem.logits(self.features, 0, len(problem.weight), out=logits))
+        largest = powers.amax(1, keepdim=True)
+        self.target_logit = powers.gather(1, column)
+        total = powers.sub_(largest).exp_().sum(1, keepdim=True)
+        self.normalizer = largest + total.log()
+        self.gradient, self.grad_features = logits, None
+        if not needs_features and not tiles.keeps:
+            return
+        # p - 1 + s at the target; expm1 is accurate for p close to 1
+        target_grad = torch.expm1(self.target_logit - self.normalizer) + problem.smoothing
+        powers.div_(total).scatter_(1, column, target_grad)
+        if powers is not logits:
+            logits.copy_(powers)
+        if needs_features:
+            self.grad_features = torch.mm(logits, problem.weight).to(dtype)
+
+    def add_weight_gradient(
+        self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
+    ) -> None:
+        """Add this chunk's gradients, see :meth:`_Chunk.add_weight_gradient`."""
+        if grad_weight is not None:
+            _add_product(grad_weight, self.gradient.t(), self.features, beta=beta)
+        if grad_bias is not None:
+            total = self.gradient.sum(0, dtype=grad_bias.dtype)
+            grad_bias.copy_(total + grad_bias if beta else total)
+
+
 def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1) -> None:
     """Compute ``result = beta result + first @ second``; the factors may have lower precision."""
     if result.dtype == first.dtype:
@@ -260,20 +309,31 @@ def _add_product(result: Tensor, first: Tensor, second: Tensor, *, beta: int = 1
         result.copy_(torch.mm(first, second))
 
 
+def _is_whole(device: torch.device) -> bool:
+    """Return True if a chunk is computed at once, and not in tiles."""
+    return device.type != "cpu"
+
+
 def _chunks(
     problem: _Problem, chunk_bytes: int, *, needs_features: bool, keeps: bool
-) -> Iterator[tuple[slice, _Chunk]]:
-    """Yield for each chunk the slice of its rows, and its :class:`_Chunk`.
+) -> Iterator[tuple[slice, Union[_Chunk, _WholeChunk]]]:
+    """Yield for each chunk the slice of its rows, and its softmax.
 
     The logits of a chunk take at most ``chunk_bytes``. ``needs_features`` is described at
     :class:`_Chunk`, ``keeps`` at :class:`_Tiles`.
     """
     N, V = len(problem.features), len(problem.weight)
-    ranges = list(_ranges(N, chunk_bytes // (V * problem.features.element_size())))
-    tiles = _Tiles(problem, max(end - start for start, end in ranges), keeps=keeps)
+    is_whole = _is_whole(problem.weight.device)
+    size = problem.features.element_size()
+    if is_whole and problem.features.dtype != problem.sum_dtype:
+        size += 4  # the logits are in memory in both precisions
+    ranges = list(_ranges(N, chunk_bytes // (V * size)))
+    most = max(end - start for start, end in ranges)
+    tiles = _Tiles(problem, most, keeps=keeps, is_whole=is_whole)
     for start, end in ranges:
         rows = slice(start, end)
-        yield rows, _Chunk(problem, rows, tiles, needs_features=needs_features)
+        chunk = _WholeChunk if is_whole else _Chunk
+        yield rows, chunk(problem, rows, tiles, needs_features=needs_features)
 
 
 def _compute_loss(problem: _Problem, chunk_bytes: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -426,6 +486,7 @@ def chunked_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     chunk_bytes: int = CHUNK_BYTES,
+    num_valid: Optional[int] = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute ``F.cross_entropy(F.linear(features, weight, bias), target, reduction="sum")``.
 
@@ -443,6 +504,8 @@ def chunked_cross_entropy(
         ignore_index: Target of the rows to ignore.
         label_smoothing: s in 0 to 1, as in ``F.cross_entropy``: all V types share s equally.
         chunk_bytes: Maximum bytes of logits in memory; a chunk has at least one row all the same.
+        num_valid: Number of rows that are not ignored, so that a GPU need not be waited for; None
+            if it is not known.
 
     Returns:
         The sum of the losses in float32 (float64 for float64 inputs), and the same sum without
@@ -458,6 +521,7 @@ def chunked_cross_entropy(
         "ignore_index": ignore_index,
         "smoothing": label_smoothing,
         "dtype": dtype,
+        "num_valid": num_valid,
     }
     needs = tuple(
         torch.is_grad_enabled() and tensor is not None and tensor.requires_grad

@@ -8,8 +8,10 @@ whose key and value are zero. It attends to the zero slot if it needs nothing fr
 With the zero slot as key 0, position t of a head of stride n sees the first 1 + ceil(t / n) keys.
 Every nth position therefore belongs to a sequence with ordinary causal attention. A head of stride
 n is computed as n such sequences side by side, for which PyTorch's fused kernels need no mask.
+On a GPU, one call with a mask for all heads is faster than the many small operations for this.
 """
 
+import functools
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -47,8 +49,8 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
     """Attend from each step t to the zero slot and to the steps 0, stride, 2 * stride, ... below t.
 
     Steps are counted from the beginning of the text; no step attends to itself. The zero slot is a
-    key and value of zeros. ``query``, ``key``, ``value`` and the result are [B,
-    heads, T, head_dim].
+    key and value of zeros. ``query``, ``key``, ``value`` and the result are [B, heads, T,
+    head_dim].
     """
     B, heads, T, A = query.shape
     # Ceiling division: the longest past of a head, and the zero slot.
@@ -66,6 +68,35 @@ def attend_to_past(query: Tensor, key: Tensor, value: Tensor, stride: int) -> Te
     out = attend_causally(sequences, keys, values)  # [B, heads n, length, A]
     out = out.view(B, heads, stride, length, A).transpose(2, 3).reshape(B, heads, -1, A)
     return out[:, :, first : first + T]
+
+
+def attend_at_all_scales(
+    query: Tensor, key: Tensor, value: Tensor, strides: tuple[int, ...]
+) -> Tensor:
+    """Compute :func:`attend_to_past` for heads of different strides by one call.
+
+    ``query``, ``key``, ``value`` and the result are [B, strides, T, head_dim].
+    """
+    T = query.size(2)
+    capacity = -(-(1 + T) // 64) * 64
+    bias = _past_bias(capacity, strides, query.dtype, query.device)[:, :T, : 1 + T]
+    key, value = F.pad(torch.stack([key, value]), (0, 0, 1, 0)).unbind(0)
+    return attend(query, key, value, bias.unsqueeze(0))
+
+
+# one table for all layers and for all texts up to a length
+@functools.lru_cache(maxsize=2)
+def _past_bias(
+    capacity: int, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return [strides, capacity, capacity]: 0 where a step may attend to a key, -inf elsewhere.
+
+    The keys are those of :func:`visible_past`. Rows of a multiple of 64 numbers are aligned as
+    PyTorch's fused kernels need them.
+    """
+    mask = visible_past(capacity, list(strides), torch.device("cpu"))[:, :, :capacity]
+    bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
+    return bias.to(device, non_blocking=True)
 
 
 class Scale(NamedTuple):
@@ -188,12 +219,15 @@ class MultiScaleSelfAttention(nn.Module):
         """
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
+        weights = [network.weight() for network in self.networks]
         if self.is_gated and rows.dtype == torch.float32 and torch.is_grad_enabled():
             # the networks' hidden layers need most of a decoder's memory, but only a fifth of its
             # time, so they are recomputed in the backward pass
-            projected = checkpoint(self._project, rows, use_reentrant=False)
+            projected = checkpoint(
+                self._project, rows, weights, use_reentrant=False, preserve_rng_state=False
+            )
         else:
-            projected = self._project(rows)
+            projected = self._project(rows, weights)
         projected = projected.view(3, B, T, self.num_heads, self.head_dim)
         query, key, value = projected.transpose(2, 3).unbind(0)  # [B, H, T, A]
         if trace is not None:
@@ -201,9 +235,12 @@ class MultiScaleSelfAttention(nn.Module):
             # Fused kernels return no weights, so they are computed a second time where somebody
             # wants to see them.
             trace.append(attention_weights(query, F.pad(key, (0, 0, 1, 0)), attention_mask))
-        count = self.num_heads // len(self.strides)
-        scales = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
-        heads = torch.cat([attend_to_past(q, k, v, stride) for stride, q, k, v in scales], dim=1)
+        if x.is_cuda and len(self.strides) > 1:
+            heads = attend_at_all_scales(query, key, value, tuple(self.strides))
+        else:
+            count = self.num_heads // len(self.strides)
+            scales = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
+            heads = torch.cat([attend_to_past(q, k, v, n) for n, q, k, v in scales], dim=1)
         return self._join(heads.transpose(1, 2).flatten(0, 1), x)
 
     def new_cache(self) -> KeyValueCache:
@@ -215,7 +252,8 @@ class MultiScaleSelfAttention(nn.Module):
         The keys and values of the step are appended to the cache.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
-        query, key, value = self._project(rows).unbind(0)  # [B, H, A]
+        weights = [network.weight() for network in self.networks]
+        query, key, value = self._project(rows, weights).unbind(0)  # [B, H, A]
         if cache.num_times:
             heads = [
                 attend(
@@ -236,17 +274,17 @@ class MultiScaleSelfAttention(nn.Module):
         cache.append(key, value)
         return self._join(context, x)
 
-    def _project(self, rows: Tensor) -> Tensor:
+    def _project(self, rows: Tensor, weights: list[Tensor]) -> Tensor:
         """Compute queries, keys and values of N positions, [3, N, heads, head_dim].
 
         ``rows`` [N, 3 * embed_dim] has the inputs of the networks that compute queries, keys and
-        values, side by side.
+        values, side by side. ``weights`` are the matrices of ``self.networks``.
         """
         N = rows.size(0)
-        maps = self._first_layer(rows)
-        for network in list(self.networks)[1:]:
+        maps = self._first_layer(rows, weights[0])
+        for network, weight in list(zip(self.networks, weights))[1:]:
             maps = F.glu(self._by_network(maps, len(network.bias)), dim=2)
-            maps = grouped_linear(maps, network.weight(), network.bias)
+            maps = grouped_linear(maps, weight, network.bias)
         maps = self._by_network(maps, 3 * len(self.strides))  # [3 strides, N, heads A]
         maps = maps.view(3, len(self.strides), N, -1, self.head_dim).transpose(1, 2)
         return maps.flatten(2, 3)
@@ -259,16 +297,17 @@ class MultiScaleSelfAttention(nn.Module):
         out = linear(heads.flatten(1), self.output_proj.weight(), self.output_proj.bias)
         return self.norm(out.view_as(x) + x)
 
-    def _first_layer(self, rows: Tensor) -> Tensor:
+    def _first_layer(self, rows: Tensor, weight: Tensor) -> Tensor:
         """Apply the first layers of the networks of queries, keys and values, see :meth:`_project`.
 
-        ``rows`` is [N, 3 * embed_dim]. The result is [3, N, channels], where the first dimension
-        stands for queries, keys and values.
+        ``rows`` is [N, 3 * embed_dim]; ``weight`` are the matrices of the layers. The result is
+        [3, N, channels], where the first dimension stands for queries, keys and values.
         """
-        network = self.networks[0]
-        weights = network.weight().view(3, -1, network.weight_v.size(-1))
-        kinds = zip(rows.chunk(3, dim=1), weights, network.bias.view(3, -1))
-        # Not grouped: heads of a kind share their input, so their matrices make one wide product.
+        # Heads of a kind share their input, so their matrices make one wide product.
+        weights, bias = weight.view(3, -1, weight.size(-1)), self.networks[0].bias.view(3, -1)
+        if rows.is_cuda:
+            return grouped_linear(rows.view(len(rows), 3, -1).transpose(0, 1), weights, bias)
+        kinds = zip(rows.chunk(3, dim=1), weights, bias)
         return torch.stack([linear(x, weight, bias) for x, weight, bias in kinds])
 
     @staticmethod

@@ -12,10 +12,11 @@ N, E, V, PAD = 11, 5, 203, 1
 FLOAT16 = pytest.param(torch.float16, marks=needs_float16_on_cpu)
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
-    # 11 rows in tiles of at most 64 columns
-    monkeypatch.setattr(module, "_tile_bytes", lambda device: 4 * N * 64)
+@pytest.fixture(autouse=True, params=[False, True], ids=["tiles", "whole"])
+def _small_tiles(request, monkeypatch):
+    # 11 rows in tiles of at most 64 columns, or at once as on a GPU
+    monkeypatch.setattr(module, "_TILE_BYTES", 4 * N * 64)
+    monkeypatch.setattr(module, "_is_whole", lambda device: request.param)
 
 
 def make(dtype=torch.float64, *, bias=True, seed=5):
@@ -239,3 +240,27 @@ def test_target_outside_of_the_vocabulary_is_refused():
     target[0] = V
     with pytest.raises(IndexError, match=rf"`target` must be in 0 to 202, but has \d+ to {V}\."):
         chunked_cross_entropy(*tensors, target, ignore_index=PAD)
+
+
+@pytest.mark.parametrize("count", [N - 3, N])
+def test_known_number_of_rows_is_not_read_from_a_gpu(monkeypatch, count):
+    *tensors, target = make()
+    if count == N:
+        target[target == PAD] = 7
+    valid_mask = target.ne(PAD)
+    expected = module._find_rows(valid_mask, None)
+
+    class OnGpu(torch.Tensor):
+        """Mask whose values must not be read."""
+
+        device = torch.device("cuda")
+
+        def __bool__(self):
+            raise AssertionError("the GPU would be waited for")
+
+    rows = module._find_rows(valid_mask.as_subclass(OnGpu), count)
+    assert (rows is None) == (expected is None) == (count == N)
+    if expected is not None:
+        assert rows.tolist() == expected.tolist()
+    with pytest.raises(RuntimeError):
+        module._find_rows(valid_mask.as_subclass(OnGpu), count - 1)

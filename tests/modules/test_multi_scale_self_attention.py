@@ -10,6 +10,7 @@ from numerics import assert_close
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
     MultiScaleSelfAttention,
+    attend_at_all_scales,
     attend_to_past,
     visible_past,
 )
@@ -128,9 +129,9 @@ def test_gradients_are_those_of_the_pass_without_recomputation(is_gated, is_mult
     found = gradients(module)
     module.is_gated, project = False, module._project
 
-    def whole(maps):
+    def whole(*inputs):
         module.is_gated = is_gated
-        result = project(maps)
+        result = project(*inputs)
         module.is_gated = False
         return result
 
@@ -208,3 +209,20 @@ def test_a_cache_is_left_alone_by_copies_of_its_rows():
         kept = 1 + -(-5 // cache.strides[number])
         for row in range(2):
             assert torch.equal(scale.keys[row, :, :kept], before[number][1, :, :kept])
+
+
+def test_one_call_for_all_scales_equals_a_call_for_each():
+    torch.manual_seed(4)
+    strides = (1, 2, 3)
+    for T in (1, 2, 7, 70):  # the table for 70 steps has 128 rows
+        heads = [torch.randn(2, 3, T, 4, requires_grad=True) for _ in range(3)]
+        single = zip(strides, *(x.split(1, dim=1) for x in heads))
+        expected = torch.cat([attend_to_past(q, k, v, n) for n, q, k, v in single], dim=1)
+        out = attend_at_all_scales(*heads, strides)
+        torch.testing.assert_close(out, expected)
+        scale = torch.randn_like(out)
+        for ours, theirs in zip(
+            torch.autograd.grad((out * scale).sum(), heads),
+            torch.autograd.grad((expected * scale).sum(), heads),
+        ):
+            torch.testing.assert_close(ours, theirs)
