@@ -14,6 +14,7 @@ from typing import Any, Optional
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_mm.compat.evaluated_options import check_options
+from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
 from fairseq_mm.compat.unpickling import (
     VALUES,
     RestrictedUnpickler,
@@ -22,12 +23,19 @@ from fairseq_mm.compat.unpickling import (
     read_torch_file,
     refusal,
 )
+from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
 
 
 def checkpoint_path(checkpoint: str) -> str:
-    """Return the path of a checkpoint: the file itself, or a folder's ``model.pt``."""
-    return os.path.join(checkpoint, "model.pt") if os.path.isdir(checkpoint) else checkpoint
+    """Return the path of a checkpoint's file.
+
+    It is the file itself, a folder's ``model.pt``, or the ``model.safetensors`` of a model folder.
+    """
+    if not os.path.isdir(checkpoint):
+        return checkpoint
+    name = WEIGHTS_FILE if is_model_folder(checkpoint) else "model.pt"
+    return os.path.join(checkpoint, name)
 
 
 def checkpoint_config(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +76,7 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
     """Read a dictionary that ``torch.save`` has written, with its tensors on the CPU.
 
     Args:
-        path: Path of the file.
+        path: Path of the file, or of the ``model.safetensors`` of a model folder.
 
     Raises:
         UserError: if the file does not exist, is not such a dictionary, has other objects than
@@ -77,6 +85,8 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
+    if is_model_folder(path):
+        return load_model_folder(path)
     try:
         state = read_torch_file(path, checkpoints())
     except Exception as error:  # torch raises nearly anything on other files

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.data.input_files import read_json
+from fairseq_mm.data.model_folder import FORMAT
 from fairseq_mm.errors import UserError, import_extra
 
 # in the order of preference: safetensors can hold nothing but tensors
@@ -46,6 +47,11 @@ def read_config(folder: str) -> dict[str, Any]:
     """
     path = os.path.join(folder, "config.json")
     config = read_json(path)
+    if isinstance(config, dict) and config.get("format") == FORMAT:
+        raise UserError(
+            f"{folder}: is a model folder of fairseq-mm export, which needs no conversion; --to "
+            "huggingface converts BART and T5."
+        )
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise UserError(f"{path}: must have `model_type`, the kind of model, but has not.")
     return config

@@ -20,7 +20,7 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.model_folder import WEIGHTS_FILE, check_plain, write_config, write_weights
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.transcript_text import SOURCE
+from fairseq_mm.data.transcript_text import SOURCE, TARGET
 from fairseq_mm.errors import UserError
 from fairseq_mm.hub.model_card import write_card
 from fairseq_mm.inference.checkpoint import Checkpoint, build_models
@@ -209,7 +209,8 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
     sides = [checkpoint.cfg["task"].get(f"{side}_lang") for side in ("target", "source")]
     dictionaries = {"dict.txt": words}
     if checkpoint.input_kind == "videos":
-        dictionaries = {f"dict.{SOURCE}.txt": words}  # both texts share it
+        # both texts share it, and data folders have it under both names
+        dictionaries = {f"dict.{side}.txt": words for side in (SOURCE, TARGET)}
     elif source_words is not None and all(map(_is_language, sides)):
         dictionaries = {f"dict.{sides[0]}.txt": words, f"dict.{sides[1]}.txt": source_words}
     elif source_words is not None:

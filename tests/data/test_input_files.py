@@ -1,5 +1,6 @@
 """What a text file may ask of memory and of the stack is bounded."""
 
+import hashlib
 import json
 
 import pytest
@@ -89,3 +90,22 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         list(read_lines(tmp_path / "x"))
     with pytest.raises(UserError, match=r"x: must be UTF-8 text, but is not \(invalid start"):
         read_json(tmp_path / "x")
+
+
+def test_a_digest_that_was_started_is_that_of_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(b"text")
+    reads = []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda *args: reads.append(args) or sha256(*args))
+    input_files.start_digest(path)
+    input_files.start_digest(path)
+    assert input_files.file_digest(path) == sha256(b"text").hexdigest()
+    assert len(reads) == 1
+    # a file that changes meanwhile is read again
+    input_files.start_digest(path)
+    path.write_bytes(b"another")
+    assert input_files.file_digest(path) == sha256(b"another").hexdigest()
+    input_files.start_digest(tmp_path / "none")
+    with pytest.raises(OSError, match="No such file"):
+        input_files.file_digest(tmp_path / "none")
