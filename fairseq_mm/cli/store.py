@@ -23,6 +23,8 @@ from fairseq_mm.cli.arguments import FLAG, REPEATED, Rows
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
+# longest attribute that `store info` prints whole; preprocessing of videos has 300 characters
+_MAX_SHOWN = 500
 _FILE = {"metavar": "FILE"}
 _NAME = {"metavar": "NAME"}
 _DTYPES = {"choices": ("float16", "float32")}
@@ -185,7 +187,10 @@ def _info(args: argparse.Namespace) -> None:
     for name, value in facts.items():
         print(f"{name.replace('_', ' '):<26} {value}")
     for name, value in sorted(attributes.items()):
-        print(f"  {name:<24} {value}")
+        text = str(value)
+        if len(text) > _MAX_SHOWN:  # the config of a network of transformers has thousands
+            text = f"{text[:60]}... ({len(text):,} characters; --json shows all)"
+        print(f"  {name:<24} {text}")
 
 
 def _verify(args: argparse.Namespace) -> int:

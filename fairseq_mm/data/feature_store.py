@@ -43,7 +43,11 @@ Progress = Callable[[Iterable[str]], Iterable[str]]
 EXTRACTOR_ATTRIBUTES = (
     *("extractor", "weights", "layer", "grid", "preprocessing"),
     *("frame_rate", "stride"),  # only videos have these
+    "weights_digest",  # only networks of timm, transformers and open_clip have one
 )
+# attributes that describe the extractor further, and may differ between features that fit together:
+# version of the network's library, and config of a network of transformers
+EXTRACTOR_NOTES = ("library", "network_config")
 # attributes of a part of a list: "2/3", and a digest of all ids of the list
 SHARD_ATTRIBUTES = ("shard", "shard_of")
 # rows are checked and copied in pieces, since a whole store may not fit into memory
@@ -383,7 +387,9 @@ class FeatureStores:
     def extractor_attributes(self) -> dict[str, object]:
         """Attributes that say how an image or a video became features."""
         return {
-            name: self.attributes[name] for name in EXTRACTOR_ATTRIBUTES if name in self.attributes
+            name: self.attributes[name]
+            for name in (*EXTRACTOR_ATTRIBUTES, *EXTRACTOR_NOTES)
+            if name in self.attributes
         }
 
     def __len__(self) -> int:

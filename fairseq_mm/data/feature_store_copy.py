@@ -167,7 +167,9 @@ def _check_same_extractor(stores: Sequence[FeatureStore]) -> None:
     for store in stores[1:]:
         for name in EXTRACTOR_ATTRIBUTES:
             values = [other.attributes.get(name, "nothing") for other in (stores[0], store)]
-            if values[0] != values[1]:
+            # earlier versions recorded no digest of open_clip's weights
+            is_older = name == "weights_digest" and "nothing" in values
+            if values[0] != values[1] and not is_older:
                 raise UserError(
                     f"{store.path}: made with {name} = {values[1]!r}, but {stores[0].path} with "
                     f"{name} = {values[0]!r}. --force merges them all the same."

@@ -109,10 +109,16 @@ class Backbone(NamedTuple):
             or clips ``[B, 3, frames, height, width]`` to features ``[B, D]``.
         model: Name of the model.
         weights: Text that identifies the weights: SHA-256 of the file, ``torchvision:NAME``,
-            ``open_clip:TAG``, or ``none:SEED`` for random weights.
+            ``open_clip:TAG``, ``timm:TAG``, ``hf:REVISION``, or ``none:SEED`` for random weights.
         layer: Name of the layer.
         grid: True if the network returns one row per position.
         preprocessing: Preprocessing that the weights were trained with.
+        digest: SHA-256 of the values of the weights, see :func:`.compute_weights_digest`; empty for
+            networks of this package and of torchvision.
+        library: Name and version of the library of the network, such as ``timm 1.0.31``; empty for
+            networks of this package and of torchvision.
+        config: Config of a network of transformers as JSON, from which the network is built again
+            without its folder; empty for other networks.
     """
 
     network: nn.Module
@@ -121,6 +127,9 @@ class Backbone(NamedTuple):
     layer: str
     grid: bool
     preprocessing: Preprocessing
+    digest: str = ""
+    library: str = ""
+    config: str = ""
 
 
 class LayerRows(nn.Module):

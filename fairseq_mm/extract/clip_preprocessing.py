@@ -66,7 +66,7 @@ class ClipPreprocessing(Preprocessing):
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one clip: frames, height, width, 3."""
-        if self.crop == "center":
+        if self.crop != "none":
             return self.frames, self.size, self.size, 3
         return self.frames, self.resize_size, self.resize_width or self.resize_size, 3
 
@@ -162,7 +162,7 @@ def _choose_sizes(
     crop = crop or default.crop
     resize_width = 0
     if not resize_size:
-        keeps_ratio = crop == "center" and resize in (None, default.resize)
+        keeps_ratio = crop != "none" and resize in (None, default.resize)
         resize_size = round(side * default.resize_size / default.size) if keeps_ratio else side
         resize_width = round(side * default.resize_width / default.size) if keeps_ratio else 0
     resize = resize or default.resize
@@ -173,7 +173,7 @@ def _choose_sizes(
         "resize_size": resize_size,
         "resize_width": resize_width if resize == "squash" else 0,
         "crop": crop,
-        "size": side if crop == "center" else resize_size,
+        "size": side if crop != "none" else resize_size,
     }
 
 

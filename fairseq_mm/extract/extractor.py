@@ -16,7 +16,11 @@ from fairseq_mm.extract.clip_preprocessing import (
     describes_clips,
     with_clip_options,
 )
-from fairseq_mm.extract.identity import check_same_extractor
+from fairseq_mm.extract.identity import (
+    check_same_extractor,
+    check_same_weights,
+    has_name_and_digest,
+)
 from fairseq_mm.extract.images import AnyImage, read_image
 from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, media_name
 from fairseq_mm.extract.networks import build_backbone, find_family, refuse_options
@@ -90,6 +94,13 @@ class Extractor:
             "grid": int(backbone.grid),
             "preprocessing": preprocessing.to_json(),
         }
+        # networks of this package and of torchvision have none of these
+        of_library = {
+            "weights_digest": backbone.digest,
+            "library": backbone.library,
+            "network_config": backbone.config,
+        }
+        self.identity.update((name, value) for name, value in of_library.items() if value)
         if isinstance(preprocessing, ClipPreprocessing):
             self.identity["frame_rate"] = preprocessing.fps or NATIVE
             self.identity["stride"] = preprocessing.stride
@@ -140,6 +151,8 @@ class Extractor:
                 x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
                 rows = self.network(x).float().cpu().numpy()
                 return rows if rows.ndim == 3 else rows[:, None]
+        except UserError:  # of a network that has no grid; a UserError is a ValueError
+            raise
         # networks raise these errors on inputs that are too small; PyTorch's error for a lack of
         # memory is a RuntimeError, too
         except (RuntimeError, AssertionError, IndexError, ValueError) as error:
@@ -341,13 +354,14 @@ def build_extractor_from_identity(
 
     Args:
         identity: Attributes of the store or checkpoint.
-        weights_file: Path of the weights; required if ``identity`` has the SHA-256 of a file.
+        weights_file: Path of the weights; required if ``identity`` has the SHA-256 of a file. It
+            may replace published weights whose digest ``identity`` has.
         device: Device of the network.
         reads: Kind of files that the extractor must read, ``images`` or ``videos``.
 
     Raises:
         UserError: If ``identity`` lacks an attribute, the extractor reads the other kind of files,
-            or ``weights_file`` is missing or does not have the SHA-256 in ``identity``.
+            or ``weights_file`` is missing, or the weights do not have the digest in ``identity``.
     """
     # compared with itself: this refuses an identity that lacks an attribute
     check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
@@ -356,10 +370,22 @@ def build_extractor_from_identity(
     kind = "videos" if is_video else "images"
     if kind != reads:
         raise UserError(f"the features were made by {model}, which reads {kind}, not {reads}.")
-    weights, seed = recorded_weights(model, str(identity["weights"]), weights_file)
-    layers = {"grid": bool(identity["grid"]), "layer": str(identity["layer"])}
+    recorded = str(identity["weights"])
+    replaces_published = weights_file is not None and has_name_and_digest(identity)
+    if replaces_published:  # the digest is compared below
+        weights, seed = weights_file, 0
+    else:
+        weights, seed = recorded_weights(model, recorded, weights_file)
+    options: dict[str, Any] = {
+        "grid": bool(identity["grid"]),
+        "layer": str(identity["layer"]),
+        "config": str(identity.get("network_config", "")),
+    }
     # families with a single layer refuse these options, although the identity has the layer's name
-    choices: Any = {name: layers[name] for name in find_family(model).choices}
+    choices = {name: options[name] for name in find_family(model).choices}
     backbone = build_backbone(model, weights=weights, seed=seed, **choices)
+    check_same_weights(identity, backbone.digest, backbone.layer, backbone.library)
+    if replaces_published:
+        backbone = backbone._replace(weights=recorded)
     cls = ClipPreprocessing if is_video else Preprocessing
     return Extractor(backbone, cls.from_json(preprocessing), device=device)

@@ -1,7 +1,8 @@
 """Compares the identity of extractors, which every feature store records, before features are used.
 
 Two extractors are the same if their model, weights, layer, grid and preprocessing are equal. The
-version of this package and the date are recorded as well, but not compared.
+version of this package, the version of the network's library and the date are recorded as well, but
+not compared.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,12 @@ from typing import Any
 
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.weights import PUBLISHERS
 
 # attributes of a feature store that determine the rows of an image
 IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
+# compared if both extractors have it: networks of torchvision, and older stores, have none
+WEIGHTS_DIGEST = "weights_digest"
 
 
 def check_same_extractor(
@@ -33,7 +37,8 @@ def check_same_extractor(
         UserError: If an attribute differs or is not recorded; the message names the first such
             attribute.
     """
-    for name in IDENTITY:
+    has_digests = WEIGHTS_DIGEST in recorded and WEIGHTS_DIGEST in other
+    for name in (*IDENTITY, WEIGHTS_DIGEST) if has_digests else IDENTITY:
         values = []
         for attributes, who in ((recorded, recorded_by), (other, given_by)):
             if name not in attributes:
@@ -51,6 +56,45 @@ def check_same_extractor(
         raise UserError(
             f"another extractor: {recorded_by} were made with {name} = {_shorten(ours)}, but "
             f"{given_by} with {_shorten(theirs)}."
+        )
+
+
+def has_name_and_digest(identity: Mapping[str, object]) -> bool:
+    """Return True if published weights are recorded by their name and by their digest.
+
+    A file with the same weights may then replace them.
+    """
+    source = str(identity.get("weights")).partition(":")[0]
+    return source in PUBLISHERS and WEIGHTS_DIGEST in identity
+
+
+def check_same_weights(
+    identity: Mapping[str, object], digest: str, layer: str, library: str
+) -> None:
+    """Check that a network has the weights and the layer that a feature store records.
+
+    Args:
+        identity: Attributes of the store or of a checkpoint.
+        digest: Digest of the network's weights; empty if the network has none.
+        layer: Name of the layer whose output the network returns.
+        library: Name and version of the library that built the network.
+
+    Raises:
+        UserError: If the digests or, for a network with a digest, the layers differ.
+    """
+    if not digest:
+        return
+    recorded = str(identity.get(WEIGHTS_DIGEST, digest))
+    versions = f"recorded with {identity.get('library', 'no version')}; installed is {library}"
+    if recorded != digest:
+        raise UserError(
+            f"{identity['extractor']}: its weights must have the digest {recorded[:12]}... of the "
+            f"weights that made the features, but have {digest[:12]}... ({versions})."
+        )
+    if layer != str(identity["layer"]):
+        raise UserError(
+            f"{identity['extractor']}: the features were made with layer {identity['layer']}, but "
+            f"the network now returns {layer} ({versions})."
         )
 
 

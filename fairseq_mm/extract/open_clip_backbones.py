@@ -7,17 +7,23 @@ of texts.
 """
 
 import difflib
-import logging
 import os
 from types import ModuleType
 from typing import Any, Optional
 
-import torch
 from torch import Tensor, nn
 
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import Backbone
+from fairseq_mm.extract.library_networks import (
+    check_preprocessing,
+    compute_weights_digest,
+    describe_error,
+    describe_library,
+    quiet,
+    seeded,
+)
 from fairseq_mm.extract.preprocessing import Preprocessing
 from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict
 
@@ -100,12 +106,14 @@ def build_open_clip(
             f"({', '.join(tags) or 'none published'}), or --weights FILE."
         )
     network = _create_network(open_clip, model, name, source if source in tags else None, seed)
+    # a file may lack the text encoder, which does not change the features of images
+    needed = [key for key in network.state_dict() if key.startswith("visual.")]
     if source == RANDOM:
         recorded = f"{RANDOM}:{seed}"
     elif source in tags:
         recorded = f"open_clip:{source}"
     elif os.path.exists(source):
-        _load_file(network, source)
+        load_state_dict(network, read_state_dict(source), needed=needed, origin=source)
         recorded = compute_sha256(source)
     else:
         raise UserError(
@@ -116,53 +124,40 @@ def build_open_clip(
         raise UserError(f"--grid: the installed open_clip gives no grid for {name}; update it.")
     rows = ClipRows(network.visual, grid=grid).eval()
     layer = GRID_LAYER if grid else POOLED_LAYER
-    preprocessing = _get_preprocessing(network.visual)
-    return Backbone(rows, PREFIX + name, recorded, layer, grid, preprocessing)
+    return Backbone(
+        rows,
+        PREFIX + name,
+        recorded,
+        layer,
+        grid,
+        _get_preprocessing(open_clip, network.visual, model),
+        digest=compute_weights_digest(network.float(), needed),
+        library=describe_library("open_clip_torch"),
+    )
 
 
 def _create_network(
     open_clip: ModuleType, model: str, name: str, pretrained: Optional[str], seed: int
 ) -> Any:
-    level = logging.root.manager.disable
     try:
         # open_clip warns that no pretrained weights are loaded, even if a file is loaded next
-        logging.disable(logging.WARNING)
-        # the caller's random numbers stay as they are; without `devices` each GPU is initialised
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with quiet(), seeded(seed):
             return open_clip.create_model(name, pretrained=pretrained).eval()
     except Exception as error:  # the hub client raises errors of many classes if it is offline
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = describe_error(error)
         if pretrained is None:
             raise UserError(f"--model {model}: cannot be built: {reason}") from None
         raise UserError(
             f"--model {model}: its weights cannot be downloaded or loaded ({reason}). Get the file "
             f"on another machine and give it: --weights FILE"
         ) from None
-    finally:
-        logging.disable(level)
 
 
-def _load_file(network: nn.Module, path: str) -> None:
-    if path.endswith(".safetensors"):
-        from safetensors.torch import load_file  # installed with open_clip
-
-        try:
-            state_dict = load_file(path)
-        except Exception as error:
-            raise UserError(f"{path}: is no safetensors file: {error}") from None
-    else:
-        state_dict = read_state_dict(path)
-    # the file may lack the text encoder, which does not change the features of images
-    needed = [name for name in network.state_dict() if name.startswith("visual.")]
-    load_state_dict(network, state_dict, needed=needed, origin=path)
-
-
-def _get_preprocessing(visual: Any) -> Preprocessing:
+def _get_preprocessing(open_clip: ModuleType, visual: Any, model: str) -> Preprocessing:
     config = getattr(visual, "preprocess_cfg", {})
     size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
     squashes = config.get("resize_mode", "shortest") == "squash"
-    return Preprocessing(
+    preprocessing = Preprocessing(
         resize="squash" if squashes else "short",
         resize_size=size,
         crop="none" if squashes else "center",
@@ -171,3 +166,8 @@ def _get_preprocessing(visual: Any) -> Preprocessing:
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
     )
+    # finds images that are not square, or padded
+    transforms = open_clip.transform
+    transform = transforms.image_transform_v2(transforms.PreprocessCfg(**config), is_train=False)
+    check_preprocessing(preprocessing, transform, f"--model {model}: its preprocessing")
+    return preprocessing

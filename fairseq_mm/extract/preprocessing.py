@@ -10,6 +10,7 @@ Pillow resizes 8-bit images with antialiasing, which equals torchvision's transf
 
 import dataclasses
 import json
+import math
 from typing import TYPE_CHECKING, Any, Optional, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 AnyPreprocessing = TypeVar("AnyPreprocessing", bound="Preprocessing")
 
 RESIZES = ("short", "squash", "none")
-CROPS = ("center", "none")
+CROPS = ("center", "center_floor", "none")
 INTERPOLATIONS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -57,7 +58,9 @@ class Preprocessing:
         resize: ``short`` (the short side becomes ``resize_size``, as in torchvision), ``squash``
             (both sides become ``resize_size``) or ``none``.
         resize_size: Size after resizing in pixels; ignored for ``none``.
-        crop: ``center`` (a square of ``size``, padded with black if the image is smaller) or
+        crop: ``center`` (a square of ``size``, padded with black if the image is smaller),
+            ``center_floor``, whose margin at the left and at the top is rounded down, as in image
+            processors of transformers, where torchvision rounds to the nearest even pixel, or
             ``none``.
         size: Side of the centre crop in pixels; ignored for ``none``.
         interpolation: One of ``INTERPOLATIONS``.
@@ -103,7 +106,7 @@ class Preprocessing:
     @property
     def fixed_shape(self) -> bool:
         """True if all images get the same size, so that any two images fit into one batch."""
-        return self.crop == "center" or self.resize == "squash"
+        return self.crop != "none" or self.resize == "squash"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -111,7 +114,7 @@ class Preprocessing:
 
         If preprocessed images differ in size, this is the shape that a square image gets.
         """
-        side = self.size if self.crop == "center" else self.resize_size
+        side = self.size if self.crop != "none" else self.resize_size
         return side, side, 3
 
     def to_json(self) -> str:
@@ -139,8 +142,8 @@ class Preprocessing:
         if self.resize != "none":
             new_size = self._get_new_size(*image.size)
             image = image if new_size == image.size else self._scale(image, new_size)
-        if self.crop == "center":
-            image = _center_crop(image, self.size)
+        if self.crop != "none":
+            image = _center_crop(image, self.size, floor=self.crop == "center_floor")
         return np.asarray(image)
 
     def _cut_far_ends(self, image: Image.Image) -> Image.Image:
@@ -213,7 +216,7 @@ def with_options(
     """
     resize, crop, side = resize or default.resize, crop or default.crop, size or default.size
     if not resize_size or resize == "none":
-        crops_default = resize == default.resize == "short" and crop == "center"
+        crops_default = resize == default.resize == "short" and crop != "none"
         resize_size = round(side * default.resize_size / default.size) if crops_default else side
     if resize == "squash" and resize_size == side:
         crop = "none"  # the crop would change nothing
@@ -221,7 +224,7 @@ def with_options(
         "resize": resize,
         "resize_size": resize_size,
         "crop": crop,
-        "size": side if crop == "center" else resize_size,
+        "size": side if crop != "none" else resize_size,
     }
     if interpolation:
         changes["interpolation"] = interpolation
@@ -230,9 +233,11 @@ def with_options(
     return dataclasses.replace(default, **changes)
 
 
-def _center_crop(image: Image.Image, side: int) -> Image.Image:
-    """Return the square of ``side`` pixels in the centre of an image, padded with black."""
-    # rounded as in torchvision: otherwise the crop would move by a pixel
+def _center_crop(image: Image.Image, side: int, *, floor: bool) -> Image.Image:
+    """Return the square of ``side`` pixels in the centre of an image, padded with black.
+
+    ``floor`` rounds the margins down.
+    """
     width, height = image.size
     if width < side or height < side:
         left, top = max(0, side - width) // 2, max(0, side - height) // 2
@@ -240,5 +245,7 @@ def _center_crop(image: Image.Image, side: int) -> Image.Image:
         padded.paste(image, (left, top))
         image = padded
         width, height = image.size
-    left, top = round((width - side) / 2), round((height - side) / 2)
+    # rounded as by the library of the network: otherwise the crop would move by a pixel
+    to_pixel = math.floor if floor else round
+    left, top = to_pixel((width - side) / 2), to_pixel((height - side) / 2)
     return image.crop((left, top, left + side, top + side))

@@ -2,13 +2,14 @@
 
 A file may be a state dict, a dictionary that has a state dict under the key ``state_dict`` or
 ``model``, a state dict of a ``DataParallel`` (``module.`` before every name), or in half precision.
+Files whose names end in ``.safetensors`` are read by the package safetensors.
 It must have the tensors that the extracted layer depends on; a classifier may be missing or have
 other classes.
 """
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Optional
 
 import torch
@@ -16,12 +17,26 @@ from torch import Tensor, nn
 
 from fairseq_mm.compat import load_weights
 from fairseq_mm.data.input_files import compute_sha256
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, import_extra
 
 MAX_NAMED = 4
 RANDOM = "none"
+SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
+# libraries that fetch weights by their name
+PUBLISHERS = ("torchvision", "open_clip", "timm", "hf")
 # the DenseNet files of torchvision have the names from before 2017 (norm.1 instead of norm1)
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
+
+
+def is_digest(recorded: str) -> bool:
+    """Return True if the recorded weights are a file's SHA-256, False if they have a name."""
+    return re.fullmatch(r"[0-9a-f]{64}", recorded) is not None
+
+
+def is_file(weights: str) -> bool:
+    """Return True if ``weights`` is a path, which may be missing, False if it is a name."""
+    # a path that does not exist is to be reported as such: no name has a slash or such an ending
+    return os.path.exists(weights) or os.sep in weights or weights.endswith(SUFFIXES)
 
 
 def checked_weights_file(model: str, recorded: str, weights_file: Optional[str]) -> str:
@@ -51,18 +66,19 @@ def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> 
 
     Args:
         model: Name of the model, for messages.
-        recorded: SHA-256 of a file, ``none:SEED``, ``torchvision:NAME`` or ``open_clip:TAG``.
+        recorded: SHA-256 of a file, ``none:SEED``, or the name of published weights:
+            ``torchvision:NAME``, ``open_clip:TAG``, ``timm:TAG`` or ``hf:REVISION``.
         weights_file: Path of the file; required if ``recorded`` is a SHA-256.
 
     Raises:
         UserError: If :func:`checked_weights_file` raises it, or ``recorded`` has another format.
     """
     source, _, name = recorded.partition(":")
-    if re.fullmatch(r"[0-9a-f]{64}", recorded):
+    if is_digest(recorded):
         return checked_weights_file(model, recorded, weights_file), 0
     if source == RANDOM and name.isdigit():
         return RANDOM, int(name)
-    if source in ("torchvision", "open_clip"):
+    if source in PUBLISHERS:
         return name, 0
     raise UserError(f"the weights {recorded!r} of {model} are of no known kind.")
 
@@ -74,6 +90,8 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file (a state dict of the model was expected).")
+    if path.endswith(".safetensors"):
+        return _read_safetensors(path)
     try:
         content: Any = load_weights(path)
     except Exception as error:  # torch raises errors of many classes on foreign files
@@ -99,6 +117,15 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     return {_OLD_DENSENET.sub(r"\1\2", name): value for name, value in content.items()}
 
 
+def _read_safetensors(path: str) -> dict[str, Tensor]:
+    safetensors = import_extra("safetensors.torch", extra="hf", purpose=f"the file {path}")
+    try:
+        return safetensors.load_file(path)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{path}: is no safetensors file: {reason}") from None
+
+
 def load_state_dict(
     model: nn.Module, state_dict: dict[str, Tensor], *, needed: Collection[str], origin: str
 ) -> None:
@@ -120,8 +147,9 @@ def load_state_dict(
     missing = [name for name in needed if name not in state_dict]
     unexpected = [name for name in state_dict if name not in own]
     if missing or unexpected:
-        parts = [f"lacks {_named(missing)}"] if missing else []
-        parts += [f"has {_named(unexpected)}, which the model does not have"] if unexpected else []
+        parts = [f"lacks {name_some(missing)}"] if missing else []
+        if unexpected:
+            parts.append(f"has {name_some(unexpected)}, which the model does not have")
         raise UserError(f"{origin}: does not fit the model: it {' and '.join(parts)}.")
     fitting = {}
     for name, value in state_dict.items():
@@ -137,9 +165,10 @@ def load_state_dict(
     # `own` shares its memory with the parameters
     broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
     if broken:
-        raise UserError(f"{origin}: has NaN or infinite values in {_named(broken)}.")
+        raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")
 
 
-def _named(names: list[str]) -> str:
+def name_some(names: Sequence[str]) -> str:
+    """Join the first names of a list, followed by the number of further names."""
     listed = ", ".join(names[:MAX_NAMED])
     return listed + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

@@ -25,6 +25,7 @@ from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.model_folders import FOLDER_KEY, load_checkpoint
 from fairseq_mm.compat.unpickling import refusal
 from fairseq_mm.data.binarised_text import load_dictionary
+from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE
 from fairseq_mm.errors import UserError
@@ -454,10 +455,11 @@ class Checkpoint:
         if not are_same_subwords(self.subwords, other.subwords):
             raise UserError(f"{other.path}: was trained on other subwords than {self.path}.")
         for name in ("feature_dim", "rows_per_image", "extractor"):
-            if ours.get(name) != theirs.get(name):
+            values = [_without_notes(record.get(name)) for record in (ours, theirs)]
+            if values[0] != values[1]:
                 raise UserError(
                     f"{other.path}: was trained on other features than {self.path}: {name} is "
-                    f"{theirs.get(name)} and {ours.get(name)}."
+                    f"{values[1]} and {values[0]}."
                 )
         self.task_class.check_ensemble_states(self.path, self.state, other.path, other.state)
 
@@ -579,11 +581,18 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
     )
 
 
+def _without_notes(value: Any) -> Any:
+    """Return the attributes of an extractor that ensembles must share; another value as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {name: value[name] for name in value if name not in EXTRACTOR_NOTES}
+
+
 class _TextModelBuilder:
     """Builder of models that were trained with fairseq's ``translation`` or ``language_modeling``.
 
-    It takes the place of the task in ``build_model`` of these models, which reads dictionaries from
-    it.
+    The method ``build_model`` of these models gets this object in place of a task, and reads the
+    dictionaries from it.
     """
 
     def __init__(self, task: HierarchicalStoryTask) -> None:

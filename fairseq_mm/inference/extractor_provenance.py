@@ -6,9 +6,14 @@ from typing import Any, Optional
 
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.identity import IDENTITY, check_same_extractor
+from fairseq_mm.extract.identity import (
+    IDENTITY,
+    WEIGHTS_DIGEST,
+    check_same_extractor,
+    has_name_and_digest,
+)
+from fairseq_mm.extract.weights import SUFFIXES
 
-WEIGHT_SUFFIXES = (".pt", ".pth", ".bin")
 # what `fairseq-mm embed` records as the extractor of its vectors
 VECTORS_EXTRACTOR = "fairseq-mm embed"
 
@@ -55,29 +60,29 @@ def find_weights_file(
         given: Path that the user gave, or None.
 
     Returns:
-        The path; None if ``identity`` records the name of published weights instead of a digest,
-        because the extractor then downloads the weights.
+        The path; None if ``identity`` records the name of published weights instead of the SHA-256
+        of a file and ``given`` is None, because the extractor then downloads the weights.
 
     Raises:
-        UserError: if no file has the digest, or ``given`` is set although ``identity`` records
-            the name of published weights.
+        UserError: if no file has the SHA-256, or ``given`` is set although ``identity`` records
+            the name of published weights without their digest.
     """
     recorded = str(identity.get("weights"))
     # weights from a file are recorded by SHA-256, which has 64 digits; other weights by their name
     if len(recorded) != 64:
-        if given is not None:
+        if given is not None and not has_name_and_digest(identity):
             raise UserError(
                 f"the features were made with the weights {recorded}, which are fetched by "
                 f"their name; {given} (--weights) cannot take their place."
             )
-        return None
+        return given
     if given is not None:
         return given
     for folder in dict.fromkeys(os.path.dirname(os.path.abspath(file)) for file in files):
         for name in sorted(os.listdir(folder)):
             file = os.path.join(folder, name)
             # checkpoints are large, and hashing them takes seconds each
-            is_candidate = name.endswith(WEIGHT_SUFFIXES) and not name.startswith("checkpoint")
+            is_candidate = name.endswith(SUFFIXES) and not name.startswith("checkpoint")
             if is_candidate and os.path.isfile(file) and compute_sha256(file) == recorded:
                 return file
     raise UserError(
@@ -127,7 +132,7 @@ def check_store_extractor(
         )
         return
     # an imported store may record only some of the fields, in any form
-    for name in IDENTITY:
+    for name in (*IDENTITY, WEIGHTS_DIGEST):
         ours, theirs = identity.get(name), attributes.get(name)
         if name in identity and name in attributes and ours != theirs:
             raise UserError(

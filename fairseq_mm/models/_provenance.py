@@ -173,7 +173,8 @@ class Provenance(nn.Module):
         self.max_frames = saved.get("max_frames", self.max_frames)
         trained = saved["extractor"]
         for key in trained:
-            if key in self.extractor and trained[key] != self.extractor[key]:
+            is_compared = key in self.extractor and key not in _NOTES
+            if is_compared and trained[key] != self.extractor[key]:
                 raise UserError(
                     f"the checkpoint was trained on features with {key} = {trained[key]!r}, but "
                     f"the feature store has {self.extractor[key]!r}: extract with the checkpoint's "
@@ -278,3 +279,6 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_frames": _SIZE,
 }
 _NEEDED = ("words", "extractor", "feature_dim")
+# attributes of an extractor that may differ between features that fit together; feature stores
+# name them EXTRACTOR_NOTES
+_NOTES = ("library", "network_config")
