@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Optional
 from fairseq_mm.cli.image_lookup import keys_in_stores, missing_in_folders
 from fairseq_mm.cli.prepare_options import FOLDER, KINDS, OWN, Kind, add_options
 from fairseq_mm.cli.records import list_first
+from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.errors import UserError
 from fairseq_mm.prepare import join
 from fairseq_mm.prepare.captions import TEXT_TABLE
@@ -162,7 +163,8 @@ def run(args: argparse.Namespace) -> Optional[int]:
     # before fairseq-preprocess, which would send its log to stdout; basicConfig works only once
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
     logging.getLogger("fairseq_mm.prepare").setLevel(logging.INFO)
-    corpus = args.read(args)
+    with elapsed_time("read"):
+        corpus = args.read(args)
     # before images are checked, so that missing images do not change the splits
     for split in ("valid", "test"):
         corpus.draw(split, getattr(args, f"{split}_size", 0), seed=getattr(args, "seed", 1))

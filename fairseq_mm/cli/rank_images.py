@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from fairseq_mm.cli.likelihood import build_card, load_on_data
 from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.data.split_files import read_published_captions
 from fairseq_mm.errors import UserError
@@ -182,14 +183,8 @@ def _rank_by_likelihood(
         # Kiros et al. 2014b divide perplexities, whose logarithms are means over words.
         lengths = np.array([len(sentence) for sentence in split.sentences])
         normalised = (file.log_probs / lengths[:, None], file.log_marginals / lengths, truth)
-    # P(sentence) is the same for all images, so that ranking images does not need it.
-    ranks_by_task = {
-        "image_retrieval": ranking.rank_images(file.log_probs, truth),
-        "sentence_retrieval": ranking.rank_sentences(*normalised),
-    }
-    if args.shortlist:
-        allowed = ranking.nearest_images(split.mean_features(), args.shortlist)
-        ranks_by_task["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, allowed)
+    with elapsed_time("rank"):
+        ranks_by_task = _rank_both_ways(normalised, file.log_probs, split, args.shortlist)
     best: dict[str, Any] = {}
     if args.top:
         texts = caption_texts(task, args.split, split.lines)
@@ -208,6 +203,32 @@ def _rank_by_likelihood(
         for name, ranks in ranks_by_task.items()
     }
     return retrievals, identity
+
+
+def _rank_both_ways(
+    normalised: tuple[np.ndarray, np.ndarray, np.ndarray],
+    log_probs: np.ndarray,
+    split: SplitToRank,
+    shortlist: Optional[int],
+) -> dict[str, Any]:
+    """Rank images for sentences and sentences for images; return the ranks by direction.
+
+    Args:
+        normalised: Log-likelihoods [sentences, images] and [sentences] by which sentences are
+            ranked, and the index of each sentence's image.
+        log_probs: [sentences, images] log-likelihoods by which images are ranked.
+        split: Images and sentences.
+        shortlist: Number of nearest images whose sentences are ranked in addition; None for none.
+    """
+    # P(sentence) is the same for all images, so that ranking images does not need it.
+    ranks = {
+        "image_retrieval": ranking.rank_images(log_probs, normalised[2]),
+        "sentence_retrieval": ranking.rank_sentences(*normalised),
+    }
+    if shortlist:
+        allowed = ranking.nearest_images(split.mean_features(), shortlist)
+        ranks["sentence_retrieval_shortlist"] = ranking.rank_sentences(*normalised, allowed)
+    return ranks
 
 
 def _fill(
@@ -346,13 +367,15 @@ def _rank_by_vectors(
     model: Any, task: Any, args: argparse.Namespace, device: torch.device
 ) -> dict[str, Retrieval]:
     dataset = task.datasets[args.split]
-    split = embed_split_in_order(dataset, model, device)
+    with elapsed_time("embed images and sentences"):
+        split = embed_split_in_order(dataset, model, device)
     images, owner, names = split.images, split.image_of_sentence, split.image_names
     is_kept = owner < (args.max_images or len(images))
     # --max-images counts images in the order of their first lines, which is the order here.
     images, names = images[: args.max_images], names[: args.max_images]
     sentences, owner, lines = split.sentences[is_kept], owner[is_kept], split.lines[is_kept]
-    folds = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
+    with elapsed_time("rank"):
+        folds = rank_folds(images, sentences, owner, folds=args.folds, image_names=names)
     summary = mean_summary([ranks.summary() for ranks in folds])
     # Each fold ranks the sentences of its own images, in the order of the lines.
     images_of_fold = len(images) // args.folds

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, build_card, sample_lines
 from fairseq_mm.cli.run_set_up import only_writer
+from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
@@ -78,7 +79,8 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
         rank = (
             condition_ranking.rank_prompts if kind == "prompts" else condition_ranking.rank_albums
         )
-        result: Any = rank(scores, columns.true, distractors, seed=args.seed)
+        with elapsed_time("confidence intervals"):
+            result: Any = rank(scores, columns.true, distractors, seed=args.seed)
         report = {
             **_to_json(result),
             "stories": len(lines),

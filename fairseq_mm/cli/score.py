@@ -82,6 +82,7 @@ from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
 from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
 from fairseq_mm.cli.score_inputs import existing_file
+from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SEED
@@ -288,7 +289,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _select_metrics(args: argparse.Namespace) -> list[str]:
-    """Return the metrics of ``--metrics`` or, without this option, of the preset.
+    """Return the metrics of ``--metrics`` or, without this option, of ``--preset``.
 
     Raises:
         UserError: if a metric is unknown, or metrics and other options do not fit together.
@@ -424,11 +425,9 @@ def _score(
     if not ids:
         what = "item" if references else "id"
         raise UserError(f"{args.hypotheses} and {args.compare}: have no {what} in common.")
-    if args.submission and args.preset == "vist":
-        write_file(args.submission, visual.make_submission(args.data, args.split, systems[0].texts))
-    elif args.submission:
+    if args.submission:
         # before the metrics, which may take minutes or fail: the file does not need scores
-        write_file(args.submission, _coco_submission(systems[0]))
+        _write_submission(args, systems[0])
     tokenizer = args.tokenizer or PRESETS[args.preset].tokenizer
     split_words = load_tokenizer(tokenizer)
 
@@ -438,39 +437,39 @@ def _score(
 
     shared = _read_shared(args, metrics, ids, split_words)
     texts = [[system.texts[key] for key in ids] for system in systems]
-    tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
+    with elapsed_time("tokenize"):
+        tokens = [list(map(tokenize, system_texts)) for system_texts in texts]
     runs: list[Any] = [None] * len(systems)
     training = _training_path(args)
     if "copying" in metrics and training is not None:
         # both systems in one search: the training text of WritingPrompts is read once, for minutes
         runs, shared["training_words"] = score_inputs.copied_runs(tokens, training)
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
-    reference_tokens = [list(map(tokenize, item_texts)) for item_texts in reference_texts]
-    scored = [
-        score_texts(
-            TokenizedItems(
-                hypotheses=tokens[i],
-                references=reference_tokens,
-                tokenization=tokenizer,
-                meteor_task=args.meteor_task,
-                meteor_normalize=not args.no_meteor_norm,
-                texts=list(map(visual.without_separators, texts[i])),
-                reference_texts=reference_texts,
-                references_of=None if args.references_of == "item" else args.references_of,
-                sentences=visual.split_stories(texts[i], split_words)
-                if "sentences" in metrics
-                else None,
-                copied_runs=runs[i],
-                # a constant text has no file whose head could tell
-                allows_unk=None
-                if system.hypotheses.layout == "constant"
-                else allows_unk(system.path),
-                **shared,
-            ),
-            metrics,
-        )
-        for i, system in enumerate(systems)
-    ]
+    with elapsed_time("tokenize references") as show:
+        reference_tokens = [list(map(tokenize, item_texts)) for item_texts in reference_texts]
+        scored = [
+            _score_by_metrics(
+                TokenizedItems(
+                    hypotheses=tokens[i],
+                    references=reference_tokens,
+                    tokenization=tokenizer,
+                    meteor_task=args.meteor_task,
+                    meteor_normalize=not args.no_meteor_norm,
+                    texts=list(map(visual.without_separators, texts[i])),
+                    reference_texts=reference_texts,
+                    references_of=None if args.references_of == "item" else args.references_of,
+                    sentences=visual.split_stories(texts[i], split_words)
+                    if "sentences" in metrics
+                    else None,
+                    copied_runs=runs[i],
+                    allows_unk=_allows_unk(system),
+                    **shared,
+                ),
+                metrics,
+                show,
+            )
+            for i, system in enumerate(systems)
+        ]
     scored = [_select_rows(rows, args.metrics) for rows in scored]
     for row in scored[0]:
         row.expected = len(all_ids)
@@ -490,6 +489,31 @@ def _score(
                 entry.update(length=len(tokens[0][i]), **runs[0][i].to_dict())
         write_file(args.per_item, score_output.sorted_lines(entries))
     return scored[0], ids
+
+
+def _allows_unk(system: score_inputs.JoinedTexts) -> Optional[bool]:
+    # a constant text has no file whose head could tell
+    return None if system.hypotheses.layout == "constant" else allows_unk(system.path)
+
+
+def _write_submission(args: argparse.Namespace, system: score_inputs.JoinedTexts) -> None:
+    text = (
+        visual.make_submission(args.data, args.split, system.texts)
+        if args.preset == "vist"
+        else _coco_submission(system)
+    )
+    write_file(args.submission, text)
+
+
+def _score_by_metrics(
+    items: TokenizedItems, metrics: list[str], show: Callable[[str], None]
+) -> list[Row]:
+    """Return the rows of all metrics; ``show`` is called with the name of each metric before it."""
+    rows: list[Row] = []
+    for name in metrics:
+        show(name)
+        rows += score_texts(items, [name])
+    return rows
 
 
 def _read_shared(

@@ -13,7 +13,7 @@ import logging
 import os
 import shlex
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
@@ -21,6 +21,7 @@ from typing import Any, Callable, ClassVar, Optional
 from tqdm import tqdm
 
 from fairseq_mm.data.caption_text import reserved_token
+from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.feature_store import FeatureStore
 from fairseq_mm.data.feature_store_checksum import check_metadata
 from fairseq_mm.data.input_files import SPLITS, read_json
@@ -303,9 +304,12 @@ class FolderWriter:
             }
             # digests come last, in write_report: they cover the binarised files too
             if binarize:
-                self._binarize(partial, corpus, report, strict)
+                # several workers are forked processes
+                with elapsed_time("binarize") if self.workers == 1 else nullcontext():
+                    self._binarize(partial, corpus, report, strict)
                 self.finish_folder(partial, list(counts))
-            self._count_unknown(partial, counts)
+            with elapsed_time("count unknown words"):
+                self._count_unknown(partial, counts)
             if corpus.write_features is not None:
                 corpus.features_written = corpus.write_features(output, partial)
             return write_report(partial, kind, {**report, **_store_record(output, partial)}, files)
@@ -488,7 +492,8 @@ class FolderWriter:
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` with number of items and checksum of each feature store.
+    """Return the entry of ``prepare.json`` that records each feature store: its number of items and
+    its checksum.
 
     If ``partial``, the temporary folder of the run, has a ``features.json``, the stores are those
     in its list; otherwise the store is ``features.h5`` in the data folder ``output``, if this file

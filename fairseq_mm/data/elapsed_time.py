@@ -1,0 +1,61 @@
+"""Shows on a terminal that a computation without a progress bar is still running."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Callable
+
+# seconds before the line appears, and between two updates of the line
+DELAY = 2.0
+INTERVAL = 1.0
+
+
+class _Work:
+    """Computation that is shown; a call with a name replaces the name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, name: str) -> None:
+        self.name = name
+
+
+@contextlib.contextmanager
+def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
+    """Show ``work`` and the time since the beginning on stderr while the context runs.
+
+    The line appears after two seconds, and is removed at the end. Nothing is shown if stderr is no
+    terminal. A thread writes the line, so the context must not fork processes.
+
+    Args:
+        work: Name of the computation, such as ``tokenize``.
+
+    Yields:
+        Function that replaces the name, for the next part of the computation.
+    """
+    current = _Work(work)
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield current
+        return
+    is_over = threading.Event()
+    thread = threading.Thread(target=_show, args=(current, is_over), daemon=True)
+    thread.start()
+    try:
+        yield current
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _show(work: _Work, is_over: threading.Event) -> None:
+    from tqdm import tqdm
+
+    if is_over.wait(DELAY):
+        return
+    # with a delay, tqdm shows nothing before the time is right
+    with tqdm(desc=work.name, bar_format="{desc}: {elapsed}", leave=False, delay=1e-9) as line:
+        line.start_t -= DELAY
+        line.refresh()
+        while not is_over.wait(INTERVAL):
+            line.set_description_str(work.name)
