@@ -48,7 +48,7 @@ class Text:
 
     __slots__ = (
         *("exact", "is_function", "keys", "num_function_words", "occurrences", "phrases"),
-        *("same_stem", "stems", "vocabulary", "words"),
+        *("same_stem", "starts", "stems", "words"),
     )
 
     def __init__(
@@ -56,23 +56,28 @@ class Text:
     ) -> None:
         self.words, self.keys, self.stems, self.is_function = words, keys, stems, is_function
         self.num_function_words = sum(is_function)
-        self.vocabulary = frozenset(words)
         # (start, length, paraphrases) of each phrase with paraphrases, by start, then by length
         self.phrases: list[tuple[int, int, dict[int, int]]] = []
         # phrase -> starts of its occurrences, and its length
         self.occurrences: dict[int, tuple[list[int], int]] = {}
-        # key -> matches of stage 0, stem -> matches of stage 1; see index_words
-        self.exact: Optional[dict[int, list[StageMatch]]] = None
-        self.same_stem: dict[int, list[StageMatch]] = {}
+        # filled by index_words
+        self.starts: Optional[dict[int, list[int]]] = None
+        self.exact: dict[int, list[StageMatch]] = {}
+        self.same_stem: dict[int, dict[int, list[StageMatch]]] = {}
 
-    def index_words(self) -> dict[int, list[StageMatch]]:
-        """Return the matches of each word of a hypothesis with an equal word, by key."""
-        if self.exact is None:
-            self.exact = {}
-            for start, (key, stem_key) in enumerate(zip(self.keys, self.stems)):
+    def index_words(self) -> None:
+        """Prepare lookups of a hypothesis's words.
+
+        ``starts`` maps words to their positions, ``exact`` keys to the words' matches of stage 0,
+        and ``same_stem`` stems to keys and their matches of stage 1.
+        """
+        if self.starts is None:
+            self.starts = {}
+            for start, (word, key, stem_key) in enumerate(zip(self.words, self.keys, self.stems)):
+                self.starts.setdefault(word, []).append(start)
                 self.exact.setdefault(key, []).append((start, 1, 1, EXACT))
-                self.same_stem.setdefault(stem_key, []).append((start, 1, 1, STEM))
-        return self.exact
+                stems = self.same_stem.setdefault(stem_key, {})
+                stems.setdefault(key, []).append((start, 1, 1, STEM))
 
 
 def _utf16_units(word: str) -> str:
@@ -179,8 +184,8 @@ class Aligner:
         matches: list[Sequence[StageMatch]]
         if hypothesis.keys == reference.keys:
             # equal texts are aligned by stage 0 only
-            exact = hypothesis.index_words()
-            matches = [exact[key] for key in reference.keys]
+            hypothesis.index_words()
+            matches = [hypothesis.exact[key] for key in reference.keys]
             _check_number(sum(map(len, matches)))
         else:
             matches = self._find_matches(hypothesis, reference)
@@ -191,22 +196,21 @@ class Aligner:
 
     def _find_matches(self, hypothesis: Text, reference: Text) -> list[Sequence[StageMatch]]:
         """Return all matches by their first word in the reference, in the jar's order."""
-        exact, same_stem = hypothesis.index_words(), hypothesis.same_stem
-        keys, vocabulary = hypothesis.keys, hypothesis.vocabulary
+        hypothesis.index_words()
+        exact, same_stem, starts = hypothesis.exact, hypothesis.same_stem, hypothesis.starts
+        assert starts is not None
         result: list[Sequence[StageMatch]] = []
         total = 0
         for word, key, stem_key in zip(reference.words, reference.keys, reference.stems):
             found: Sequence[StageMatch] = exact.get(key, ())
-            stems = same_stem.get(stem_key, ())
-            # equal words have equal stems
-            if len(stems) > len(found):
-                found = [*found, *(match for match in stems if keys[match[0]] != key)]
+            stems = same_stem.get(stem_key)
+            if stems is not None and (len(stems) > 1 or key not in stems):
+                others = sorted(chain(*(stems[other] for other in stems if other != key)))
+                found = [*found, *others]
             synonyms = self._synonyms_of(word)
-            if synonyms and not synonyms.isdisjoint(vocabulary):
-                starts = [
-                    start for start, other in enumerate(hypothesis.words) if other in synonyms
-                ]
-                found = [*found, *((start, 1, 1, SYNONYM) for start in starts)]
+            if synonyms and not synonyms.isdisjoint(starts.keys()):
+                positions = sorted(chain(*(starts[other] for other in synonyms & starts.keys())))
+                found = [*found, *((start, 1, 1, SYNONYM) for start in positions)]
             result.append(found)
             total += len(found)
             _check_number(total)
