@@ -42,7 +42,7 @@ $(STAMP): setup.py constraints.txt
 	@command -v g++ >/dev/null || { echo "g++ is missing: fairseq is built from source (apt-get install g++)" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q torch torchvision
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,video,convert,hub,report,serve,docs,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,video,convert,hf,hub,report,serve,timm,docs,dev]'
 	touch $@
 
 install: $(STAMP)

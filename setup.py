@@ -24,7 +24,10 @@ EXTRAS = {
         "fairseq==0.12.2; python_version < '3.11'",
     ],
     "eval": ["pycocoevalcap>=1.2"],
-    "clip": ["open_clip_torch>=2.20"],
+    # networks of `extract`
+    "timm": ["timm>=1.0.9"],
+    "hf": ["safetensors>=0.4", "transformers>=4.40"],
+    "clip": ["open_clip_torch>=2.24"],
     "heif": ["pillow-heif>=0.10"],
     "video": ["av>=10"],
     # protobuf: transformers reads T5's sentencepiece model with it

@@ -1,5 +1,6 @@
 """Checks a checkpoint for ``fairseq-mm doctor``: its model, data folder and extractor."""
 
+import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Optional
@@ -11,6 +12,8 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
+# library of an extractor's network -> extra that installs it
+_LIBRARY_EXTRAS = {"timm": "timm", "transformers": "hf", "open_clip_torch": "clip"}
 _NAME_ANOTHER = "name another checkpoint"
 _USE_ITS_FOLDER = (
     "use the folder that it was trained on, or prepare with its dictionary and features"
@@ -148,6 +151,7 @@ def _check_extractor(
     # Vectors were made by an embedding checkpoint, not by an extractor with weights of its own.
     if not extractor or extractor == VECTORS_EXTRACTOR or not recorded:
         return
+    yield from _check_library(str(extractor), str(identity.get("library", "")))
     subject = f"weights of {extractor}"
     try:
         weights_file = find_weights_file(identity, [file], weights)
@@ -165,6 +169,34 @@ def _check_extractor(
         yield problem(subject, f"{text}, which image and video files need", remedy)
         return
     yield ok(subject, weights_file)
+
+
+def _check_library(extractor: str, recorded: str) -> Iterator[Finding]:
+    """Check that the library of an extractor's network is installed.
+
+    Yields a finding: a problem if the library is missing, a note if it has another version.
+
+    Args:
+        extractor: Name of the network.
+        recorded: Name and version of the library, such as ``timm 1.0.31``; empty if the network
+            needs no further library, which yields nothing.
+    """
+    distribution, _, version = recorded.partition(" ")
+    if distribution not in _LIBRARY_EXTRAS:
+        return
+    subject = f"library of {extractor}"
+    try:
+        installed = importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        remedy = f"pip install 'fairseq-mm[{_LIBRARY_EXTRAS[distribution]}]'"
+        yield problem(subject, f"{distribution} is not installed", remedy)
+        return
+    if installed == version:
+        yield ok(subject, recorded)
+    else:
+        text = f"the features were made with {recorded}, and {installed} is installed"
+        remedy = f"if an error names the extractor, pip install {distribution}=={version}"
+        yield note(subject, text, remedy)
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:

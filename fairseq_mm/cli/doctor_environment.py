@@ -13,6 +13,8 @@ from typing import NamedTuple, Optional
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 13)
 EXTRAS = {
     "eval": ("pycocoevalcap", "METEOR and Content F1"),
+    "timm": ("timm", "extract --model timm:NAME"),
+    "hf": ("transformers", "extract --model hf:NAME"),
     "clip": ("open_clip", "extract --model open_clip:NAME"),
     "heif": ("pillow_heif", "HEIC images"),
     "video": ("av", "extract and summarize with videos"),

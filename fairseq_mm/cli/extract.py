@@ -3,8 +3,11 @@
   fairseq-mm extract images/ --model resnet152 --output data/features.h5
   fairseq-mm extract images.tar --model vgg16 --output data/features.h5
   fairseq-mm extract data.jsonl --model resnet101 --grid --output data/grid.h5
+  fairseq-mm extract images/ --model timm:resnet50 --output resnet.h5
+  fairseq-mm extract images/ --model hf:facebook/dinov2-small --output d.h5
   fairseq-mm extract images/ --model open_clip:ViT-B-32/laion2b_s34b_b79k \\
       --output clip.h5
+  fairseq-mm extract --list-models 'timm:*resnet*'
   fairseq-mm extract videos/ --model resnext101_3d --ids stem \\
       --weights resnext-101-kinetics.pth --output data/features.h5
   fairseq-mm extract data.jsonl --model r3d_18 --fps 15 --output features.h5
@@ -16,7 +19,9 @@ OUTPUT.videos.tsv lists frames, frame rate and length of each video.
 
 By default, features are fc7 after its ReLU for AlexNet and VGG, and the last
 feature map averaged over its positions for ResNet, Inception, MobileNet and
-others; with --grid, each position is a row. Videos have one row for each clip of
+others; with --grid, each position is a row. Networks of timm, of Hugging Face and of
+open_clip return their library's pooled vector, or with --grid the last map or the
+tokens of the patches. Videos have one row for each clip of
 16 frames: the vector that the network's classifier reads. Frames after the last
 whole clip are left out. If a video is shorter than a clip, it is repeated to fill
 the clip.
@@ -37,6 +42,17 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import MAX_PIXELS
 from fairseq_mm.extract.media_list import ID_FORMS, IMAGES, VIDEOS, list_images, select_shard
 from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIONS, RESIZES
+
+
+class _ListModels(argparse.Action):
+    """Option after which the network and the output are not required."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
+    ) -> None:
+        setattr(namespace, self.dest, values or "")
+        for action in parser._actions:
+            action.required = False
 
 
 def _count(least: int) -> dict[str, Any]:
@@ -84,13 +100,20 @@ ARGUMENTS: dict[str, Rows] = {
     "network": {
         "--model": (
             "Any classifier of torchvision (alexnet, vgg16, resnet152, inception_v3, "
-            "mobilenet_v2, ...), or open_clip:NAME[/PRETRAINED]; for videos resnext101_3d, or any "
+            "mobilenet_v2, ...), timm:NAME, hf:NAME[@REVISION] (a vision model of Hugging Face's "
+            "hub, or its folder), or open_clip:NAME[/PRETRAINED]; for videos resnext101_3d, or any "
             "video classifier of torchvision (r3d_18, r2plus1d_18, s3d, mvit_v2_s, swin3d_t, ...).",
             {"required": True},
         ),
+        "--list-models": (
+            "Print the names of models, and nothing else: of torchvision, or those that match a "
+            "pattern such as '*resnet*', 'timm:vit_small*' or 'open_clip:ViT-B*'.",
+            {"action": _ListModels, "nargs": "?", "metavar": "PATTERN"},
+        ),
         "--weights": (
-            "State dict file, a name of torchvision's or open_clip's weights, or none (random); "
-            "default: torchvision's best, downloaded once.",
+            "State dict file (.pth, .safetensors), a name of weights that torchvision, timm or "
+            "open_clip publish, or none (random); default: torchvision's best, timm's default, or "
+            "those of the Hugging Face model, downloaded once.",
             {},
         ),
         "--layer": ("Any other layer of a torchvision model, by its node's name.", {}),
@@ -184,6 +207,9 @@ def run(args: argparse.Namespace) -> int:
     from fairseq_mm.extract.networks import find_family
     from fairseq_mm.extract.runner import extract_to_store
 
+    if args.list_models is not None:
+        print("\n".join(_list_models(args.list_models)))
+        return 0
     kind = VIDEOS if find_family(args.model).reads == "videos" else IMAGES
     if not args.inputs and not args.list:
         raise UserError(f"no {kind.fields}: give folders, files or a list (--list).")
@@ -223,6 +249,31 @@ def run(args: argparse.Namespace) -> int:
     record_store(output, len(store), store.content_checksum)
     print(_describe(summary, output, extractor.dim, reader))
     return 0
+
+
+def _list_models(pattern: str) -> list[str]:
+    """Return the lines to print for ``--list-models``.
+
+    ``pattern`` is empty to list torchvision's models and the spelling of other names. Raise
+    UserError if no model matches.
+    """
+    from fairseq_mm.extract.backbones import list_clip_models, list_image_models
+    from fairseq_mm.extract.networks import list_models
+
+    if pattern:
+        names = list_models(pattern)
+        if not names:
+            raise UserError(f"--list-models {pattern}: no model matches.")
+        return names
+    return [
+        *list_image_models(),
+        "for videos:",
+        *list_clip_models(),
+        "for images, of other libraries:",
+        "timm:NAME (--list-models 'timm:*resnet*' lists those that match)",
+        "hf:OWNER/NAME[@REVISION] of https://huggingface.co/models, or hf:FOLDER",
+        "open_clip:NAME/PRETRAINED (--list-models 'open_clip:*')",
+    ]
 
 
 def _drop_stored(items: list, stores: list[str], noun: str) -> list:

@@ -89,8 +89,9 @@ def list_models(pattern: str) -> list[str]:
     """Return the names of models, as ``--model`` takes them, that match a pattern.
 
     Args:
-        pattern: Pattern of shell, such as ``*resnet*`` or ``timm:vit_small*``. Names of timm and
-            open_clip match only if the pattern begins with their prefix.
+        pattern: Shell pattern, such as ``*resnet*`` or ``timm:vit_small*``; without wildcards, part
+            of a name. Names of timm and open_clip match only if the pattern begins with the prefix
+            of the library.
 
     Raises:
         UserError: If the library of the prefix is not installed, or has no list of models.
@@ -112,6 +113,9 @@ def list_models(pattern: str) -> list[str]:
         )
     else:
         names = [*list_image_models(), *list_clip_models()]
+    if not set(pattern) & set("*?["):
+        library, colon, part = pattern.rpartition(":")
+        pattern = f"{library}{colon}*{part}*"
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 

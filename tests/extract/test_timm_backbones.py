@@ -1,0 +1,254 @@
+"""Networks of timm give timm's own features, and a store's record builds them again."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from numerics import assert_close
+from PIL import Image
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
+from fairseq_mm.extract.networks import build_backbone, list_models
+from fairseq_mm.extract.timm_backbones import build_timm
+
+timm = pytest.importorskip("timm")
+safetensors = pytest.importorskip("safetensors.torch")
+
+
+def noise(width=211, height=180):
+    pixels = np.random.default_rng(3).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+def own_features(network, image):
+    """What timm makes of an image: pooled vector, and output of `forward_features`."""
+    config = timm.data.resolve_model_data_config(network)
+    x = timm.data.create_transform(**config, is_training=False)(image)[None]
+    with torch.inference_mode():
+        features = network.forward_features(x)
+        return network.forward_head(features, pre_logits=True), features
+
+
+def saved(name, path):
+    """A network with random weights and statistics, saved to a file."""
+    torch.manual_seed(1)
+    network = timm.create_model(name).eval()
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.weight.uniform_(0.5, 1.5)
+                module.bias.normal_(std=0.1)
+                module.running_mean.normal_(std=0.1)
+                module.running_var.uniform_(0.5, 1.5)
+    safetensors.save_file(network.state_dict(), path)
+    return network
+
+
+# convolutions with batch norm (with and without activation), channels last, class token, registers
+@pytest.mark.parametrize(
+    "name", ["test_resnet", "test_efficientnet", "test_mambaout", "test_vit", "test_vit4"]
+)
+def test_features_are_timms_own(name, tmp_path):
+    path = str(tmp_path / "w.safetensors")
+    network = saved(name, path)
+    pooled, features = own_features(network, noise())
+    (rows,) = build_extractor(f"timm:{name}", weights=path).extract([noise()])
+    assert_close(rows, pooled)
+    if features.dim() == 3:
+        expected = features[0, network.num_prefix_tokens :]
+    elif name == "test_mambaout":
+        expected = features[0].flatten(0, 1)
+    else:
+        expected = features[0].flatten(1).T
+    grid = build_extractor(f"timm:{name}", weights=path, grid=True)
+    (rows,) = grid.extract([noise()])
+    assert_close(rows, expected)
+    assert grid.identity["layer"] == "forward_features"
+
+
+def test_squashed_images_are_timms_own(monkeypatch):
+    network = timm.create_model("test_vit")
+    config = {**timm.data.resolve_model_data_config(network), "crop_mode": "squash"}
+    monkeypatch.setattr(timm.data, "resolve_model_data_config", lambda _: config)
+    preprocessing = build_timm("timm:test_vit", weights="none").preprocessing
+    assert (preprocessing.resize, preprocessing.crop) == ("squash", "center")
+    expected = timm.data.create_transform(**config, is_training=False)(noise())
+    found = preprocessing.normalized(torch.from_numpy(preprocessing.apply(noise())[None].copy()))
+    assert_close(found[0], expected)
+    config["crop_mode"] = "border"
+    with pytest.raises(UserError, match=r"preprocessing cannot be recorded .*crop border"):
+        build_timm("timm:test_vit", weights="none")
+
+
+def test_the_recorded_identity_builds_the_network_again(tmp_path):
+    one = build_extractor("timm:test_resnet", weights="none", seed=3)
+    assert one.identity["extractor"] == "timm:test_resnet.r160_in1k"
+    assert (one.identity["weights"], one.identity["layer"]) == ("none:3", "pre_logits")
+    assert one.identity["library"] == f"timm {timm.__version__}"
+    again = build_extractor_from_identity(one.identity)
+    assert again.identity == one.identity
+    np.testing.assert_array_equal(again.extract([noise()])[0], one.extract([noise()])[0])
+    changed = {**one.identity, "weights_digest": "0" * 64, "library": "timm 0.9"}
+    with pytest.raises(
+        UserError, match=r"must have the digest 0{12}\.\.\. .* \(recorded with timm 0\.9; installed"
+    ):
+        build_extractor_from_identity(changed)
+
+
+def test_published_weights_are_recorded_by_tag_and_digest(monkeypatch, tmp_path):
+    path = str(tmp_path / "w.safetensors")
+    network = saved("test_vit", path)
+    create = timm.create_model
+
+    def download(name, pretrained):
+        assert name == "test_vit.r160_in1k"
+        model = create(name)
+        if pretrained:
+            model.load_state_dict(network.state_dict())
+        return model
+
+    monkeypatch.setattr(timm, "create_model", download)
+    one = build_extractor("timm:test_vit")
+    assert one.identity["weights"] == "timm:r160_in1k"
+    assert build_extractor("timm:test_vit", weights="r160_in1k").identity == one.identity
+    assert build_extractor_from_identity(one.identity).identity == one.identity
+
+    def fail(name, pretrained):
+        if pretrained:
+            raise OSError("no route to the hub\nsecond line")
+        return create(name)
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(
+        UserError, match=r"r160_in1k: its weights cannot be downloaded or loaded \(no"
+    ):
+        build_extractor_from_identity(one.identity)
+    # without network, a file with the same weights takes their place, another file does not
+    again = build_extractor_from_identity(one.identity, path)
+    assert again.identity == one.identity
+    np.testing.assert_array_equal(again.extract([noise()])[0], one.extract([noise()])[0])
+    other = {**network.state_dict(), "norm.bias": torch.ones(64)}
+    safetensors.save_file(other, tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match="its weights must have the digest"):
+        build_extractor_from_identity(one.identity, str(tmp_path / "other.safetensors"))
+
+
+def test_the_digest_is_of_the_values_that_features_depend_on(tmp_path):
+    path = str(tmp_path / "w.safetensors")
+    network = saved("test_vit", path)
+    digest = build_timm("timm:test_vit", weights=path).digest
+    state = network.state_dict()
+    torch.save({"state_dict": {**state, "head.bias": torch.ones(1000)}}, tmp_path / "w.pth")
+    assert build_timm("timm:test_vit", weights=str(tmp_path / "w.pth")).digest == digest
+    state["norm.bias"] = state["norm.bias"] + 1
+    torch.save(state, tmp_path / "w.pth")
+    assert build_timm("timm:test_vit", weights=str(tmp_path / "w.pth")).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "timm:resnet1888"}, r"timm \S+ has no such model\. Near: .*resnet18"),
+        (
+            {"model": "timm:test_vit.x"},
+            "'x' is neither a file nor a tag .* test_vit \\(r160_in1k\\)",
+        ),
+        ({"model": "timm:test_vit", "weights": "x"}, "--weights x: 'x' is neither"),
+        ({"model": "timm:test_vit.r160_in1k", "weights": "x"}, "name two different weights"),
+        ({"model": "timm:test_vit", "weights": "/no/w.pth"}, r"/no/w\.pth: no such file"),
+        ({"model": "timm:test_coatnet"}, "timm publishes no weights for it. Give --weights FILE"),
+        ({"model": "timm:test_vit", "weights": "none", "layer": "x"}, "test_vit has --grid or not"),
+        ({"model": "tim:resnet18"}, "no library 'tim', but timm:NAME, .* mean timm:resnet18"),
+        ({"model": "resnet1888"}, "no such model. .*Other libraries: timm:NAME, hf:NAME"),
+    ],
+)
+def test_mistakes_are_one_line(options, message):
+    with pytest.raises(UserError, match=message):
+        build_backbone(**options)
+
+
+def test_files_that_do_not_fit_name_the_tensors(tmp_path):
+    network = timm.create_model("test_vit")
+    state = network.state_dict()
+    torch.save({**state, "norm.bias": torch.ones(3)}, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"norm\.bias is \[3\], but must be \[64\]"):
+        build_timm("timm:test_vit", weights=str(tmp_path / "w.pth"))
+    del state["cls_token"]
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"w\.pth: does not fit the model: it lacks cls_token"):
+        build_timm("timm:test_vit", weights=str(tmp_path / "w.pth"))
+    (tmp_path / "w.safetensors").write_bytes(b"none")
+    with pytest.raises(UserError, match=r"w\.safetensors: is no safetensors file"):
+        build_timm("timm:test_vit", weights=str(tmp_path / "w.safetensors"))
+
+
+def test_a_network_without_grid_or_pooled_vector_is_named(monkeypatch):
+    network = timm.create_model("test_vit")
+    monkeypatch.setattr(
+        type(network), "forward_features", lambda self, x: [torch.zeros(len(x), 3, 64)]
+    )
+    monkeypatch.setattr(type(network), "forward_head", lambda self, x, pre_logits: x)
+    with pytest.raises(UserError, match=r"^--grid: timm:test_vit has neither a feature map nor"):
+        build_extractor("timm:test_vit", weights="none", grid=True)
+    with pytest.raises(UserError, match=r"^--model timm:test_vit: has no pooled output; use --gri"):
+        build_extractor("timm:test_vit", weights="none")
+
+
+def test_images_smaller_than_a_patch_are_one_line():
+    with pytest.raises(UserError, match="cannot be run on 1 images of 8 x 8 pixels"):
+        build_extractor("timm:test_vit", weights="none", size=8, resize_size=8)
+
+
+def test_without_timm_the_extra_is_named(monkeypatch):
+    identity = build_extractor("timm:test_vit", weights="none").identity
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UserError, match=r"needs the package timm.*'fairseq-mm\[timm\]'"):
+        build_extractor_from_identity(identity)
+
+
+def test_models_are_listed_by_a_pattern():
+    assert list_models("timm:test_vit?.*") == [f"timm:test_vit{n}.r160_in1k" for n in (2, 3)]
+    assert "timm:test_vit" in list_models("timm:st_v")
+    assert list_models("squeeze") == ["squeezenet1_0", "squeezenet1_1"]
+    with pytest.raises(UserError, match="are on its hub"):
+        list_models("hf:*")
+
+
+def test_random_numbers_of_the_caller_stay():
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    build_timm("timm:test_resnet", weights="none", seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_convolution_that_is_read_elsewhere_is_not_merged(tmp_path):
+    from fairseq_mm.extract.library_networks import fold_norms
+
+    class Twice(torch.nn.Module):
+        def __init__(self, *, is_read_twice):
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4)
+            self.is_read_twice = is_read_twice
+
+        def forward(self, x):
+            y = self.conv(x)
+            return self.norm(y) + y if self.is_read_twice else self.norm(y)
+
+    torch.manual_seed(0)
+    for is_read_twice in (True, False):
+        network = Twice(is_read_twice=is_read_twice).eval()
+        network.norm.running_mean.normal_()
+        network.norm.running_var.uniform_(2, 3)
+        x = torch.randn(2, 3, 8, 8)
+        before = network(x)
+        fold_norms(network, side=8)
+        assert isinstance(network.norm, torch.nn.Identity) != is_read_twice
+        torch.testing.assert_close(network(x), before)
+
+
+def test_the_record_of_a_store_is_plain_json():
+    extractor = build_extractor("timm:test_vit", weights="none")
+    assert json.loads(json.dumps(extractor.identity)) == extractor.identity
