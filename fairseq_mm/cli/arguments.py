@@ -1,4 +1,4 @@
-"""Arguments that several subcommands share, and checks of the command line."""
+"""Defines arguments that several subcommands share, and checks the command line."""
 
 # neither torch nor fairseq: a mistake on the command line is reported before they are imported
 import argparse
@@ -374,7 +374,9 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
 
 def is_given(args: argparse.Namespace, name: str) -> bool:
     """Return True if the option ``name`` has a value other than None, False and an empty list."""
-    return getattr(args, name, None) not in (None, False, [])
+    value = getattr(args, name, None)
+    # not `in`: 0 equals False
+    return not (value is None or value is False or value == [])
 
 
 def written(name: str) -> str:

@@ -263,6 +263,10 @@ def test_several_hypotheses_of_a_search_are_written(tell, files, model, tmp_path
             "--prompts-only and --sampling-topk: leave one of the two out: no story is gen",
         ),
         (
+            ["--prompts-only", "--prompt-model", "{prompts}", "--sampling-topk", "0"],
+            "--prompts-only and --sampling-topk: leave one of the two out: no story is gen",
+        ),
+        (
             ["--prompts-only", "--prompt-model", "{story}"],
             "a prompt model must be a language model",
         ),
