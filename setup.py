@@ -39,9 +39,14 @@ EXTRAS = {
     "report": ["jinja2>=3.0", "matplotlib>=3.6"],  # HTML pages and figures
     "serve": ["python-multipart>=0.0.18", "starlette>=0.46", "uvicorn>=0.30"],  # page and API
     "bench": ["ctranslate2>=4", "pyyaml", "transformers>=4.40"],  # peers in benchmarks/run.py
+    "completion": ["argcomplete>=3.1"],  # of shells
+    # fairseq's --tensorboard-logdir; tensorboard shows what tensorboardX writes
+    "tensorboard": ["tensorboard>=2.10", "tensorboardX>=2.5"],
+    "wandb": ["wandb>=0.15"],  # fairseq's --wandb-project
     "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.25"],
     "dev": [
-        *("build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7", "pytest-xdist>=3"),
+        *("argcomplete>=3.1", "build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7"),
+        *("pytest-xdist>=3", "tensorboardX>=2.5"),
         # openapi-spec-validator brings jsonschema
         *("openapi-spec-validator>=0.7", "ruff", "twine>=5"),
     ],

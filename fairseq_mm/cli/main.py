@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, Optional
 
 from fairseq_mm import __version__
-from fairseq_mm.cli import arguments, run_set_up
+from fairseq_mm.cli import arguments, completion, run_set_up
 from fairseq_mm.errors import EXIT_STATUS, UserError, import_extra
 from fairseq_mm.generation.defaults import NAMES_ELSEWHERE
 
@@ -49,6 +49,7 @@ SUBCOMMANDS = {
     "serve": "Serve a page and a JSON API that generate texts with checkpoints.",
     "report": "Show hypotheses, images, references and scores on one HTML page.",
     "doctor": "Check the installation, a data folder and a checkpoint.",
+    "completion": "Print the script that lets bash, zsh or fish complete commands.",
 }
 
 # subcommands of earlier versions, whose users are told the replacement
@@ -162,6 +163,9 @@ def main(argv: Optional[list[str]] = None) -> int:
     run_set_up.is_program = argv is None
     if argv is not None:
         return _run(argv)
+    # a shell asks for completions
+    if "_ARGCOMPLETE" in os.environ:
+        return completion.answer(SUBCOMMANDS, Parser)
     gc.set_threshold(*_COLLECTION)
     run_set_up.silence_deprecations()
     try:
