@@ -142,7 +142,11 @@ ARGUMENTS: dict[str, Rows] = {
         "--resize": ("Resize the short side, both sides, or nothing.", {"choices": RESIZES}),
         "--size": ("Side of the network's input in pixels.", _count(1)),
         "--resize-size": ("Side before the crop in pixels (default: in proportion).", _count(1)),
-        "--crop": ("Crop the centre, or nothing.", {"choices": CROPS}),
+        "--crop": (
+            "Crop the centre, with a margin rounded as torchvision rounds it (center), or down as "
+            "Hugging Face does (center_floor), or nothing.",
+            {"choices": CROPS},
+        ),
         "--interpolation": ("Interpolation of resizing.", {"choices": INTERPOLATIONS}),
         "--normalize": (
             "Mean and standard deviation; caffe is BGR, 0 to 255.",

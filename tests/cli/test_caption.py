@@ -4,17 +4,19 @@ import copy
 import json
 import pickle
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from toy_captioner import DIM, save_images, train_captioner
+from toy_captioner import DIM, change_checkpoint, save_images, train_captioner
 from toy_data import WORDS, write_store
 
 from fairseq_mm import from_pretrained
 from fairseq_mm.cli.main import main
+from fairseq_mm.data.feature_store import FeatureStore, FeatureStores
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.extract.media_list import list_images
 from fairseq_mm.extract.weights import compute_sha256
@@ -327,6 +329,56 @@ def test_a_checkpoint_without_its_weights_names_their_hash(caption, trained, ima
     status, lines, _ = caption(images[0], "--weights", weights, model=tmp_path)
     assert status == 0
     assert set(lines[0].split("\t")[1].split()) <= set(WORDS)
+
+
+def write_timm_weights(folder):
+    """Random weights of a small ResNet of timm, and how the command names it."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(3)
+    torch.save(timm.create_model("resnet10t").state_dict(), folder / "network.pth")
+    return "timm:resnet10t", ("--weights", folder / "network.pth"), "timm"
+
+
+def write_hf_weights(folder):
+    """The same of a small ViT of transformers, whose folder is gone when captions are generated."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(3)
+    sizes = {"hidden_size": DIM, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=8, image_size=32, patch_size=16)
+    transformers.ViTModel(config).save_pretrained(folder / "vit")
+    processor = transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+    processor.save_pretrained(folder / "vit")
+    return f"hf:{folder / 'vit'}", (), "transformers"
+
+
+@pytest.mark.parametrize("write_weights", [write_timm_weights, write_hf_weights])
+def test_networks_of_other_libraries_are_built_from_the_checkpoint(
+    caption, trained, images, tmp_path, write_weights, monkeypatch
+):
+    model, weights, library = write_weights(tmp_path)
+    store = tmp_path / "features.h5"
+    command = ["extract", tmp_path / "images", "--model", model, *weights, "--output", store]
+    assert main([*map(str, command), "--dtype", "float32", "--workers", "1"]) == 0
+    identity = FeatureStores([FeatureStore(store)]).extractor_attributes
+    assert identity["library"].startswith(f"{library} ")
+    beside = tmp_path / "trained"
+    beside.mkdir()
+    source, target = trained / "checkpoint_last.pt", beside / "checkpoint_best.pt"
+    change_checkpoint(source, target, provenance={"extractor": identity})
+    file = weights[1] if weights else tmp_path / "vit" / "model.safetensors"
+    file = shutil.move(file, beside / f"network{file.suffix}")
+    shutil.rmtree(tmp_path / "vit", ignore_errors=True)
+    status, lines, errors = caption(*images, model=beside)
+    assert (status, errors) == (0, "")
+    ids = [Path(path).name for path in images]
+    _, stored, _ = caption(*ids, "--features", store, model=beside)
+    assert [x.split("\t")[1] for x in lines] == [x.split("\t")[1] for x in stored]
+    monkeypatch.setitem(sys.modules, library, None)
+    status, lines, errors = caption(images[0], model=beside)
+    assert (status, lines) == (2, [])
+    assert f"needs the package {library}" in errors
+    file.write_bytes(b"other")
+    assert "SHA-256" in caption(images[0], "--weights", file, model=beside)[2]
 
 
 def test_the_extractor_of_stored_features_of_real_images_is_rebuilt(shared_data, tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -394,6 +395,30 @@ def test_weights_that_torchvision_fetches_are_a_note(monkeypatch, tmp_path):
     assert next(_check_extractor(unknown, "a.pt", None)).level == "PROBLEM"
     for weights in ("none:3", "open_clip:openai"):
         assert list(_check_extractor({**unknown, "weights": weights}, "a.pt", None)) == []
+
+
+def test_the_library_of_the_extractor_must_be_installed(monkeypatch):
+    identity = {"extractor": "timm:x", "weights": "timm:a", "library": "timm 1.0.0"}
+
+    def find(installed):
+        def version(name):
+            assert name == "timm"
+            if installed is None:
+                raise importlib.metadata.PackageNotFoundError
+            return installed
+
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        return list(_check_extractor(identity, "a.pt", None))
+
+    (missing,) = find(None)
+    assert (missing.level, missing.remedy) == ("PROBLEM", "pip install 'fairseq-mm[timm]'")
+    (other,) = find("1.0.1")
+    assert (other.level, other.text) == (
+        *("note", "the features were made with timm 1.0.0, and 1.0.1 is installed"),
+    )
+    assert other.remedy.endswith("pip install timm==1.0.0")
+    (same,) = find("1.0.0")
+    assert (same.level, same.text) == ("ok", "timm 1.0.0")
 
 
 def test_weights_need_a_checkpoint(capsys):

@@ -60,6 +60,44 @@ def test_files_that_are_gone_from_a_finished_store_are_said(folder, tmp_path, ca
         assert out.endswith(f"nothing to do; {said}")
 
 
+def test_a_network_of_timm_is_extracted_merged_and_shown_as_others(folder, tmp_path, capsys):
+    pytest.importorskip("timm")
+    model = ["--model", "timm:test_resnet", "--weights", "none", "--workers", "1", "--size", "32"]
+    whole = tmp_path / "f.h5"
+    assert extract(folder, *model, "--output", whole) == 0
+    assert extract(folder, *model, "--output", whole) == 0
+    assert "was finished before, nothing to do" in capsys.readouterr().out
+    parts = [tmp_path / f"part.{i}of2.h5" for i in (1, 2)]
+    for i in (1, 2):
+        assert extract(folder, *model, "--output", tmp_path / "part.h5", "--shard", f"{i}/2") == 0
+    assert main(["store", "merge", *map(str, parts), str(tmp_path / "part.h5")]) == 0
+    merged, store = FeatureStore(tmp_path / "part.h5"), FeatureStore(whole)
+    for key in store.ids:  # the places in the batches differ, and so do the last bits
+        np.testing.assert_allclose(merged.read(key), store.read(key), rtol=2e-3, atol=1e-4)
+    for name in ("weights_digest", "library", "extractor"):
+        assert merged.attributes[name] == store.attributes[name]
+    capsys.readouterr()
+    assert main(["store", "info", str(whole)]) == 0
+    assert "weights_digest           " in capsys.readouterr().out
+    other = [*model, "--seed", "1"]
+    assert extract(folder, *other, "--output", whole) == 2
+    assert "were made with weights = none:0, but those asked for with none:1" in (
+        capsys.readouterr().err
+    )
+
+
+def test_models_are_listed_without_images_and_output(capsys):
+    assert extract("--list-models") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {"resnet50", "resnext101_3d"} < set(lines)
+    assert any(line.startswith("hf:") for line in lines)
+    assert len(lines) < 200  # timm has a thousand models
+    assert extract("--list-models", "mnasnet?_5") == 0
+    assert capsys.readouterr().out == "mnasnet0_5\n"
+    assert extract("--list-models", "resnet1888") == 2
+    assert capsys.readouterr().err.endswith("--list-models resnet1888: no model matches.\n")
+
+
 def test_shards_together_are_the_whole(folder, tmp_path, capsys):
     for i in (1, 2, 3):
         assert extract(folder, *MODEL, "--output", tmp_path / "f.h5", "--shard", f"{i}/3") == 0

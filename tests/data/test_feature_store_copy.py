@@ -89,6 +89,25 @@ def test_stores_that_do_not_fit_together_are_not_merged(write_store, out):
         merge_stores([a], a, overwrite=True)
 
 
+def test_digests_of_weights_must_agree_but_earlier_stores_have_none(write_store, out):
+    paths = [
+        write_store(f"{key}.h5", [key], {**MADE, **digest})
+        for key, digest in (
+            ("i0", {"weights_digest": "a", "library": "timm 1.0"}),
+            ("i1", {"weights_digest": "a", "library": "timm 1.1"}),
+            ("i2", {}),
+            ("i3", {"weights_digest": "b"}),
+        )
+    ]
+    with pytest.raises(UserError, match=r"i3.h5: made with weights_digest = 'b', but .*i0.h5"):
+        merge_stores([paths[0], paths[3]], out)
+    merge_stores(paths[:2], out)
+    assert FeatureStore(out).attributes["weights_digest"] == "a"
+    assert "library" not in FeatureStore(out).attributes
+    merge_stores(paths[:3], out, overwrite=True)
+    assert "weights_digest" not in FeatureStore(out).attributes
+
+
 def test_conversion_changes_dtype_selects_and_averages(write_store, out):
     path = write_store("a.h5", ITEMS)
     assert convert_store(path, out, dtype="float32", select=["i2", "i0"], pool="mean") == 2

@@ -42,6 +42,14 @@ def test_the_first_difference_is_named(change, message):
         check_same_extractor(identity(), identity(**change))
 
 
+def test_digests_are_compared_where_both_are_recorded_and_libraries_are_not():
+    one, two = identity(weights_digest="ab" * 32), identity(weights_digest="cd" * 32)
+    with pytest.raises(UserError, match=r"weights_digest = abababababab\.\.\., but .* with cdcdcd"):
+        check_same_extractor(one, two)
+    check_same_extractor(one, identity())  # of an earlier version
+    check_same_extractor({**one, "library": "timm 1.0"}, {**one, "library": "timm 1.1"})
+
+
 def test_an_unknown_extractor_is_refused():
     with pytest.raises(UserError, match=r"old\.h5: no `extractor` is recorded"):
         check_same_extractor({}, identity(), recorded_by="old.h5")

@@ -3,8 +3,10 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
@@ -77,10 +79,34 @@ def test_the_preprocessing_is_the_models_own(open_clip):
     assert preprocessing.mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
 
 
+def test_features_are_those_of_open_clips_own_preprocessing(open_clip, tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    model, _, preprocess = open_clip.create_model_and_transforms("tiny-vit")
+    safetensors.save_file(model.eval().state_dict(), tmp_path / "w.safetensors")
+    extractor = build_extractor("open_clip:tiny-vit", weights=str(tmp_path / "w.safetensors"))
+    pixels = np.random.default_rng(1).integers(0, 256, (51, 78, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    with torch.inference_mode():
+        expected = model.encode_image(preprocess(image)[None])
+    np.testing.assert_allclose(extractor.extract([image])[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_images_that_are_padded_are_refused(open_clip, monkeypatch):
+    model = open_clip.create_model("tiny-vit")
+    model.visual.preprocess_cfg["resize_mode"] = "longest"
+    monkeypatch.setattr(open_clip, "create_model", lambda name, pretrained: model)
+    with pytest.raises(UserError, match="its preprocessing does more than resize, crop and norm"):
+        build_open_clip("open_clip:tiny-vit", weights="none")
+
+
 def test_the_recorded_identity_builds_the_tower_again(open_clip):
     one = build_extractor("open_clip:tiny-vit", weights="none", seed=3, grid=True)
     again = build_extractor_from_identity(one.identity)
     assert again.identity == one.identity
+    older = {k: v for k, v in one.identity.items() if k not in ("weights_digest", "library")}
+    assert build_extractor_from_identity(older).identity == one.identity
+    with pytest.raises(UserError, match="its weights must have the digest 000000000000"):
+        build_extractor_from_identity({**one.identity, "weights_digest": "0" * 64})
     x = torch.zeros(1, 32, 32, 3, dtype=torch.uint8).numpy()
     assert (again.rows(x) == one.rows(x)).all()
 

@@ -228,6 +228,15 @@ def test_an_ensemble_with_another_dictionary_is_refused(trained, changed):
         from_pretrained([trained, other])
 
 
+def test_models_of_an_ensemble_may_have_features_of_two_versions_of_a_library(trained, changed):
+    extractor = Checkpoint.open(str(trained)).extractor
+    files = [
+        changed(f"{i}.pt", provenance={"extractor": {**extractor, "library": f"timm {i}"}})
+        for i in (1, 2)
+    ]
+    assert len(from_pretrained(files, device="cpu").models) == 2
+
+
 def test_weights_are_found_beside_the_checkpoint_by_their_content(trained, changed, tmp_path):
     path = changed("model.pt")
     with pytest.raises(UserError, match=r"squeezenet1_1 with weights from a file \(SHA"):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from fairseq_mm.data.feature_store import EXTRACTOR_NOTES
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._provenance import Provenance, decode_provenance, encode_json
+from fairseq_mm.models._provenance import _NOTES, Provenance, decode_provenance, encode_json
 
 GPT2 = {"kind": "gpt2", "encoder": {"a": 0}}
 
@@ -37,6 +38,18 @@ def test_other_subwords_are_refused():
     message = r"subwords of kind 'gpt2' \(fingerprint \w{12}\), but .* has 'none' \(fingerprint \w"
     with pytest.raises(UserError, match=message):
         provenance_of(subwords={"kind": "none"}).set_extra_state(state)
+
+
+def test_the_version_of_the_extractors_library_may_change():
+    extractor = {"extractor": "timm:x", "weights_digest": "a", "library": "timm 1.0"}
+    state = Provenance(["a", "b"], extractor, 5, ["a", "b"]).get_extra_state()
+    resumed = Provenance(["a", "b"], {**extractor, "library": "timm 1.1"}, 5, ["a", "b"])
+    resumed.set_extra_state(state)
+    assert resumed.extractor == extractor
+    other = Provenance(["a", "b"], {**extractor, "weights_digest": "b"}, 5, ["a", "b"])
+    with pytest.raises(UserError, match="features with weights_digest = 'a', but the feature st"):
+        other.set_extra_state(state)
+    assert set(_NOTES) == set(EXTRACTOR_NOTES)
 
 
 def test_a_model_with_features_and_one_without_are_told_apart():
