@@ -2,10 +2,10 @@
 
 A launch is an operator of the trace of PyTorch's profiler that computes something and calls no
 other operator that does. Views, allocations and reads of metadata are not counted. Where a CPU
-runs many operators for what is one call on a GPU, the call is counted as one launch: dropout,
-fused attention, ``nn.LSTM`` and ``nn.GRU`` (each once forward, once backward), convolutions,
-means, norms, and one for 64 tensors of a ``torch._foreach`` operator. A library may still start
-several kernels for one of these.
+runs many operators for what is one call on a GPU, the call is counted as one launch: dropout, fused
+attention, RMS norm, ``nn.LSTM`` and ``nn.GRU`` (each once forward, once backward), convolutions,
+means and norms. A ``torch._foreach`` operator is counted as one launch for 64 tensors. PyTorch may
+start several kernels for any of these calls.
 
 A synchronisation is a call that must wait for the GPU: it reads a value (``.item()``, ``bool()``,
 ``.tolist()``, ``.cpu()``), it has a result whose size depends on values (``nonzero``, indexing by a
@@ -74,7 +74,10 @@ _FACTORIES = frozenset(
     (torch.arange, torch.zeros, torch.ones, torch.full, torch.empty, torch.tensor, torch.as_tensor)
 )
 _CPU, _GPU = torch.device("cpu"), torch.device("cuda")
-_RECURRENT = (torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh)
+_ONE_CALL = (
+    *(torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh),
+    *(F.scaled_dot_product_attention, F.rms_norm),
+)
 
 
 @dataclass
@@ -237,8 +240,10 @@ class _Watch(TorchFunctionMode):
         if func in _FACTORIES:
             if func is torch.tensor and to_gpu:
                 self._wait("torch.tensor")
-            result = func(*args, **kwargs)
-            return result if to_gpu else _on_cpu(result)
+            if to_gpu:
+                return func(*args, **kwargs)
+            with record_function(_HOST):
+                return _on_cpu(func(*args, **kwargs))
         if is_host and to_gpu:
             if not kwargs.get("non_blocking"):
                 self._wait("copy from the CPU")
@@ -252,6 +257,9 @@ class _Watch(TorchFunctionMode):
             self._wait("indexing by a mask" if name in _INDEXING else name)
             result = func(*args, **kwargs)
             return _on_cpu(_alias(result)) if moves and isinstance(result, Tensor) else result
+        if name == "_pack_padded_sequence":
+            packed, sizes = func(*args, **kwargs)
+            return packed, _on_cpu(sizes)
         return _as_on_gpu(func, args, kwargs)
 
     def _wait(self, call: str) -> None:
@@ -307,7 +315,7 @@ def _as_on_gpu(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a function; if it is one call on a GPU, let it be one launch."""
     if func is F.dropout:
         return _dropout(*args, **kwargs)
-    if func is F.scaled_dot_product_attention or func in _RECURRENT:
+    if func in _ONE_CALL:
         leaves, spec = tree_flatten((args, kwargs))
         places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
 

@@ -99,7 +99,8 @@ class VgBartEncoder(TransformerEncoder):
                 f"has positions for {self.max_positions()}: shorten it (--truncate-source)."
             )
         text_mask = src_tokens.eq(self.padding_idx)
-        has_padding = bool(text_mask.any())
+        # The test would wait for a GPU; most batches have padding.
+        has_padding = src_tokens.is_cuda or bool(text_mask.any())
         x, _ = self.forward_embedding(src_tokens)
         if has_padding:
             # As fairseq does: embeddings of positions have filled the padding.
@@ -193,7 +194,7 @@ class VgBartDecoder(TransformerDecoder):
             x = self.layernorm_embedding(x)
         x = self.dropout_module(x).transpose(0, 1)  # [T, R, C]
         is_padding = prev_output_tokens.eq(self.padding_idx)
-        padding_mask = is_padding if is_padding.any() else None
+        padding_mask = is_padding if is_padding.is_cuda or is_padding.any() else None
         future_mask = None if full_context_alignment else self.buffered_future_mask(x)
         memory = self._memory(encoder_out, None)
         aligned = self.num_layers if alignment_layer is None else alignment_layer + 1

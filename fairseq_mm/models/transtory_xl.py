@@ -235,16 +235,16 @@ class TranstoryXLDecoder(FeatureDecoder):
             memory: Memory that has been fused with the sentence's image.
 
         Returns:
-            Output [B, L, D] of the last layer, and a list of the inputs [B, L, D] of the layers,
-                which are zero at padding.
+            Output [B, L, D] of the last layer, and a list of the inputs [B, L, D] of the layers;
+                both have arbitrary numbers at padding.
         """
-        B, L, D = x.shape
-        shape = B, L
-        places = torch.arange(L, device=lengths.device)
+        shape = len(x), x.size(1)
+        places = torch.arange(x.size(1), device=lengths.device)
         valid_mask = places < lengths.unsqueeze(1)
-        # Padding is removed for the layers that compute each position by itself.
-        real = _moved(valid_mask.flatten().nonzero().squeeze(1), x)
-        x = x.reshape(B * L, D)[real]
+        # Padding is removed for the layers that compute each position by itself. On a GPU, removing
+        # it would take longer than computing it.
+        real = None if x.is_cuda else valid_mask.flatten().nonzero().squeeze(1)
+        x = _packed(x, real)
         distances = torch.cat(
             [places.unsqueeze(1) + memory.ages, places.unsqueeze(1) - places], dim=1
         ).unsqueeze(0)
@@ -254,7 +254,8 @@ class TranstoryXLDecoder(FeatureDecoder):
         # Queries of padding may attend to everything, so that no row of a softmax is empty.
         attention_mask = attention_mask | ~valid_mask.unsqueeze(2)
         count = int(distances.max()) + 1
-        attention_mask, distances = _moved(attention_mask, x), _moved(distances, x)
+        # Clamped because keys after a query have negative distances.
+        attention_mask, distances = _moved(attention_mask, x), _moved(distances.clamp(min=0), x)
         inputs = []
         for layer, states in zip(self.layers, memory.contents):
             inputs.append(_padded(x, real, shape))
@@ -274,7 +275,7 @@ class TranstoryXLDecoder(FeatureDecoder):
                 queries, keys, attention.distance_keys(count), distances, attention_mask
             )
             attended = merge_heads(torch.matmul(weights, values))
-            x = layer.finish(x, attended.reshape(B * L, width)[real])
+            x = layer.finish(x, _packed(attended, real))
         return _padded(self.dropout(x), real, shape), inputs
 
     def extract_features(
@@ -297,34 +298,37 @@ class TranstoryXLDecoder(FeatureDecoder):
         sentences, positions = sentence_positions(tokens, self.separator)
         is_word = tokens.ne(self.dictionary.pad())
         embedded = self.embed(prev_output_tokens)
-        output = embedded.new_zeros(embedded.shape)
         memory = self.first_memory(images[:, 0], tokens.device)
+        reads: list[Tensor] = []
+        num_read = [0]  # before each sentence, in positions with padding
         for k in range(int(sentences.max()) + 1):
-            is_here = (sentences == k) & is_word
-            lengths = is_here.sum(dim=1)
-            rows, times = is_here.nonzero(as_tuple=True)
-            L = int(lengths.max()) if len(rows) else 0
+            lengths = ((sentences == k) & is_word).sum(dim=1)
+            L = int(lengths.max()) if len(lengths) else 0
             if L == 0:
                 break
-            if self.is_released:  # padding is read as words are
+            if self.is_released:
                 L = max(L, self.segment_length)
-                lengths = lengths.clamp(min=self.segment_length)
+            starts = (sentences < k).sum(dim=1, keepdim=True)
+            x = _gathered(embedded, starts + torch.arange(L))
+            if self.is_released:  # padding is read as words are
                 padding = prev_output_tokens.new_full((1, 1), self.dictionary.pad())
-                x = self.embed(padding.expand(len(embedded), L))
-            else:
-                x = embedded.new_zeros(len(embedded), L, embedded.size(-1))
-            places = _moved(positions[rows, times], embedded)
-            rows, times = _moved(rows, embedded), _moved(times, embedded)
-            x = x.index_put((rows, places), embedded[rows, times])
+                is_here = _moved(torch.arange(L) < lengths.unsqueeze(1), x).unsqueeze(-1)
+                x = torch.where(is_here, x, self.embed(padding.expand(len(embedded), L)))
+                lengths = lengths.clamp(min=self.segment_length)
             read, hidden = self.read_segment(x, lengths, memory)
-            output = output.index_put((rows, times), read[rows, places])
+            reads.append(read)
+            num_read.append(num_read[-1] + L)
             if k < int(sentences.max()):
                 # A story may have more sentences than images: the last image then goes on.
                 following = images[:, min(k + 1, images.size(1) - 1)]
                 memory = self.fuse(
                     self._remember(memory, hidden, lengths, self.segment_length), following
                 )
-        return output, None
+        if not reads:
+            return torch.zeros_like(embedded), None
+        places = torch.tensor(num_read)[sentences.clamp(max=len(reads))] + positions
+        output = _gathered(torch.cat(reads, dim=1), places)
+        return output.masked_fill(_moved(~is_word, output).unsqueeze(-1), 0), None
 
     def _step(self, tokens: Tensor, images: Tensor, incremental_state: dict) -> Tensor:
         """Compute features [B, 1, D] of one new word per row, ``tokens`` [B].
@@ -357,6 +361,7 @@ class TranstoryXLDecoder(FeatureDecoder):
             [valid_mask, valid_mask.new_ones(len(tokens), cache.capacity - M)], dim=1
         )
         attention_mask = self._visibility(position.unsqueeze(1), distances, is_filled)
+        distances = distances.clamp(min=0)
         tables = None if saved is None else saved["tables"]
         if tables is None or tables[0].size(1) < cache.capacity + 1:
             # Distances do not depend on words, so their keys are kept until the cache grows.
@@ -489,10 +494,23 @@ def _moved(indices: Tensor, like: Tensor) -> Tensor:
     return indices.to(like.device, non_blocking=True)
 
 
-def _padded(x: Tensor, places: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return a tensor [*shape, D] of zeros with vectors x [n, D] at flat indices ``places`` [n]."""
-    flat = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
-    return flat.view(*shape, -1)
+def _gathered(x: Tensor, places: Tensor) -> Tensor:
+    """Return the vectors [B, N, D] of x [B, T, D] at indices ``places`` [B, N], at most T - 1."""
+    index = _moved(places.clamp(max=x.size(1) - 1), x)
+    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
+
+
+def _packed(x: Tensor, places: Optional[Tensor]) -> Tensor:
+    """Return the vectors of x [B, L, D] at flat indices ``places`` [n]; None for all vectors."""
+    flat = x.flatten(0, 1)
+    return flat if places is None else flat[places]
+
+
+def _padded(x: Tensor, places: Optional[Tensor], shape: tuple[int, int]) -> Tensor:
+    """Undo :func:`_packed`, with zeros at the other indices: returns [*shape, D]."""
+    if places is not None:
+        x = x.new_zeros(shape[0] * shape[1], x.size(-1)).index_copy(0, places, x)
+    return x.view(*shape, -1)
 
 
 @register_model("transtory_xl", dataclass=TranstoryXLConfig)

@@ -124,7 +124,10 @@ class SentenceEncoder(nn.Module):
         """
         is_word = (tokens != self.pad) & (tokens != self.end)
         lengths = is_word.sum(dim=1)
-        most = int(lengths.max()) if lengths.numel() else 0
+        # A column of padding takes less time than waiting for a GPU to say that it is one.
+        most = tokens.size(1)
+        if lengths.numel() and not tokens.is_cuda:
+            most = int(lengths.max())
         # A batch may end its lines with </s> or not, so every </s> is removed before the signs are
         # added.
         read = tokens[:, :most].masked_fill(~is_word[:, :most], self.pad)

@@ -51,18 +51,27 @@ class MaskedBatchNorm(nn.Module):
         mean, variance = self.running_mean, self.running_var
         values = x.float()
         if self.training:
-            rows = values[valid_mask]
-            if len(rows) > 1:
-                mean, variance = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
-                with torch.no_grad():
-                    # As in PyTorch, a batch is normalised with its biased variance, and the running
-                    # statistics have the unbiased variance.
-                    correction = len(rows) / (len(rows) - 1)
-                    self.num_batches += 1
-                    # A moving average from the start would stay close to its initial 0 and 1 for
-                    # epochs, and normalise features of another scale wrongly in evaluation.
-                    share = self.num_batches.reciprocal().clamp(min=self.momentum)
-                    self.running_mean.lerp_(mean, share)
-                    self.running_var.lerp_(variance * correction, share)
+            # Weights, because the selection of real rows would wait for a GPU.
+            mask = valid_mask.unsqueeze(-1)
+            dims = tuple(range(x.dim() - 1))
+            count = mask.sum()
+            weights = mask / count.clamp(min=1)
+            real = torch.where(mask, values, torch.zeros_like(values))
+            batch_mean = (real * weights).sum(dim=dims)
+            batch_variance = ((real - batch_mean).square() * weights).sum(dim=dims)
+            # A single row has no variance.
+            is_enough = count > 1
+            mean = torch.where(is_enough, batch_mean, mean)
+            with torch.no_grad():
+                # As in PyTorch, a batch is normalised with its biased variance, and the running
+                # statistics have the unbiased variance.
+                correction = count / (count - 1).clamp(min=1)
+                self.num_batches += is_enough
+                # A moving average from the start would stay close to its initial 0 and 1 for
+                # epochs, and normalise features of another scale wrongly in evaluation.
+                share = self.num_batches.reciprocal().clamp(min=self.momentum, max=1) * is_enough
+                self.running_mean.lerp_(batch_mean, share)
+                self.running_var.lerp_(batch_variance * correction, share)
+            variance = torch.where(is_enough, batch_variance, variance)
         scale = (variance + self.eps).rsqrt() * self.weight.float()
         return ((values - mean) * scale + self.bias.float()).to(x.dtype)

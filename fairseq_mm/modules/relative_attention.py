@@ -1,10 +1,22 @@
 """Defines self-attention with relative positions over a memory and a segment of text."""
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import split_heads
 from fairseq_mm.modules.positions import sinusoids
+
+
+# one table for all layers and segments
+@functools.lru_cache(maxsize=4)
+def _encoded_distances(
+    count: int, clamp_length: int, dim: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return the sinusoids [count, dim] of the distances 0 to ``count - 1``."""
+    distances = torch.arange(count, device=device).clamp(max=clamp_length)
+    return sinusoids(distances, dim, interleaved=False).to(dtype)
 
 
 class RelativeAttention(nn.Module):
@@ -49,10 +61,11 @@ class RelativeAttention(nn.Module):
     def distance_keys(self, count: int) -> Tensor:
         """Compute a key [heads, count, head_dim] for each distance from 0 to ``count - 1``."""
         weight = self.distance_proj.weight
-        distances = torch.arange(count, device=weight.device).clamp(max=self.clamp_length)
-        encoded = sinusoids(distances, self.dim, interleaved=False).to(weight.dtype)
+        table = _encoded_distances(
+            -(-count // 64) * 64, self.clamp_length, self.dim, weight.dtype, weight.device
+        )
         # Dropout of the sinusoids, not of the weights, as in Transformer-XL.
-        keys = self.distance_proj(self.dropout(encoded))
+        keys = self.distance_proj(self.dropout(table[:count]))
         return keys.unflatten(-1, (self.num_heads, -1)).transpose(0, 1)
 
     def weights(
@@ -71,8 +84,8 @@ class RelativeAttention(nn.Module):
             queries: [B, heads, L, head_dim].
             keys: [B, heads, K, head_dim].
             distance_keys: Result of :meth:`distance_keys`.
-            distances: [B or 1, L, K] distance from each key to each query; any number where
-                ``attention_mask`` is False.
+            distances: [B or 1, L, K] distance from each key to each query, 0 to ``count - 1``; any
+                of these numbers where ``attention_mask`` is False.
             attention_mask: [B or 1, L, K] bool, True where a query may attend.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))
@@ -81,9 +94,8 @@ class RelativeAttention(nn.Module):
         by_distance = torch.matmul(
             queries + self.distance_bias.unsqueeze(1), distance_keys.transpose(-1, -2)
         )  # [B, H, L, count]
-        # Clamped only for gather: distances of masked keys may be negative.
-        chosen = distances.clamp(0, by_distance.size(-1) - 1).unsqueeze(1)
-        position = by_distance.gather(-1, chosen.expand(*by_distance.shape[:3], keys.size(2)))
+        chosen = distances.unsqueeze(1).expand(*by_distance.shape[:3], keys.size(2))
+        position = by_distance.gather(-1, chosen)
         scores = (content + position).float() * self.head_dim**-0.5
         scores = scores.masked_fill(~attention_mask.unsqueeze(1), float("-inf"))
         return scores.softmax(dim=-1).to(queries.dtype)

@@ -13,6 +13,8 @@ from fairseq_mm.modules.linear import linear
 _FUSED = getattr(F, "scaled_dot_product_attention", None)
 # PyTorch 2.1 and newer let the caller choose the scale
 _CAN_BE_UNSCALED = "scale=" in (getattr(_FUSED, "__doc__", None) or "")
+# PyTorch 2.4 and newer; a single kernel on a GPU, but as many operations as here on a CPU
+_RMS_NORM = getattr(F, "rms_norm", None)
 _HALF = (torch.float16, torch.bfloat16)
 # Divisor of queries in half precision, because unscaled scores may leave the range of float16. It
 # is a power of two, so that nothing is rounded.
@@ -143,6 +145,9 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x [..., dim] of any dtype; the result has the dtype of the weight."""
         x = x.float()
+        if x.is_cuda and _RMS_NORM is not None:
+            weight = self.weight.float()
+            return _RMS_NORM(x, weight.shape, weight, self.epsilon).to(self.weight.dtype)
         # The square of a value above 256 is infinite in float16.
         scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.epsilon)
         return self.weight * (x * scale).to(self.weight.dtype)
