@@ -35,9 +35,10 @@ from fairseq_mm.data.input_files import compute_sha256, parse_object
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
+    cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
-    describe_error,
+    describe_hub_error,
     describe_library,
     fold_norms,
     quiet,
@@ -266,7 +267,7 @@ def _errors_of(source: _Source) -> Iterator[None]:
             where = "the Hugging Face hub"
             remedy = " (Without network: save the model on another machine with save_pretrained, "
             remedy += f"and give its folder: {PREFIX}FOLDER.)"
-        reason = describe_error(error)
+        reason = describe_hub_error(error)
         raise UserError(
             f"--model {source.model}: cannot be loaded from {where}: {reason}.{remedy}"
         ) from None
@@ -279,7 +280,7 @@ def _quiet_transformers(transformers: ModuleType) -> Iterator[None]:
     had_bars = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     try:
-        with quiet():
+        with quiet(), cached_if_offline():
             yield
     finally:
         if had_bars:

@@ -6,10 +6,13 @@ The modules ``timm_backbones``, ``hf_backbones`` and ``open_clip_backbones`` use
 import contextlib
 import hashlib
 import logging
+import socket
+import urllib.parse
+import urllib.request
 import warnings
 from collections.abc import Collection, Iterator
 from importlib import metadata
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -24,6 +27,17 @@ from fairseq_mm.extract.preprocessing import Preprocessing
 _MAX_ROUNDING = 3
 # sizes (width, height) for which the two ways to round the margin of a crop differ, and a small one
 _TEST_SIZES = ((301, 224), (224, 307), (77, 50))
+
+
+_NOT_CACHED = "there is no network, and huggingface_hub's cache does not have it"
+# classes of huggingface_hub's errors, whose messages have several lines
+_HUB_ERRORS = {
+    "GatedRepoError": "its owner gives access on request only; log in with: hf auth login",
+    "RepositoryNotFoundError": "there is no such model, or it is private",
+    "RevisionNotFoundError": "there is no such revision",
+    "LocalEntryNotFoundError": _NOT_CACHED,
+    "OfflineModeIsEnabled": _NOT_CACHED,
+}
 
 
 @contextlib.contextmanager
@@ -49,6 +63,39 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+@contextlib.contextmanager
+def cached_if_offline() -> Iterator[None]:
+    """Let huggingface_hub read only its cache inside the context, if the hub has no address.
+
+    Without network, it would try again for half a minute before it reads the cache.
+    """
+    try:
+        from huggingface_hub import constants
+    except ImportError:  # open_clip can do without
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    if not before and not urllib.request.getproxies():  # a proxy may know more addresses
+        try:
+            socket.getaddrinfo(urllib.parse.urlparse(constants.ENDPOINT).hostname, 443)
+        except OSError:
+            constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def describe_hub_error(error: Exception) -> str:
+    """Return the reason why a library could not fetch a model, without full stop."""
+    cause: Optional[BaseException] = error
+    while cause is not None:
+        if type(cause).__name__ in _HUB_ERRORS:
+            return _HUB_ERRORS[type(cause).__name__]
+        cause = cause.__cause__ or cause.__context__
+    return describe_error(error)
 
 
 def describe_error(error: Exception) -> str:

@@ -17,9 +17,10 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
+    cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
-    describe_error,
+    describe_hub_error,
     describe_library,
     quiet,
     seeded,
@@ -141,10 +142,10 @@ def _create_network(
 ) -> Any:
     try:
         # open_clip warns that no pretrained weights are loaded, even if a file is loaded next
-        with quiet(), seeded(seed):
+        with quiet(), cached_if_offline(), seeded(seed):
             return open_clip.create_model(name, pretrained=pretrained).eval()
     except Exception as error:  # the hub client raises errors of many classes if it is offline
-        reason = describe_error(error)
+        reason = describe_hub_error(error)
         if pretrained is None:
             raise UserError(f"--model {model}: cannot be built: {reason}") from None
         raise UserError(

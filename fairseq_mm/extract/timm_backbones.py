@@ -18,9 +18,11 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
+    cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
     describe_error,
+    describe_hub_error,
     describe_library,
     fold_norms,
     quiet,
@@ -171,8 +173,8 @@ def _create(timm: ModuleType, model: str, full_name: str, *, pretrained: bool) -
             raise UserError(f"--model {model}: cannot be built: {describe_error(error)}") from None
         raise UserError(
             f"--model {model}: its weights cannot be downloaded or loaded "
-            f"({describe_error(error)}). Get the file on another machine and give it: --weights "
-            "FILE"
+            f"({describe_hub_error(error)}). Get the file on another machine and give it: "
+            "--weights FILE"
         ) from None
 
 
@@ -182,7 +184,7 @@ def _create_published(timm: ModuleType, model: str, full_name: str) -> Any:
             f"--model {model}: timm publishes no weights for it. Give --weights FILE, or {RANDOM} "
             "for random ones."
         )
-    with quiet():
+    with quiet(), cached_if_offline():
         return _create(timm, model, full_name, pretrained=True)
 
 
