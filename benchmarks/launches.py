@@ -239,6 +239,7 @@ def count_step(trainer: Trainer, *, sampling: bool) -> Counts:
     options = trainer.cfg.generation
     options.sampling, options.beam = sampling, 1 if sampling else 5
     model = trainer.model.eval()
+    model.prepare_for_inference_(trainer.cfg)
     generator = trainer.task.build_generator([model], options)
     counting = contextlib.ExitStack()
     steps = 0

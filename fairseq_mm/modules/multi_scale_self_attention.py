@@ -12,7 +12,7 @@ On a GPU, one call with a mask for all heads is faster than the many small opera
 """
 
 import functools
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -78,40 +78,37 @@ def attend_at_all_scales(
     ``query``, ``key``, ``value`` and the result are [B, strides, T, head_dim].
     """
     T = query.size(2)
-    capacity = -(-(1 + T) // 64) * 64
+    capacity = max(64, 1 << T.bit_length())  # a power of two, so that there are few tables
     bias = _past_bias(capacity, strides, query.dtype, query.device)[:, :T, : 1 + T]
     key, value = F.pad(torch.stack([key, value]), (0, 0, 1, 0)).unbind(0)
     return attend(query, key, value, bias.unsqueeze(0))
 
 
 # one table for all layers and for all texts up to a length
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=8)
 def _past_bias(
     capacity: int, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
     """Return [strides, capacity, capacity]: 0 where a step may attend to a key, -inf elsewhere.
 
-    The keys are those of :func:`visible_past`. Rows of a multiple of 64 numbers are aligned as
-    PyTorch's fused kernels need them.
+    The keys are those of :func:`visible_past`. PyTorch's fused kernels need rows that begin at
+    multiples of eight numbers, so ``capacity`` must be such a multiple.
     """
     mask = visible_past(capacity, list(strides), torch.device("cpu"))[:, :, :capacity]
     bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
     return bias.to(device, non_blocking=True)
 
 
-class Scale(NamedTuple):
-    """Keys and values [B, heads, capacity, head_dim] of one stride; entry 0 is all zeros."""
-
-    keys: Tensor
-    values: Tensor
-
-
 class KeyValueCache:
-    """Keys and values of one layer during decoding, with one :class:`Scale` for each stride.
+    """Keys and values of one layer during decoding.
 
     Args:
         strides: Strides, in tokens, at which heads subsample the past.
         num_heads: Number of heads of each stride.
+
+    Attributes:
+        scales: Keys and values [2, B, num_heads, capacity, head_dim] of each stride; entry 0 of the
+            capacity is all zeros.
     """
 
     def __init__(self, strides: list[int], num_heads: int, head_dim: int) -> None:
@@ -119,7 +116,7 @@ class KeyValueCache:
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.num_times = 0
-        self.scales: list[Scale] = []
+        self.scales: list[Tensor] = []
 
     def count_keys(self, scale: int) -> int:
         """Return the number of cached keys of the stride ``strides[scale]``.
@@ -128,40 +125,38 @@ class KeyValueCache:
         """
         return 1 + -(-self.num_times // self.strides[scale])
 
-    def append(self, keys: Tensor, values: Tensor) -> None:
-        """Append keys and values [B, strides * num_heads, head_dim] of the newest step.
+    def append(self, entries: Tensor) -> None:
+        """Append keys and values [2, B, strides * num_heads, head_dim] of the newest step.
 
         The heads of the first stride come first.
         """
         if not self.scales:
-            shape = (keys.size(0), self.num_heads, _FIRST_CAPACITY, self.head_dim)
-            self.scales = [
-                Scale(keys.new_zeros(shape), keys.new_zeros(shape)) for _ in self.strides
-            ]
-        entries = zip(keys.split(self.num_heads, dim=1), values.split(self.num_heads, dim=1))
-        for number, (key, value) in enumerate(entries):
+            shape = (2, entries.size(1), self.num_heads, _FIRST_CAPACITY, self.head_dim)
+            self.scales = [entries.new_zeros(shape) for _ in self.strides]
+        for number, entry in enumerate(entries.split(self.num_heads, dim=2)):
             # Step s is a key of stride n only if n divides s: subsampling is anchored at the
             # beginning of the text, so old keys never change.
             if self.num_times % self.strides[number]:
                 continue
-            scale, place = self.scales[number], self.count_keys(number)
-            if place == scale.keys.size(2):
+            place = self.count_keys(number)
+            if place == self.scales[number].size(3):
                 # Doubling copies each position at most twice on average.
-                scale = Scale(*(F.pad(x, (0, 0, 0, place)) for x in scale))
-                self.scales[number] = scale
-            scale.keys[:, :, place] = key
-            scale.values[:, :, place] = value
+                self.scales[number] = F.pad(self.scales[number], (0, 0, 0, place))
+            self.scales[number][:, :, :, place] = entry
         self.num_times += 1
 
     def reorder(self, new_order: Tensor) -> None:
         for number, scale in enumerate(self.scales):
+            if new_order.is_cuda:
+                # Copying the unused part takes less time than two more operations.
+                self.scales[number] = scale.index_select(1, new_order)
+                continue
             used = self.count_keys(number)
             # Only the used part is copied. The rest must be zeros all the same: slot 0 is never
             # written, it is the zero slot itself.
-            reordered = [x.new_zeros(len(new_order), *x.shape[1:]) for x in scale]
-            for x, source in zip(reordered, scale):
-                x[:, :, :used] = source[:, :, :used].index_select(0, new_order)
-            self.scales[number] = Scale(*reordered)
+            reordered = scale.new_zeros(2, len(new_order), *scale.shape[2:])
+            reordered[:, :, :, :used] = scale[:, :, :, :used].index_select(1, new_order)
+            self.scales[number] = reordered
 
 
 class MultiScaleSelfAttention(nn.Module):
@@ -253,13 +248,13 @@ class MultiScaleSelfAttention(nn.Module):
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         weights = [network.weight() for network in self.networks]
-        query, key, value = self._project(rows, weights).unbind(0)  # [B, H, A]
+        projected = self._project(rows, weights)  # [3, B, H, A]
+        query = projected[0]
         if cache.num_times:
             heads = [
                 attend(
                     scale_query.unsqueeze(2),
-                    scale.keys[:, :, : cache.count_keys(number)],
-                    scale.values[:, :, : cache.count_keys(number)],
+                    *scale[:, :, :, : cache.count_keys(number)].unbind(0),
                 ).squeeze(2)
                 for number, (scale_query, scale) in enumerate(
                     zip(query.split(cache.num_heads, dim=1), cache.scales)
@@ -271,7 +266,7 @@ class MultiScaleSelfAttention(nn.Module):
             # no tensors.
             context = torch.zeros_like(query)
         # After attending, because a step does not see itself.
-        cache.append(key, value)
+        cache.append(projected[1:])
         return self._join(context, x)
 
     def _project(self, rows: Tensor, weights: list[Tensor]) -> Tensor:
