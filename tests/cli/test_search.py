@@ -153,6 +153,9 @@ def test_several_queries_are_answered_one_after_the_other(indexed, search, tmp_p
     assert lines[:12] == [WORDS[0], *first.splitlines(), WORDS[1], *second.splitlines()]
     assert lines[12] == image
     assert lines[13] == f"1\t1.0000\t{image}"
+    # sentences before and after options
+    mixed = search(indexed, WORDS[0], "--image", image, WORDS[1])
+    assert mixed == (status, out, "")
     target = tmp_path / "found.jsonl"
     status, out, err = search(indexed, WORDS[0], WORDS[1], "--count", 3, "--output", target)
     assert (status, out, err) == (0, "", f"wrote {target}: 6 images\n")
@@ -616,7 +619,7 @@ def test_a_search_reads_the_former_or_the_new_index(photos, trained, monkeypatch
     thread = threading.Thread(target=replace)
     thread.start()
     try:
-        sizes = {len(ImageIndex.open(photos).search([SENTENCE])[0].images) for _ in range(40)}
+        sizes = {len(ImageIndex.open(photos).search([SENTENCE])[0].images) for _ in range(12)}
     finally:
         done.set()
         thread.join()
