@@ -1,12 +1,15 @@
 """Systems that the server offers: loaded checkpoints, their inputs and their records."""
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Union
 
+from fairseq_mm.data.story_text import NUM_IMAGES
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.config import typed_option
 from fairseq_mm.inference.generator import Generator
 from fairseq_mm.inference.processor import Example
 from fairseq_mm.inference.progress import Progress
@@ -196,8 +199,8 @@ class TextSystem(System):
     def _build_choice(self, options: dict[str, Any]) -> Choice:
         reading: dict[str, Any] = {}
         if self.kind == "summaries":
-            tokenizer = options.pop("tokenizer", None) or self.processor.encoder.tokenizer
-            reading["tokenizer"] = tokenizer
+            tokenizer = options.pop("tokenizer", self.processor.encoder.tokenizer)
+            reading["tokenizer"] = typed_option("tokenizer", tokenizer, str)
             # refuses the name of an unknown tokenizer before a transcript is read
             self.processor.encoder.encode(None, tokenizer=tokenizer)
         dtype = options.setdefault("weights_dtype", self.weights_dtype)
@@ -207,15 +210,22 @@ class TextSystem(System):
                 f"{dtype!r}."
             )
         config = self.model.config(**options)
-        if config.max_len_b > self.limits.words and "max_len_b" not in options:
-            config = self.model.config(**options, max_len_b=self.limits.words)
-        most = {"beam": MAX_BEAM, "max_len_b": self.limits.words}
+        # `max_len_a` makes texts longer with the length of their source
+        most = {"beam": MAX_BEAM, "max_len_a": 0}
+        if self.kind == "albums":
+            most["max_words_per_sentence"] = self.limits.words // NUM_IMAGES
+        else:
+            most["max_len_b"] = self.limits.words
+        values = config.to_dict()
+        lower: dict[str, Any] = {
+            x: n for x, n in most.items() if x not in options and values[x] > n
+        }
+        if lower:
+            config = self.model.config(**options, **lower)
         for name, limit in most.items():
-            if getattr(config, name) > limit:
-                raise UserError(
-                    f"`{name}` must be at most {limit} on this server, but is "
-                    f"{getattr(config, name)}."
-                )
+            value = config.to_dict()[name]
+            if value > limit:
+                raise UserError(f"`{name}` must be at most {limit} on this server, but is {value}.")
         facts = provenance_fields(self.model, config, checkpoint=self._digest)
         facts["options"].update(reading)
         return Choice(config, reading, facts)
@@ -247,6 +257,10 @@ class TextSystem(System):
             watch=watch_all,
         )
         for position, about, hypotheses in zip(positions, fields, texts):
+            if not all(math.isfinite(hypothesis.score) for hypothesis in hypotheses):
+                # JSON has no number for it
+                yield position, UserError("a score is not finite: an option is too large.")
+                continue
             yield position, self.build_record(queries[position], choice, about, hypotheses)
 
     def read(

@@ -65,7 +65,9 @@ async def read_body(request: Request, limits: Limits) -> Body:
         raise RefusedError(
             415, f"`Content-Type` must be {_FORM} or {_JSON}, but is {kind[:80] or 'missing'}."
         )
-    counted = Request(request.scope, _Counting(request.receive, limits.upload_bytes))
+    # JSON has texts only
+    most = limits.upload_bytes if kind == _FORM else min(limits.upload_bytes, MAX_FIELD_BYTES)
+    counted = Request(request.scope, _Counting(request.receive, most))
     read = _read_form if kind == _FORM else _read_json
     try:
         return await asyncio.wait_for(read(counted), limits.seconds)
@@ -76,7 +78,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
         if error.has_more:
             await _drain(request.receive)
         raise RefusedError(
-            413, f"is larger than the {limits.upload_bytes / 2**20:g} MiB that are accepted."
+            413, f"the request is larger than the {most / 2**20:g} MiB that are accepted."
         ) from None
     except ClientDisconnect:
         raise RefusedError(400, "the client has gone.") from None

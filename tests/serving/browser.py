@@ -121,8 +121,9 @@ class Page:
         """Wait until a JavaScript expression is true."""
         end = time.monotonic() + seconds
         while not self.run(f"!!({script})"):
-            shown = self.run("document.body.innerText")
-            assert time.monotonic() < end, f"{script} is not true of:\n{shown}\n{self.problems}"
+            if time.monotonic() > end:
+                shown = self.run("document.body?.innerText")
+                raise AssertionError(f"{script} is not true of:\n{shown}\n{self.problems}")
             time.sleep(0.05)
 
     def open(self, url: str, width: int = 1400) -> None:

@@ -261,12 +261,28 @@ def test_wrong_videos(client, parts, status, message):
     assert (found, answer["error"][: len(message)]) == (status, message), answer
 
 
+def test_options_that_only_some_systems_have(client, images):
+    parts = [("images", image.read_bytes(), image.name) for image in images]
+    options = ("options", '{"repetition_penalty": 1e308}')
+    message = "a score is not finite: an option is too large."
+    check(client.upload("/api/tell/images", *parts, options), 422, message)
+    body = {"transcript": "a dog", "options": {"tokenizer": {"a": 1}}}
+    message = "`tokenizer` must be a string, but is {'a': 1}."
+    check(client.post("/api/summarize", body), 422, message)
+    body = {**body, "options": {"max_len_a": 1e308}}
+    message = "`max_len_a` must be at most 0 on this server, but is 1e+308."
+    check(client.post("/api/summarize", body), 422, message)
+    body["options"] = {"tokenizer": "other"}
+    status, answer = client.post("/api/summarize", body)
+    assert (status, answer["error"][:27]) == (422, "`tokenizer` must be one of ")
+
+
 def test_limits_of_a_request(strict, images):
     big = ("image", bytes(300_000), "a.jpg")
     check(
         strict.upload("/api/caption", big),
         413,
-        "is larger than the 0.190735 MiB that are accepted.",
+        "the request is larger than the 0.190735 MiB that are accepted.",
     )
     small = ("image", images[0].read_bytes(), "a.png")
     assert strict.upload("/api/caption", small)[0] == 200
@@ -276,6 +292,12 @@ def test_limits_of_a_request(strict, images):
     status, answer = strict.post("/api/tell/prompt", {"prompt": "a door"})
     # the default is 150 words, or as many as the server allows
     assert (status, answer["options"]["max_len_b"], answer["words"]) == (200, 20, 20)
+    parts = [("images", image.read_bytes(), image.name) for image in images]
+    status, answer = strict.upload("/api/tell/images", *parts)
+    assert (status, answer["options"]["max_words_per_sentence"]) == (200, 4)
+    option = ("options", '{"max_words_per_sentence": 5}')
+    message = "`max_words_per_sentence` must be at most 4 on this server, but is 5."
+    check(strict.upload("/api/tell/images", *parts, option), 422, message)
     # the size is counted, whatever the header says
     body, kind = form(big)
     with socket.create_connection(("127.0.0.1", strict.port)) as connection:
