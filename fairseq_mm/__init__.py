@@ -147,14 +147,14 @@ def from_pretrained(
         UserError: if a checkpoint cannot be loaded, two checkpoints do not fit together, an
             argument is for another kind of model, or the result would not be of the kind ``kind``.
     """
-    from fairseq_mm.inference.checkpoint_files import checkpoint_files
+    from fairseq_mm.inference.checkpoint_files import checkpoint_files, download_checkpoints
 
     # a missing file is reported before torch and fairseq are imported, which takes seconds
     files = checkpoint_files(path, revision=revision, token=token)
     if prompt_model is not None:
-        prompt_model = checkpoint_files(prompt_model, token=token)
+        prompt_model = download_checkpoints(prompt_model, token=token)
     if embedding is not None:
-        (embedding,) = checkpoint_files([embedding], token=token)
+        (embedding,) = download_checkpoints([embedding], token=token)
     from fairseq_mm.inference import set_up  # noqa: F401  (registers, so it comes first)
     from fairseq_mm.inference.checkpoint import Checkpoint
     from fairseq_mm.inference.pretrained import from_checkpoints

@@ -22,6 +22,8 @@ PLACEHOLDER = "OWNER/NAME"
 
 # a plain name, so that it cannot lead out of the folder
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+# a path in a list of paths that is absolute or leads upwards
+_OUTER_PATH = re.compile(r"(?:^|:)[/~]|(?:^|[:/])\.\.(?:$|[:/])")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_FILES = 20
 _MAX_CONFIG_BYTES = 1 << 24
@@ -48,8 +50,8 @@ class ModelFolder(NamedTuple):
     weights: dict[str, Any]
 
 
-def is_text(value: Any) -> bool:
-    return isinstance(value, str) and value != ""
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 200
 
 
 def _is_count(value: Any) -> bool:
@@ -87,9 +89,12 @@ def _are_names(value: Any) -> bool:
 
 # path of a field of config.json -> test and description of its values
 _FIELDS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
-    ("architecture",): (is_text, "a string"),
-    ("task",): (is_text, "a string"),
-    ("plugin",): (lambda value: value is None or is_text(value), "a string or null"),
+    ("architecture",): (_is_name, "a string of at most 200 characters"),
+    ("task",): (_is_name, "a string of at most 200 characters"),
+    ("plugin",): (
+        lambda value: value is None or _is_name(value),
+        "a string of at most 200 characters, or null",
+    ),
     ("model_options",): (_is_object, "an object"),
     ("task_options",): (_is_object, "an object"),
     ("task_state",): (_is_object, "an object"),
@@ -108,6 +113,10 @@ _FIELDS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ),
     ("checkpoint_sha256",): (_is_digest, "a SHA-256 digest in hexadecimal"),
 }
+
+
+# fields of config.json from which the task and the model are built
+_WITH_OPTIONS = ("model_options", "task_options", "task_state")
 
 
 def is_weights_file(path: str) -> bool:
@@ -153,6 +162,17 @@ def read_config(folder: str) -> dict[str, Any]:
         if not is_right(value):
             raise UserError(
                 f"{path}: `{'.'.join(names)}` must be {expected}, but is {_shown(value)}."
+            )
+    try:
+        for name in (*_WITH_OPTIONS, "extractor"):
+            check_plain(config[name], name)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    for name in _WITH_OPTIONS:
+        if shorten_paths(config[name]) != config[name]:
+            raise UserError(
+                f"{path}: `{name}` must not name paths outside of the folder (absolute ones, or "
+                "with ..), but does."
             )
     return config
 
@@ -343,6 +363,21 @@ def write_config(config: Mapping[str, Any], folder: str) -> None:
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     read_config(folder)  # every folder that is written can be read
+
+
+def shorten_paths(value: Any) -> Any:
+    """Return a value of a config with only the last names of paths that lead out of a folder.
+
+    Such paths are absolute, or have ``..`` or ``~``. They describe somebody's machine.
+    """
+    if isinstance(value, dict):
+        return {key: shorten_paths(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shorten_paths(item) for item in value]
+    if isinstance(value, str) and _OUTER_PATH.search(value):
+        names = [os.path.basename(path.rstrip("/")) for path in value.split(os.pathsep)]
+        return os.pathsep.join("" if name == ".." else name for name in names)
+    return value
 
 
 def check_plain(value: Any, where: str, *, depth: int = 0) -> None:

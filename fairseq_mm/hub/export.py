@@ -17,7 +17,13 @@ from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
 from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
 from fairseq_mm.data.binarised_text import load_dictionary
 from fairseq_mm.data.input_files import compute_sha256
-from fairseq_mm.data.model_folder import WEIGHTS_FILE, check_plain, write_config, write_weights
+from fairseq_mm.data.model_folder import (
+    WEIGHTS_FILE,
+    check_plain,
+    shorten_paths,
+    write_config,
+    write_weights,
+)
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE, TARGET
@@ -123,7 +129,6 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
         "task": checkpoint.task_name,
         "plugin": find_plugin(checkpoint),
         **options,
-        "task_state": dict(checkpoint.task_state),
         "training": {
             "num_updates": _count(history.get("num_updates")),
             "epoch": _count(iterator.get("epoch")),
@@ -181,20 +186,14 @@ def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
                 f"{checkpoint.path}: its options of the {name} cannot be read "
                 f"({''.join(first_line)})."
             ) from None
-        options = {key: _without_folders(value) for key, value in values.items() if key != "_name"}
-        try:
-            check_plain(options, f"{name}_options")
-        except UserError as error:
-            raise UserError(f"{checkpoint.path}: {error}") from None
-        plain[f"{name}_options"] = options
-    return plain
-
-
-def _without_folders(value: Any) -> Any:
-    """Shorten absolute paths in an option to their last name: they describe somebody's machine."""
-    if isinstance(value, str) and value.startswith(("/", "~")):
-        return os.pathsep.join(os.path.basename(path) for path in value.split(os.pathsep))
-    return value
+        plain[f"{name}_options"] = {key: x for key, x in values.items() if key != "_name"}
+    plain["task_state"] = dict(checkpoint.task_state)
+    try:
+        for name, options in plain.items():
+            check_plain(options, name)
+    except UserError as error:
+        raise UserError(f"{checkpoint.path}: {error}") from None
+    return shorten_paths(plain)
 
 
 def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:

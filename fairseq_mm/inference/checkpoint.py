@@ -478,7 +478,9 @@ class Checkpoint:
                 f"{self.path}: --arch {self.arch} reads images or videos, but was trained with "
                 f"--task {self.task_name}, which reads none."
             )
-        if getattr(self.cfg.task, "add_bos_token", False):
+        with named_failures(self.path):
+            has_bos = getattr(self.cfg.task, "add_bos_token", False)
+        if has_bos:
             raise UserError(
                 f"{self.path}: was trained with --add-bos-token, so that texts begin with two "
                 "symbols; train it without."
@@ -507,10 +509,10 @@ class Checkpoint:
         Raises:
             UserError: if the weights do not fit the architecture or the task.
         """
-        cfg = self._model_cfg
         try:
             # the options of a damaged or hostile file may have any type
             with named_failures(self.path):
+                cfg = self._model_cfg
                 with limited_by(self.weights):
                     model = task.build_model(cfg, from_checkpoint=True)
                 try:

@@ -77,13 +77,39 @@ def checkpoint_files(
         UserError: if ``path`` is empty, a checkpoint does not exist or cannot be downloaded, or
             there is a ``revision`` but no model of the hub.
     """
-    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
-    names = [os.fspath(name) for name in names]
+    names = _split(path)
     if not names:
         raise UserError("`path` must name at least one checkpoint, but is empty.")
     if revision is not None and all(map(os.path.lexists, names)):
         raise UserError(f"`revision` is for models of the hub, but {names[0]} is on this machine.")
     return [checkpoint_file(name, revision=revision, token=token) for name in names]
+
+
+def _split(path: Paths) -> list[str]:
+    """Return the paths of one or several checkpoints as a list."""
+    names = os.fspath(path).split(os.pathsep) if isinstance(path, (str, os.PathLike)) else path
+    return [os.fspath(name) for name in names]
+
+
+def download_checkpoints(path: Paths, *, token: Optional[str] = None) -> list[str]:
+    """Download the models of the Hugging Face hub among checkpoints; other paths are not checked.
+
+    Args:
+        path: Checkpoint, or several, as for :func:`checkpoint_files`.
+        token: Access token of the hub.
+
+    Returns:
+        The paths, with the downloaded file in the place of each model of the hub.
+
+    Raises:
+        UserError: if a model cannot be downloaded.
+    """
+    return [
+        name
+        if os.path.lexists(name) or parse_hub_name(name) is None
+        else checkpoint_file(name, token=token)
+        for name in _split(path)
+    ]
 
 
 def with_local_paths(path: str) -> str:

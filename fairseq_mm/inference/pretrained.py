@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional, Union
 
+from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint, LoadedModels, build_models, load_models
 from fairseq_mm.inference.checkpoint_files import Path, Paths
@@ -72,9 +73,11 @@ def from_checkpoints(
             _refuse(f"a model that reads {loaded.task.input_names[1]}", prompt_model=prompt_model)
         prompt_generator = load_prompt_generator(prompt_model, device=device)
         _check_prompt_models(prompt_generator.loaded, loaded)
-    return Generator(
-        loaded, prompt_generator=prompt_generator, weights=weights, embedding=embedding
-    )
+    # limits of texts come from the options of the checkpoint, too
+    with named_failures(first.path, "no generator can be made of this checkpoint"):
+        return Generator(
+            loaded, prompt_generator=prompt_generator, weights=weights, embedding=embedding
+        )
 
 
 def _refuse(kind: str, **arguments: Any) -> None:

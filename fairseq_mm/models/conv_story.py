@@ -191,18 +191,22 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
         provenance = Provenance.of_task(task, has_source=True)
         if is_fusion:
             data = getattr(getattr(task, "cfg", None), "data", None)
+            missing: Optional[UserError] = None
             try:
                 file = find_pretrained(path, data)
                 pretrained = load_pretrained(file, cls, provenance)
                 model = cls(cfg, *dictionaries, pretrained["options"])
                 model.load_frozen(pretrained["model"], file)
             except UserError as error:
+                missing = error
+            # not within `except`: a wrong option would be taken for this error
+            if missing is not None:
                 build_parts(cfg, *dictionaries)
                 # Any frozen part will do until the state dict describes the real one.
                 model = cls(cfg, *dictionaries, part_options(cfg))
                 # Raised later, by max_positions(): a trained fusion model contains its frozen part,
                 # so that loading it must not depend on the file at that path.
-                model.pretrained_error = error
+                model.pretrained_error = missing
         else:
             model = cls(cfg, *dictionaries)
         model.add_module(MODULE_NAME, provenance)

@@ -127,7 +127,13 @@ class GenerationTask(GeneratesText, FairseqTask):
         """
         for name in self.carried_options:
             default = self.config.__dataclass_fields__[name].default
-            trained = state_dict.get(name, default)
+            trained = state_dict.get(name)
+            trained = default if trained is None else trained
+            if not _has_type_of(trained, default):
+                raise UserError(
+                    f"the state of its task: `{name}` must be like {default!r}, but is "
+                    f"{repr(trained)[:80]}."
+                )
             # as text, because an option with choices is an Enum here and a text in the checkpoint
             if str(getattr(self.cfg, name)) == str(default) != str(trained):
                 logger.info(f"--{name.replace('_', '-')} {trained}, as the checkpoint was trained")
@@ -273,6 +279,18 @@ class GenerationTask(GeneratesText, FairseqTask):
         except AssertionError as error:  # fairseq checks lengths and scores by assert
             explain_failed_search(error, generator, models, self.text_names[0])
             raise
+
+
+def _has_type_of(value: Any, default: Any) -> bool:
+    """Return True if a value of a checkpoint has the type of the option's default.
+
+    Numbers must be lengths: 0 or more, and no more than fairseq's 32-bit integers can hold.
+    """
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    if isinstance(default, int):
+        return type(value) is int and 0 <= value < 1 << 31
+    return isinstance(value, (str, type(default)))
 
 
 class MultimodalTask(GenerationTask):

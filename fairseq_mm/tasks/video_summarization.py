@@ -36,7 +36,7 @@ from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.prepared_files import check_prepared_file
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
-from fairseq_mm.data.transcript_text import prepared_tokenizer
+from fairseq_mm.data.transcript_text import TOKENIZERS, prepared_tokenizer
 from fairseq_mm.data.truncation import CutLines, CutVideos, NoiseVideos, TensorLines
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import SUMMARIES
@@ -292,7 +292,13 @@ class VideoSummarizationTask(MultimodalTask):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self.tokenizer = state_dict.get("tokenizer") or self.tokenizer
+        tokenizer = state_dict.get("tokenizer") or self.tokenizer
+        if tokenizer is not None and tokenizer not in list(TOKENIZERS):
+            raise UserError(
+                f"the state of its task: `tokenizer` must be {' or '.join(TOKENIZERS)}, but is "
+                f"{repr(tokenizer)[:80]}."
+            )
+        self.tokenizer = tokenizer
         if state_dict.get("noise_features") and not self.cfg.noise_features:
             logger.warning(
                 "the checkpoint was trained on noise in the place of videos, and is given videos: "

@@ -69,10 +69,14 @@ def refusal(folder):
         (("format_version",), 0, "`format_version` must be 1, but is 0"),
         (("format_version",), "1", "`format_version` must be 1, but is '1'"),
         (("format_version",), True, "`format_version` must be 1, but is True"),
-        (("architecture",), 7, "`architecture` must be a string, but is 7"),
+        (
+            ("architecture",),
+            7,
+            "`architecture` must be a string of at most 200 characters, but is 7",
+        ),
         (("architecture",), None, "has no `architecture`"),
-        (("task",), [], "`task` must be a string, but is []"),
-        (("plugin",), {}, "`plugin` must be a string or null, but is {}"),
+        (("task",), [], "`task` must be a string of at most 200 characters, but is []"),
+        (("plugin",), {}, "`plugin` must be a string of at most 200 characters, or null, but is"),
         (("model_options",), [], "`model_options` must be an object"),
         (("task_options",), None, "has no `task_options`"),
         (("task_state",), "x", "`task_state` must be an object, but is 'x'"),
@@ -117,6 +121,19 @@ def refusal(folder):
             "its weights do not fit --arch conv_story_t",
         ),
         (("model_options", "dropout"), "${oc.env:HOME}", "which reads something outside of the ch"),
+        (("model_options", "dropout"), float("nan"), "`model_options.dropout` must be plain JSON"),
+        *(
+            (("task_options", "data"), path, "`task_options` must not name paths outside of the fo")
+            for path in ("/etc", "../x", "a:/b", "~/x", "a/../../b", "..", ["/x"], {"a": "../x"})
+        ),
+        (("task_state",), {"x": "/etc/passwd"}, "`task_state` must not name paths outside"),
+        (
+            ("task_state",),
+            {"max_source_positions": "7"},
+            "`max_source_positions` must be like 1024",
+        ),
+        (("task_state",), {"max_source_positions": -1}, "`max_source_positions` must be like 1024"),
+        (("task_state",), {"truncate_source": 7}, "`truncate_source` must be like False, but is 7"),
         (("task_options", "data"), "${a}${b}", "which reads something outside of the checkpoint"),
     ],
 )

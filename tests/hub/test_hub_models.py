@@ -250,3 +250,21 @@ def test_the_package_that_is_missing_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"^bob/none: no such .* pip install 'fairseq-mm\[hub\]'"):
         checkpoint_file("bob/none")
+
+
+def test_a_prompt_model_may_be_of_the_hub(hub, folder, checkpoint, tmp_path):
+    from toy_text_models import SOURCE_WORDS, save_text_model
+
+    from fairseq_mm.hub.export import export_checkpoint
+    from fairseq_mm.inference.checkpoint import Checkpoint
+
+    path = save_text_model(tmp_path / "lm.pt", "gcnn_lm_tiny", words=SOURCE_WORDS)
+    export_checkpoint(Checkpoint.open(path), str(tmp_path / "lm"))
+    hub.add("alice/prompts", tmp_path / "lm", is_private=True)
+    texts = []
+    for prompt_model in (path, "alice/prompts"):
+        model = fairseq_mm.from_pretrained(
+            folder, prompt_model=prompt_model, token=TOKEN, device="cpu"
+        )
+        texts.append([x[0].text for x in model.generate(n=2, sampling=True, max_len_b=6, seed=2)])
+    assert texts[0] == texts[1]
