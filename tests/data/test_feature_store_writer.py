@@ -539,3 +539,46 @@ def test_rows_of_a_begun_store_are_compared_as_it_stores_them(path, rows, is_sam
                 writer.check_same("a", rows)
         with pytest.raises(UserError, match="was begun with other features of 'b'"):
             writer.check_same("b", rows)
+
+
+@pytest.mark.parametrize("dropped", [[], [0], [3, 4], [10], range(11)])
+def test_items_that_are_removed_leave_no_trace(path, tmp_path, dropped):
+    keys = [list(ITEMS)[i] for i in dropped]
+    kept = {key: rows for key, rows in ITEMS.items() if key not in keys}
+    write(path, ITEMS, finish=False)
+    with open_writer(path) as writer:
+        writer.remove(set(keys))
+        assert list(writer.done) == list(kept)
+        writer.append("new", np.ones((2, DIM)))
+        crc = zlib.crc32(np.concatenate([*kept.values(), np.ones((2, DIM))]).astype(np.float16))
+        assert writer.compute_rows_checksum() == crc
+        writer.add_attributes({"place": "here"})
+        writer.finish()
+    other = str(tmp_path / "other.h5")
+    write(other, {**kept, "new": np.ones((2, DIM))})
+    assert members(path) == members(other)
+    store = FeatureStore(path)
+    assert store.attributes["place"] == "here"
+    assert store.content_checksum == FeatureStore(other).content_checksum
+    np.testing.assert_array_equal(store.read_all(), np.array(members(path)["features"]))
+    assert sorted(os.listdir(tmp_path)) == ["features.h5", "other.h5"]
+
+
+def test_a_kill_while_items_are_removed_leaves_no_wrong_item(path, monkeypatch):
+    write(path, ITEMS, finish=False)
+    replace = os.replace
+
+    def replace_rows_only(source, target):
+        if str(source).endswith("journal.tmp"):
+            raise KilledError
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace_rows_only)
+        with open_writer(path) as writer, pytest.raises(KilledError):
+            writer.remove({list(ITEMS)[3]})
+    with open_writer(path) as writer:
+        assert list(writer.done) == list(ITEMS)[:3]
+    write(path, ITEMS)
+    for key, rows in ITEMS.items():
+        np.testing.assert_array_equal(FeatureStore(path).read(key), rows)

@@ -9,7 +9,7 @@ import tarfile
 import pytest
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.media_list import by_any_key, list_images, select_shard
+from fairseq_mm.extract.media_list import by_any_key, list_folder, list_images, select_shard
 
 
 @pytest.fixture
@@ -218,3 +218,31 @@ def test_a_name_that_several_images_have_stands_for_none_of_them(tmp_path):
     found = by_any_key(list_images([str(tmp_path)], ids="path"))
     assert found.keys() == {"a/1.jpg", "b/1.jpg", "b/2.jpg", "b/2.png", "2.jpg", "2.png"}
     assert found["2.png"].key == "b/2.png"
+
+
+def test_what_cannot_be_listed_does_not_stop_the_rest_of_a_folder(folder, monkeypatch):
+    files, refused = list_folder(str(folder))
+    assert files == list_images([str(folder)], ids="path")
+    assert refused == []
+    (folder / "a\tb.jpg").touch()
+    listdir = os.listdir
+
+    def refuse_deeper(path):
+        if path.endswith("deeper"):
+            raise PermissionError(13, "Permission denied")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse_deeper)
+    files, refused = list_folder(str(folder))
+    assert keys(files) == ["a.PNG", "b.jpg", "sub/c.webp"]
+    assert refused == [
+        (f"{folder}/a\tb.jpg", "its name must be UTF-8 text of one line without tabs."),
+        (f"{folder}/sub/deeper", "Permission denied."),
+    ]
+    (folder / "a\tb.jpg").unlink()
+    with pytest.raises(UserError, match="Permission denied"):
+        list_images([str(folder)])
+    with pytest.raises(UserError, match=r"deeper: Permission denied"):
+        list_folder(str(folder / "sub" / "deeper"))
+    with pytest.raises(UserError, match="is a file, but must be a folder"):
+        list_folder(str(folder / "a.PNG"))
