@@ -39,6 +39,10 @@ _UNIT_NORMS = (0.999, 1.001)
 _OPENINGS = 5
 
 
+class NotAnIndexError(UserError):
+    """Error for a whole feature store that is no index of images."""
+
+
 class FoundImage(NamedTuple):
     """Image that a search has found.
 
@@ -119,7 +123,7 @@ def open_index_store(path: str) -> FeatureStore:
     if store.attributes.get("extractor") != VECTORS_EXTRACTOR or not all(
         name in store.attributes for name in _ATTRIBUTES
     ):
-        raise UserError(f"{path}: is a feature store, but no index of fairseq-mm index.")
+        raise NotAnIndexError(f"{path}: is a feature store, but no index of fairseq-mm index.")
     if not store.has_checksum:
         raise UserError(f"{path}: has lost its checksum: it was cut or changed; {_ANEW}")
     return store

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
+import h5py
 from tqdm import tqdm
 
 from fairseq_mm.data.feature_sources import Source
@@ -28,6 +29,7 @@ from fairseq_mm.inference.checkpoint_files import Path, checkpoint_file
 from fairseq_mm.inference.embedder import Embedder
 from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, check_recorded
 from fairseq_mm.inference.image_index import (
+    NotAnIndexError,
     check_same_model,
     describe_extractor,
     index_path,
@@ -124,6 +126,8 @@ def index_folder(
         suffixes = " ".join(sorted(IMAGES.suffixes))
         raise UserError(f"{folder}: no images found (suffixes: {suffixes}).")
     path = index_path(folder) if index is None else os.fspath(index)
+    if rebuild and index is not None and os.path.exists(path):
+        _check_replaceable(path)
     old = open_index_store(path) if os.path.exists(path) and not rebuild else None
     opened = _open_checkpoint(folder, checkpoint, old)
     if old is not None:
@@ -136,6 +140,17 @@ def index_folder(
         options = {"batch_size": batch_size, "max_pixels": max_pixels}
         unreadable = run.read(writer, show_progress, **options)
         return run.finish(writer, sorted([*unreadable, *refused]))
+
+
+def _check_replaceable(path: str) -> None:
+    """Check that a file that the user has named is an index, whole or damaged, and nothing else."""
+    try:
+        open_index_store(path)
+    except UserError as error:
+        if not h5py.is_hdf5(path) or isinstance(error, NotAnIndexError):
+            raise UserError(
+                f"{path}: is no index, and is not replaced: delete it, or choose another --output."
+            ) from error
 
 
 def _open_checkpoint(

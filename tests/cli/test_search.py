@@ -538,6 +538,18 @@ def test_other_stores_are_no_index(photos, search, index, tmp_path, trained):
         ):
             assert status == 2
             assert "but no index of fairseq-mm index" in one_line(err)
+    # nor are they, or other files, replaced
+    for other in (path, embedded, photos / "image0.png"):
+        content = other.read_bytes()
+        options = ["--checkpoint", trained, "--rebuild", "--output", other]
+        status, _, err = index(photos, *options)
+        assert status == 2
+        assert "is no index, and is not replaced" in one_line(err)
+        assert other.read_bytes() == content
+    damaged = tmp_path / "damaged.h5"
+    damaged.write_bytes((photos / ".fairseq_mm" / "index.h5").read_bytes()[:-100])
+    options = ["--checkpoint", trained, "--rebuild", "--output", damaged]
+    assert index(photos, *options)[0] == 0
 
 
 def test_wrong_folders_and_checkpoints_are_one_line(
