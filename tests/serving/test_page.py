@@ -109,6 +109,13 @@ def test_five_images_are_put_in_order_and_told(page, images):
     names = [image.name for image in images]
     names[:2] = names[1], names[0]
     assert page.run(order) == [f"{i}. {name}" for i, name in enumerate(names, start=1)]
+    # dragged by the mouse, the first image takes the place of the third
+    place = "document.querySelector('.slots li:nth-child({})').dispatchEvent(new DragEvent('{}', "
+    place += "{{bubbles: true, cancelable: true, dataTransfer: new DataTransfer()}}))"
+    for number, kind in ((1, "dragstart"), (3, "dragover"), (3, "drop")):
+        page.run(place.format(number, kind))
+    names[:3] = names[1], names[2], names[0]
+    assert page.run(order) == [f"{i}. {name}" for i, name in enumerate(names, start=1)]
     page.run("document.querySelector('.albums [name=max_words_per_sentence]').value = 6")
     page.run("document.querySelector('.albums form').requestSubmit()")
     page.wait_for("document.querySelectorAll('.albums .strip li').length === 5")
