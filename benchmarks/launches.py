@@ -238,7 +238,8 @@ def count_step(trainer: Trainer, *, sampling: bool) -> Counts:
     """Count one decoding step: the mean of steps ``STEPS[0]`` to ``STEPS[1] - 1``."""
     options = trainer.cfg.generation
     options.sampling, options.beam = sampling, 1 if sampling else 5
-    model = trainer.model.eval()
+    model = trainer.model
+    model.eval()
     model.prepare_for_inference_(trainer.cfg)
     generator = trainer.task.build_generator([model], options)
     counting = contextlib.ExitStack()

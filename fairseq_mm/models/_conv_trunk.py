@@ -17,7 +17,7 @@ from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
 from fairseq_mm.modules.linear import linear, normal_linear
 from fairseq_mm.modules.multi_scale_self_attention import KeyValueCache, MultiScaleSelfAttention
 from fairseq_mm.modules.positions import PositionedEmbedding
-from fairseq_mm.modules.source_attention import SourceAttention
+from fairseq_mm.modules.source_attention import SourceAttention, project_sources
 
 
 class Source(NamedTuple):
@@ -128,12 +128,18 @@ class ConvLayer(nn.Module):
         self.self_attention = self_attention
 
     def forward(
-        self, x: Tensor, embedding: Tensor, source: Optional[Source], trace: Optional[Trace]
+        self,
+        x: Tensor,
+        embedding: Tensor,
+        source: Optional[tuple[Tensor, Tensor]],
+        valid_mask: Optional[Tensor],
+        trace: Optional[Trace],
     ) -> Tensor:
         """Compute the layer's output [B, T, output_dim] from its input x [B, T, input_dim].
 
         ``embedding`` [B, T, embed_dim] are the word embeddings, which are added to the queries of
-        the source attention. ``source`` is the encoder's output; None for a language model. The
+        the source attention. ``source`` and ``valid_mask`` are described at
+        :meth:`SourceAttention.forward`; ``source`` is None without attention to the source. The
         attention weights are appended to the lists of ``trace``, unless it is None.
         """
         residual = x
@@ -141,9 +147,8 @@ class ConvLayer(nn.Module):
             residual = linear(x, self.residual_proj.weight, self.residual_proj.bias)
         x = self.convolution(self.dropout(x))
         if self.source_attention is not None and source is not None:
-            projected = self.source_attention.project_source(source.keys, source.values)
             record = None if trace is None else trace.source
-            x = self.source_attention(x, embedding, projected, source.valid_mask(), record)
+            x = self.source_attention(x, embedding, source, valid_mask, record)
         if self.self_attention is not None:
             x = self.self_attention(x, None if trace is None else trace.past)
         # Gehring et al. 2017, section 3.4: a sum of two terms has about twice the variance of one
@@ -252,25 +257,30 @@ class ConvTrunk(nn.Module):
         self._check_length(tokens.size(1))
         embedding = self.dropout(self.embedding(tokens))  # [B, T, E]
         x = linear(embedding, self.input_proj.weight, self.input_proj.bias)  # [B, T, C]
-        for layer in self.layers:
-            x = layer(x, embedding, source, trace)
+        valid_mask = None if source is None else source.valid_mask()
+        for layer, projected in zip(self.layers, self._project(source)):
+            x = layer(x, embedding, projected, valid_mask, trace)
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
         """Return the state before the first decoding step; a language model's source is None."""
-        projected: list[Optional[tuple[Tensor, Tensor]]] = []
-        caches: list[Optional[KeyValueCache]] = []
-        for layer in self.layers:
-            attention, past = layer.source_attention, layer.self_attention
-            projected.append(
-                None
-                if attention is None or source is None
-                # Once per text: the source does not change between steps.
-                else attention.project_source(source.keys, source.values)
-            )
-            caches.append(None if past is None else past.new_cache())
+        caches: list[Optional[KeyValueCache]] = [
+            None if layer.self_attention is None else layer.self_attention.new_cache()
+            for layer in self.layers
+        ]
         valid_mask = None if source is None else source.valid_mask()
+        # Projected once per text: the source does not change between steps.
+        projected = self._project(source)
         return TrunkState(projected, valid_mask, caches, windows=[None] * len(caches))
+
+    def _project(self, source: Optional[Source]) -> list[Optional[tuple[Tensor, Tensor]]]:
+        """Project the source for each layer; None for layers that do not attend to the source."""
+        attentions = [layer.source_attention for layer in self.layers]
+        attending = [attention for attention in attentions if attention is not None]
+        if source is None or not attending:
+            return [None] * len(attentions)
+        projected = iter(project_sources(attending, source.keys, source.values))
+        return [None if attention is None else next(projected) for attention in attentions]
 
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
         """Compute hidden states [B, out_dim] of the newest tokens [B], and update the state.

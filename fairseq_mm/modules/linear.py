@@ -116,12 +116,7 @@ class WeightNormalized(nn.Module):
 
         Norms are computed in float32.
         """
-        if self.folded is not None:
-            return self.folded
-        # float32, because squares of small weights lose their digits in float16.
-        v, g = (x.float().flatten(0, -2) for x in (self.weight_v, self.weight_g))
-        # One operation for what `v * (g / v.norm(dim=-1))` computes in three, or 16 with gradients.
-        return torch._weight_norm(v, g, 0).view_as(self.weight_v).to(self.weight_v.dtype)
+        return _normalized(self.weight_v, self.weight_g) if self.folded is None else self.folded
 
     def fold(self) -> None:
         """Compute the matrices once and store them; for inference only."""
@@ -135,6 +130,23 @@ class WeightNormalized(nn.Module):
         if self.folded is not None:
             self.folded = fn(self.folded)
         return self
+
+
+def _normalized(v: Tensor, g: Tensor) -> Tensor:
+    """Return ``g v / |v|`` of directions v [..., inputs] and norms g [..., 1]."""
+    # float32, because squares of small weights lose their digits in float16. One operation computes
+    # what `v * (g / v.norm(dim=-1))` computes in three, or with gradients in 16.
+    normalized = torch._weight_norm(v.float().flatten(0, -2), g.float().flatten(0, -2), 0)
+    return normalized.view_as(v).to(v.dtype)
+
+
+def join_normalized(matrices: list[WeightNormalized]) -> tuple[Tensor, Tensor]:
+    """Return the weights [sum of outputs, inputs] and biases of matrices with the same inputs."""
+    bias = torch.cat([matrix.bias for matrix in matrices])
+    if matrices[0].folded is not None:
+        return torch.cat([matrix.weight() for matrix in matrices]), bias
+    v, g = (torch.cat([getattr(x, name) for x in matrices]) for name in ("weight_v", "weight_g"))
+    return _normalized(v, g), bias
 
 
 class ContextWindow(nn.Module):

@@ -215,9 +215,11 @@ class MultiScaleSelfAttention(nn.Module):
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
         weights = [network.weight() for network in self.networks]
-        if self.is_gated and rows.dtype == torch.float32 and torch.is_grad_enabled():
+        is_recomputed = self.is_gated and rows.dtype == torch.float32 and not rows.is_cuda
+        if is_recomputed and torch.is_grad_enabled():
             # the networks' hidden layers need most of a decoder's memory, but only a fifth of its
-            # time, so they are recomputed in the backward pass
+            # time, so they are recomputed in the backward pass; on a GPU, the time to start their
+            # operations would be needed twice
             projected = checkpoint(
                 self._project, rows, weights, use_reentrant=False, preserve_rng_state=False
             )

@@ -6,7 +6,12 @@ from typing import Optional
 from torch import Tensor, nn
 
 from fairseq_mm.modules.attention import attend, attention_weights
-from fairseq_mm.modules.linear import WeightNormalized, linear, normal_linear
+from fairseq_mm.modules.linear import (
+    WeightNormalized,
+    join_normalized,
+    linear,
+    normal_linear,
+)
 
 
 class SourceAttention(nn.Module):
@@ -36,20 +41,8 @@ class SourceAttention(nn.Module):
         self.num_heads = num_heads
 
     def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the encoder's output to this layer's keys and values.
-
-        Keys and values are [B, heads, S, embed_dim / heads] each.
-
-        Args:
-            keys: [B, S, embed_dim] output of the encoder's last layer.
-            values: [B, S, embed_dim] sum of ``keys`` and the embeddings of the source.
-        """
-        B, S, _ = keys.shape
-        projected = [
-            linear(x, proj.weight(), proj.bias).view(B, S, self.num_heads, -1).transpose(1, 2)
-            for x, proj in ((keys, self.key_proj), (values, self.value_proj))
-        ]
-        return projected[0], projected[1]
+        """Compute :func:`project_sources` of this layer only."""
+        return project_sources([self], keys, values)[0]
 
     def forward(
         self,
@@ -99,3 +92,24 @@ class SourceAttention(nn.Module):
         and ``valid_mask`` are the same as in :meth:`forward`.
         """
         return self(hidden.unsqueeze(1), embedding.unsqueeze(1), source, valid_mask).squeeze(1)
+
+
+def project_sources(
+    layers: list[SourceAttention], keys: Tensor, values: Tensor
+) -> list[tuple[Tensor, Tensor]]:
+    """Project the encoder's output to the keys and values of each layer, by one product for each.
+
+    Keys and values are [B, heads, S, embed_dim / heads] each.
+
+    Args:
+        layers: Layers of the same sizes.
+        keys: [B, S, embed_dim] output of the encoder's last layer.
+        values: [B, S, embed_dim] sum of ``keys`` and the embeddings of the source.
+    """
+    B, S, _ = keys.shape
+    projected = []
+    for x, name in ((keys, "key_proj"), (values, "value_proj")):
+        weight, bias = join_normalized([getattr(layer, name) for layer in layers])
+        heads = linear(x, weight, bias).view(B, S, len(layers), layers[0].num_heads, -1)
+        projected.append(heads.permute(2, 0, 3, 1, 4).unbind(0))
+    return list(zip(*projected))
