@@ -1,6 +1,6 @@
 # `make demo` and `make test` each work as the first command in a fresh clone: Python 3.11, make and
 # g++ are all they need. They create .venv, install there what setup.py and constraints.txt name, and
-# run. PYTHON, VENV and LEGACY_PYTHON can be given on the command line.
+# run. PYTHON, VENV, LEGACY_PYTHON and WHEELHOUSE can be given on the command line.
 
 # The first that runs: pyenv leaves commands in the PATH that only say which version to choose.
 first_running = $(firstword $(foreach p,$(1),$(shell $(p) -c 'import sys; print(sys.executable)' 2>/dev/null)))
@@ -18,12 +18,19 @@ LEGACY_STAMP := $(LEGACY_VENV)/.installed
 CONSTRAINTS := $(abspath constraints.txt)
 INSTALL_ENV := PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) PIP_DISABLE_PIP_VERSION_CHECK=1
 
+# `make wheelhouse` builds wheels into a folder; `make install WHEELHOUSE=FOLDER` takes them there.
+WHEELHOUSE ?=
+FIND_LINKS := $(if $(WHEELHOUSE),--find-links $(abspath $(WHEELHOUSE)))
+# what has no wheel in package indexes
+BUILT := fairseq-fixed antlr4-python3-runtime
+need_compiler = command -v g++ >/dev/null || { echo "g++ is missing: fairseq is built from source (apt-get install g++; docs/install.md: Without a compiler)" >&2; exit 2; }
+
 # Spinning OpenMP threads cost minutes where cores are few or shared.
 export OMP_WAIT_POLICY ?= PASSIVE
 # Without bytecode, which images of containers forbid, each process compiles the package again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help install check test soak gpu-check bench lint demo docs dist-check test-legacy clean
+.PHONY: help install wheelhouse check test soak gpu-check bench lint demo docs dist-check test-legacy clean
 
 help:
 	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
@@ -32,6 +39,7 @@ help:
 	@echo "make soak         run the long tests too"
 	@echo "make gpu-check    train, generate and extract on the GPUs at hand, beside a CPU"
 	@echo "make bench        measure our speed beside other programs and the machine's limit"
+	@echo "make wheelhouse   build fairseq's wheel once; make install WHEELHOUSE=wheelhouse takes it"
 	@echo "make lint         ruff and mypy"
 	@echo "make docs         build the documentation (site/)"
 	@echo "make dist-check   build the packages, install and try each away from the checkout"
@@ -39,13 +47,19 @@ help:
 
 $(STAMP): setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
-	@command -v g++ >/dev/null || { echo "g++ is missing: fairseq is built from source (apt-get install g++)" >&2; exit 2; }
+	@test -n "$(wildcard $(WHEELHOUSE)/fairseq_fixed-*.whl)" || $(need_compiler)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q torch torchvision
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q -e '.[fairseq,eval,heif,video,convert,hf,hub,report,serve,timm,docs,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) torch torchvision
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,convert,hf,hub,report,serve,timm,docs,dev]'
 	touch $@
 
 install: $(STAMP)
+
+wheelhouse:
+	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@$(need_compiler)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL_ENV) $(BIN)/python -m pip wheel -q --no-deps --wheel-dir $(or $(WHEELHOUSE),wheelhouse) $(BUILT)
 
 # The tests that find most for their seconds, measured file by file: registration, directions of
 # imports, contracts of all models at tiny sizes, equations, losses, metrics, collating, rankings,
