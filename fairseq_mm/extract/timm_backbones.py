@@ -85,7 +85,9 @@ class TimmRows(nn.Module):
         if num_dims == 3:
             tokens = features[:, self.num_prefix_tokens :]  # [B, patches, D]
             height, width = images.shape[2:]
-            if height != width or math.isqrt(tokens.shape[1]) ** 2 == tokens.shape[1]:
+            num_tokens = tokens.shape[1]  # PiT returns its class token only
+            is_square = math.isqrt(num_tokens) ** 2 == num_tokens
+            if num_tokens and (height != width or is_square):
                 return tokens
         raise UserError(f"--grid: {self.model} has neither a feature map nor tokens of patches.")
 

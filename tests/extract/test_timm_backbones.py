@@ -187,6 +187,10 @@ def test_files_that_do_not_fit_name_the_tensors(tmp_path):
 
 def test_a_network_without_grid_or_pooled_vector_is_named(monkeypatch):
     network = timm.create_model("test_vit")
+    for tokens in (torch.zeros(1, 1, 64), torch.zeros(1, 4, 64)):  # the class token, and 3 more
+        monkeypatch.setattr(type(network), "forward_features", lambda self, x, y=tokens: y)
+        with pytest.raises(UserError, match=r"^--grid: timm:test_vit has neither"):
+            build_extractor("timm:test_vit", weights="none", grid=True)
     monkeypatch.setattr(
         type(network), "forward_features", lambda self, x: [torch.zeros(len(x), 3, 64)]
     )
