@@ -12,8 +12,6 @@ from fairseq_mm.errors import UserError
 if TYPE_CHECKING:
     from fairseq_mm.inference.checkpoint import Checkpoint
 
-# library of an extractor's network -> extra that installs it
-_LIBRARY_EXTRAS = {"timm": "timm", "transformers": "hf", "open_clip_torch": "clip"}
 _NAME_ANOTHER = "name another checkpoint"
 _USE_ITS_FOLDER = (
     "use the folder that it was trained on, or prepare with its dictionary and features"
@@ -181,14 +179,16 @@ def _check_library(extractor: str, recorded: str) -> Iterator[Finding]:
         recorded: Name and version of the library, such as ``timm 1.0.31``; empty if the network
             needs no further library, which yields nothing.
     """
+    from fairseq_mm.inference.extractor_provenance import LIBRARY_EXTRAS
+
     distribution, _, version = recorded.partition(" ")
-    if distribution not in _LIBRARY_EXTRAS:
+    if distribution not in LIBRARY_EXTRAS:
         return
     subject = f"library of {extractor}"
     try:
         installed = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        remedy = f"pip install 'fairseq-mm[{_LIBRARY_EXTRAS[distribution]}]'"
+        remedy = f"pip install 'fairseq-mm[{LIBRARY_EXTRAS[distribution]}]'"
         yield problem(subject, f"{distribution} is not installed", remedy)
         return
     if installed == version:

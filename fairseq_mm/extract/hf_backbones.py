@@ -59,6 +59,9 @@ _DROPPED_SETTINGS = re.compile(
     r"_.*|auto_map|.*quantization.*|.*kernel_config|(attn|experts)_implementation|(torch_)?dtype"
     r"|id2label|label2id|architectures|transformers_version"
 )
+# numbers of layers or stages, and how many a config in a store or a checkpoint may have
+_LAYERS = re.compile(r".*(layers|depths|depth|stages|hidden_sizes).*")
+_MAX_LAYERS = 1000
 # Pillow's numbers of interpolations, which image processors save
 _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 # models have a class token, at most a distillation token, and 4 or 8 register tokens
@@ -304,6 +307,7 @@ def _read_config(
     """
     if recorded:
         settings = parse_object(recorded, "the recorded config of the network")
+        _check_layers(settings)
         return _drop_settings(settings), source.revision or ""
     if source.is_folder:
         path = os.path.join(source.path, CONFIG_FILE)
@@ -322,6 +326,23 @@ def _read_config(
         source.path, revision=commit or "main", trust_remote_code=False
     )
     return _drop_settings(json.loads(config.to_json_string(use_diff=False))), commit
+
+
+def _check_layers(settings: Mapping[str, Any]) -> None:
+    """Raise UserError if a foreign config has so many layers that memory would not hold them."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            _check_layers(value)
+        elif _LAYERS.fullmatch(name):
+            # a list has a number for each stage
+            numbers = [len(value), *value] if isinstance(value, list) else [value]
+            is_width = "sizes" in name
+            for number in numbers[:1] if is_width else numbers:
+                if isinstance(number, (int, float)) and number > _MAX_LAYERS:
+                    raise UserError(
+                        f"the recorded config of the network: {name} must be at most "
+                        f"{_MAX_LAYERS}, but is {number}."
+                    )
 
 
 def _drop_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,7 +374,8 @@ def _load(
     # a copy: for_model takes its arguments apart
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps(settings)))
     with torch.device("meta"):  # without memory
-        cls = type(transformers.AutoModel.from_config(config))
+        empty = transformers.AutoModel.from_config(config)
+    cls, num_weights = type(empty), sum(weight.numel() for weight in empty.parameters())
     has_images = cls.main_input_name == "pixel_values" or hasattr(cls, "get_image_features")
     if not has_images:
         raise UserError(f"--model {source.model}: reads {cls.main_input_name}, not images.")
@@ -370,8 +392,10 @@ def _load(
         weights = _find_weights_file(source)
     common = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     if weights is not None:
-        recorded, origin = compute_sha256(weights) if os.path.exists(weights) else "", weights
-        network, info = cls.from_pretrained(None, state_dict=read_state_dict(weights), **common)
+        state_dict, origin = read_state_dict(weights), weights
+        recorded = compute_sha256(weights)
+        _check_size(num_weights, state_dict, origin)
+        network, info = cls.from_pretrained(None, state_dict=state_dict, **common)
     else:
         recorded, origin = f"hf:{commit}", f"--model {source.model}"
         network, info = cls.from_pretrained(source.path, revision=commit, **common)
@@ -382,6 +406,17 @@ def _load(
                 f"{list(expected)}."
             )
     return _Loaded(network.eval().float(), recorded, sorted(info["missing_keys"]))
+
+
+def _check_size(num_weights: int, state_dict: Mapping[str, Tensor], origin: str) -> None:
+    """Raise UserError if a network has far more weights than a file, before memory is taken."""
+    num_given = sum(weight.numel() for weight in state_dict.values())
+    # files of image encoders may lack a text encoder, which is at most a few times as large
+    if num_weights > 10 * num_given + 10_000_000:
+        raise UserError(
+            f"{origin}: does not fit the model: it has {num_given:,} weights, but the config "
+            f"describes a network of {num_weights:,}."
+        )
 
 
 def _find_weights_file(source: _Source) -> str:

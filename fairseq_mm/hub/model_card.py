@@ -10,7 +10,7 @@ from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.model_folder import CARD_FILE, PLACEHOLDER
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.checkpoint import Checkpoint
-from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR
+from fairseq_mm.inference.extractor_provenance import LIBRARY_EXTRAS, VECTORS_EXTRACTOR
 from fairseq_mm.metrics.score_rows import format_figure
 from fairseq_mm.models._provenance import fingerprint
 
@@ -97,7 +97,9 @@ def _introduction(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
 
 
 def _usage(checkpoint: Checkpoint) -> str:
-    install = "pip install 'fairseq-mm[fairseq,hub]'"
+    library = str(checkpoint.extractor.get("library", "")).partition(" ")[0]
+    extras = ["fairseq", "hub", *filter(None, [LIBRARY_EXTRAS.get(library)])]
+    install = f"pip install 'fairseq-mm[{','.join(extras)}]'"
     call = f'model = fairseq_mm.from_pretrained("{PLACEHOLDER}")'
     lines = [
         "## Use",

@@ -133,6 +133,18 @@ def test_the_weights_file_is_enough_to_build_the_network_again(folder, name, tmp
     assert not {"_name_or_path", "transformers_version", "id2label", "dtype"} & set(config)
 
 
+def test_a_hostile_config_does_not_fill_the_memory(folder):
+    one = build_extractor(f"hf:{folder('vit')}")
+    config = json.loads(one.identity["network_config"])
+    for changes, message in (
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 1000, but is 10000000"),
+        ({"intermediate_size": 10**9}, r"it has \d\S+ weights, but the config describes a net"),
+    ):
+        hostile = {**one.identity, "network_config": json.dumps({**config, **changes})}
+        with pytest.raises(UserError, match=message):
+            build_extractor_from_identity(hostile, f"{folder('vit')}/model.safetensors")
+
+
 def test_random_weights_are_built_again_from_their_seed(folder):
     one = build_extractor(f"hf:{folder('vit')}", weights="none", seed=4)
     again = build_extractor_from_identity(one.identity)
