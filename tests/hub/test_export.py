@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toy_captioner import change_checkpoint
 from toy_text_models import save_text_model
 
 from fairseq_mm.data.input_files import compute_sha256
@@ -191,6 +192,17 @@ def test_the_card_says_what_is_known(checkpoint, tmp_path):
     assert "| abx | - |  |  | `` |" in card
     assert "Computed by `fairseq-mm score x`." in card
     assert compute_sha256(checkpoint) in card
+
+
+def test_the_extractor_and_the_extra_of_its_library_are_in_the_folder(checkpoint, tmp_path):
+    extractor = {"extractor": "hf:x", "library": "transformers 5.0", "network_config": "{}"}
+    path = change_checkpoint(checkpoint, tmp_path / "a.pt", provenance={"extractor": extractor})
+    export_checkpoint(Checkpoint.open(path), str(tmp_path / "out"))
+    assert Checkpoint.open(tmp_path / "out").extractor == extractor
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "pip install 'fairseq-mm[fairseq,hub,hf]'" in card
+    assert "transformers 5.0" in card
+    assert "network_config" not in card
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"scores": []}', '{"scores": [{"metric": 1}]}', "x"])
