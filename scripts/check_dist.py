@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # `fairseq_mm` must come from the environment, whose first entry the lent site-packages are not
 SMOKE_TEST = """
 import sys
+from importlib.metadata import metadata
 from pathlib import Path
 import fairseq_mm
 from fairseq.criterions import CRITERION_REGISTRY
@@ -31,6 +32,8 @@ from fairseq.tasks import TASK_REGISTRY
 place = Path(fairseq_mm.__file__).parent
 assert place.is_relative_to(sys.prefix), place
 assert (place / "py.typed").is_file()
+extras = set(metadata("fairseq-mm").get_all("Provides-Extra"))
+assert {"completion", "eval", "fairseq", "hub", "serve", "tensorboard", "wandb"} <= extras, extras
 fairseq_mm.register()
 assert "multimodal_captioning" in TASK_REGISTRY
 assert {"m_rnn", "conv_story", "glac", "vg_bart"} <= set(ARCH_MODEL_REGISTRY)
