@@ -26,7 +26,7 @@ EXTRAS = {
     "eval": ["pycocoevalcap>=1.2"],
     # networks of `extract`
     "timm": ["timm>=1.0.9"],
-    "hf": ["safetensors>=0.4", "transformers>=4.40"],
+    "hf": ["safetensors>=0.4", "transformers>=4.57"],
     "clip": ["open_clip_torch>=2.24"],
     "heif": ["pillow-heif>=0.10"],
     "video": ["av>=10"],
