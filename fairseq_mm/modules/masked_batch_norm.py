@@ -51,7 +51,7 @@ class MaskedBatchNorm(nn.Module):
         mean, variance = self.running_mean, self.running_var
         values = x.float()
         if self.training:
-            # Weights, because the selection of real rows would wait for a GPU.
+            # Weights, because a selection by the mask would wait for a GPU.
             mask = valid_mask.unsqueeze(-1)
             dims = tuple(range(x.dim() - 1))
             count = mask.sum()
