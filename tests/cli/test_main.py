@@ -111,8 +111,16 @@ def test_deprecations_in_libraries_are_not_shown(tmp_path):
         "user_dir.run = lambda args: warnings.warn('of a library', FutureWarning);"
         "sys.argv = ['fairseq-mm', 'user-dir']; main.main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    for value, count in (("", 0), ("1", 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "FAIRSEQ_MM_VERBOSE": value},
+        )
+        assert done.returncode == 0
+        assert done.stderr.count("FutureWarning: of a library") == count
+        assert count or done.stderr == ""
 
 
 def parsers_of(*names):
