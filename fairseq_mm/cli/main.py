@@ -142,7 +142,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choice = re.match(r"argument (\S+): invalid choice: '(.*?)'", message)
         if choice is not None:
-            action = next(a for a in self._actions if choice[1] in (a.metavar, *a.option_strings))
+            action = next(
+                action
+                for action in self._actions
+                # the names that argparse gives an action in its messages
+                if choice[1] in ("/".join(action.option_strings), action.metavar, action.dest)
+            )
             known = [str(name) for name in action.choices or ()]
             # argparse's own message lists all choices, which may fill a screen
             if len(known) > 8:

@@ -48,6 +48,7 @@ def test_a_former_subcommand_says_where_it_is(capsys, name):
         (["caption", "--chekpoint", "x"], "no option --chekpoint; did you mean --checkpoint?"),
         (["store", "inof", "x"], "; did you mean info?"),
         (["tell", "--preset", "gredy"], "; did you mean greedy?"),
+        (["completion", "bsh"], "argument shell: invalid choice: 'bsh' (ch"),
         (["store", "merge", "a.h5", "b.h5", "--forse"], "store merge: there is no option --forse;"),
         (
             ["store", "merge", "a.h5", "--zzz"],
