@@ -90,7 +90,7 @@ from fairseq_mm.metrics.coco_results import coco_results
 from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
 from fairseq_mm.metrics.result_card import allows_unk, result_card
-from fairseq_mm.metrics.score_rows import Row, TokenizedItems
+from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems
 from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, METRICS, score_texts
 
 # more resamples take hours, and give no more digits of the interval than 10,000 resamples
@@ -125,6 +125,7 @@ PRESETS = {
 }
 # perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read
 NAMES = (*METRICS, "perplexity")
+WITHOUT_REFERENCES = ("self_bleu", "seq_rep", "first_distinct")
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 INPUTS = (
     *("hypotheses", "compare", "references", "reference_scores", "training_text"),
@@ -183,6 +184,12 @@ _ARGUMENTS: Rows = {
         {"choices": TASKS, "default": "rank"},
     ),
     "--no-meteor-norm": ("Compute METEOR without its -norm.", FLAG),
+    # no default: the option is refused where the metric is not computed
+    "--first-words": (
+        "Number of words of each text that first_distinct reads; shorter texts are left out "
+        f"(default: {FIRST_WORDS}).",
+        NUMBER,
+    ),
 }
 _REFERENCES: Rows = {
     "--references": (
@@ -313,10 +320,10 @@ def _select_metrics(args: argparse.Namespace) -> list[str]:
             raise UserError("--metrics: must name a metric, but is empty.")
     if not preset.has_references:
         for name in metrics:
-            if name not in preset.metrics:
+            if name not in (*preset.metrics, *WITHOUT_REFERENCES):
                 raise UserError(
                     "--metrics: of stories without references must be of "
-                    f"{', '.join(preset.metrics)}, but has {name!r}."
+                    f"{', '.join((*preset.metrics, *WITHOUT_REFERENCES))}, but has {name!r}."
                 )
         for option in ("references", "reference_scores"):
             if getattr(args, option) is not None:
@@ -333,6 +340,7 @@ def _select_metrics(args: argparse.Namespace) -> list[str]:
             "--metrics: has rouge and rouge_l, which both make a row rouge_l: the former's has "
             "beta 1, the latter's is coco-caption's with beta 1.2."
         )
+    _check_first_words(args.first_words, metrics)
     if args.hypotheses is None and args.constant is None:
         if args.reference_scores is None:
             raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
@@ -340,6 +348,15 @@ def _select_metrics(args: argparse.Namespace) -> list[str]:
     if args.reference_scores is not None and "perplexity" not in metrics:
         metrics.append("perplexity")
     return metrics
+
+
+def _check_first_words(first_words: Optional[int], metrics: list[str]) -> None:
+    if first_words is None:
+        return
+    if "first_distinct" not in metrics:
+        raise UserError("--first-words: needs --metrics first_distinct.")
+    if first_words < 1:
+        raise UserError(f"--first-words: must be 1 or more, but is {first_words}.")
 
 
 def _split_names(metrics: str) -> list[str]:
@@ -531,6 +548,8 @@ def _read_shared(
         split_words: Tokenizer.
     """
     shared: dict[str, Any] = {}
+    if args.first_words is not None:
+        shared["first_words"] = args.first_words
     training = _training_path(args)
     if "novelty" in metrics and training is not None:
         texts = map(visual.without_separators, score_inputs.read_training_texts(training))

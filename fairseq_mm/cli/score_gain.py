@@ -40,6 +40,7 @@ _NOT_WITH_SYSTEM = (
     "submission",
     "card",
     "metrics",
+    "first_words",
     "tokenizer",
 )
 _MADE_BY = "what fairseq-mm score --preset how2 writes with --json or --per-item"

@@ -21,7 +21,8 @@ NUM_SUMS = 2 * MAX_ORDER + 2
 _TINY, _SMALL = 1e-15, 1e-9
 
 
-def _ngram_counts(tokens: Sequence[str]) -> list[Counter]:
+def ngram_counts(tokens: Sequence[str]) -> list[Counter]:
+    """Count the n-grams of orders 1 to 4 of a text; the 1-grams are words, not tuples."""
     # a 1-gram is the word itself, which is cheaper than a tuple
     longer = [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(2, MAX_ORDER + 1)]
     return [Counter(tokens), *longer]
@@ -40,8 +41,8 @@ def bleu_sums(
         raise ValueError("`references_tokens` must have one reference or more, but is empty.")
     length = len(hypothesis_tokens)
     sums = np.zeros(NUM_SUMS, dtype=np.int64)
-    references = [_ngram_counts(tokens) for tokens in references_tokens]
-    for order, counts in enumerate(_ngram_counts(hypothesis_tokens)):
+    references = [ngram_counts(tokens) for tokens in references_tokens]
+    for order, counts in enumerate(ngram_counts(hypothesis_tokens)):
         sums[order] = sum(
             min(count, max(reference[order][ngram] for reference in references))
             for ngram, count in counts.items()

@@ -41,6 +41,26 @@ def distinct_n(texts: Iterable[Tokens], n: int) -> float:
     return len(different) / total if total else 0.0
 
 
+def first_words_of(texts: Iterable[Tokens], length: int) -> list[list[str]]:
+    """Cut every text off after its first ``length`` words; shorter texts are left out.
+
+    distinct-n falls with the length of texts. Over texts of equal length, it compares systems that
+    write texts of different lengths.
+    """
+    return [list(tokens[:length]) for tokens in texts if len(tokens) >= length]
+
+
+def repeated_ngrams(tokens: Tokens, n: int) -> Optional[float]:
+    """Compute seq-rep-n: the share of a text's n-grams that repeat an earlier n-gram of the text.
+
+    Defined in section 3 of Welleck et al. 2020 (Neural Text Generation With Unlikelihood Training)
+    as ``1 - distinct n-grams / n-grams``. The result is 0 to 1; None if the text has fewer than n
+    words.
+    """
+    grams = ngrams(tokens, n)
+    return 1 - len(set(grams)) / len(grams) if grams else None
+
+
 def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:
     """Compute the share of texts that equal no training text; 0 without texts.
 

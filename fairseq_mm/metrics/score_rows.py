@@ -19,6 +19,8 @@ _TOKEN_PROPERTIES = {
     "none": {"case": "mixed", "punct": "yes"},
     "wp": {"case": "mixed", "punct": "yes"},
 }
+# shorter than most captions, so that few are left out; stories need a larger number
+FIRST_WORDS = 8
 _COUNTS = ("vocabulary",)
 _TWO_DECIMALS = frozenset(
     ["perplexity", "perplexity_sentence", "length", "words_per_sentence", "copied_words"]
@@ -111,6 +113,7 @@ class TokenizedItems:
             source; None if there are no sources.
         allows_unk: True if hypotheses were allowed to contain ``<unk>``, False if not; None if
             unknown.
+        first_words: Number of words of each text that the metric ``first_distinct`` reads.
     """
 
     hypotheses: Sequence[Tokens]
@@ -128,6 +131,7 @@ class TokenizedItems:
     written_sentences: Optional[Sequence[Sequence[Tokens]]] = None
     sources: Optional[Sequence[Optional[Tokens]]] = None
     allows_unk: Optional[bool] = None
+    first_words: int = FIRST_WORDS
 
     def sign(
         self,

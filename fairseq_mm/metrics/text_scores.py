@@ -31,6 +31,13 @@ from fairseq_mm.metrics.score_rows import (
     rows_without,
     signature,
 )
+from fairseq_mm.metrics.variety_rows import (
+    FIRST_DISTINCT,
+    SEQ_REP,
+    first_distinct_rows,
+    self_bleu_rows,
+    seq_rep_rows,
+)
 
 NGRAMS = 4
 # In signatures, since older versions ran METEOR's jar, whose signatures have no such property. The
@@ -364,6 +371,9 @@ METRICS: dict[str, Callable[[TokenizedItems], list[Row]]] = {
     "novel_ngrams": _novel_ngrams,
     "copying": _copying,
     "sentences": _sentences,
+    "self_bleu": self_bleu_rows,
+    "seq_rep": seq_rep_rows,
+    "first_distinct": first_distinct_rows,
 }
 # metric -> names of its scores, if they differ from its own name
 FIGURES: dict[str, tuple[str, ...]] = {
@@ -374,6 +384,8 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "novel_ngrams": tuple(f"novel{n}" for n in range(1, NGRAMS + 1)),
     "copying": ("copied_words", "copied_share"),
     "sentences": ("words_per_sentence", *_REPETITIONS, "shared_trigrams"),
+    "seq_rep": SEQ_REP,
+    "first_distinct": FIRST_DISTINCT,
 }
 METRIC_OF_FIGURE = {
     figure: metric

@@ -569,3 +569,32 @@ def test_output_generated_for_another_split_is_refused(score, write):
     assert "g.txt: was generated for the split test, but --split is valid." in err
     status, _, _, _ = score(write("g.txt", text.replace("'test'", "'valid,test'")))
     assert status == 0
+
+
+def test_variety_is_measured_beside_the_references(score, write):
+    path = write("t.jsonl", jsonl(TEXTS))
+    metrics = "self_bleu,seq_rep,first_distinct1"
+    status, result, out, _ = score(path, "--metrics", metrics, "--first-words", 5)
+    assert status == 0
+    names = ["self_bleu", "seq_rep1", "seq_rep2", "seq_rep3", "seq_rep4", "first_distinct1"]
+    assert [entry["metric"] for entry in result["scores"]] == names
+    # the first five words: a dog runs on the, two men ride a horse, a child climbs a wooden
+    assert figures(result)["first_distinct1"] == pytest.approx(12 / 15)
+    assert figures(result)["seq_rep1"] == pytest.approx((0 + 0 + 1 / 6) / 3)
+    assert out.count("people: ") == len(names)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metrics", "bleu", "--first-words", 5], "--first-words: needs --metrics first_distin"),
+        (
+            ["--metrics", "first_distinct", "--first-words", 0],
+            "--first-words: must be 1 or more, b",
+        ),
+    ],
+)
+def test_first_words_that_do_not_fit_are_refused(score, write, arguments, message):
+    status, _, _, err = score(write("t.jsonl", jsonl(TEXTS)), *arguments)
+    assert (status, err.count("\n")) == (2, 1)
+    assert message in err

@@ -113,7 +113,10 @@ def test_without_training_text_the_other_figures_are_printed(score, write):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--metrics", "bleu"], "without references must be of diversity, copying, but has 'bleu'"),
+        (
+            ["--metrics", "bleu"],
+            "of diversity, copying, self_bleu, seq_rep, first_distinct, but has 'bleu'",
+        ),
         (["--references", "r.jsonl"], "--references: the preset wp measures stories without ref"),
         (["--reference-scores", "s"], "--reference-scores: the preset wp measures stories witho"),
         (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
