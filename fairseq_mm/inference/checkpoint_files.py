@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from fairseq_mm.data.input_files import compute_sha256, start_digest
-from fairseq_mm.data.model_folder import WEIGHTS_FILE, is_weights_file, read_config
+from fairseq_mm.data.model_folder import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    is_weights_file,
+    read_config,
+)
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.hub_models import download_model, parse_hub_name
 
@@ -43,8 +48,11 @@ def checkpoint_file(
         if not os.path.isfile(path):
             raise UserError(f"{path}: no such checkpoint or folder.")
         return path
-    # a folder of the hub may have further files, none of which is a checkpoint
-    for name in (WEIGHTS_FILE, *CHECKPOINT_NAMES):
+    # a folder of the hub may have further files, none of which is a checkpoint; if config.json is
+    # missing, model.safetensors beside a checkpoint has the weights of a Hugging Face extractor
+    is_exported = os.path.isfile(os.path.join(path, CONFIG_FILE))
+    names = (WEIGHTS_FILE, *CHECKPOINT_NAMES)
+    for name in names if is_exported else (*CHECKPOINT_NAMES, WEIGHTS_FILE):
         file = os.path.join(path, name)
         if os.path.isfile(file):
             return _begin_to_check(file)

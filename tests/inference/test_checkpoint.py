@@ -16,6 +16,7 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.build_limits import limited_by
 from fairseq_mm.inference.checkpoint import Checkpoint, load_models
+from fairseq_mm.inference.checkpoint_files import checkpoint_file
 from fairseq_mm.metrics.result_card import file_hash
 from fairseq_mm.models._provenance import STATE_KEY, list_words
 
@@ -224,3 +225,15 @@ def test_a_file_is_hashed_once(story, tmp_path, monkeypatch):
     with path.open("ab") as file:
         file.write(b"another end")
     assert compute_sha256(path)[:12] != digest
+
+
+def test_weights_of_an_extractor_beside_a_checkpoint_are_no_model_folder(tmp_path):
+    """The weights of Hugging Face's models have the name of the weights of a model folder."""
+    for name in ("checkpoint_last.pt", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"")
+    assert checkpoint_file(str(tmp_path)) == str(tmp_path / "checkpoint_last.pt")
+    (tmp_path / "config.json").write_text("{}")
+    assert checkpoint_file(str(tmp_path)) == str(tmp_path / "model.safetensors")
+    for name in ("checkpoint_last.pt", "config.json"):
+        (tmp_path / name).unlink()
+    assert checkpoint_file(str(tmp_path)) == str(tmp_path / "model.safetensors")
