@@ -6,6 +6,16 @@ if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 photos=$2 out=$3
 source "$(dirname "$0")/steps.sh"
 step prepare fairseq-mm prepare flickr8k "$1" --output "$data"
-step extract fairseq-mm extract "$photos" --model mobilenet_v2 --resize squash --crop none \
-    "${weights[@]}" --output "$data/features.h5"
+extract() {
+    local missing
+    missing=$(sort -u "$data"/*.visual_ids | comm -23 - <(find -L "$photos" -printf '%f\n' | sort))
+    if [ -n "$missing" ]; then
+        missing="$(wc -l <<< "$missing"), such as ${missing%%$'\n'*}"
+        echo "$photos: images of the release are missing: $missing." >&2
+        exit 2
+    fi
+    fairseq-mm extract "$photos" --model mobilenet_v2 --resize squash --crop none \
+        "${weights[@]}" --output "$data/features.h5"
+}
+step extract extract
 train_to_page 4700 3525 "$photos"  # 20 and 15 epochs

@@ -98,8 +98,17 @@ AFTER_DATA = [
 ]
 
 
+def make_release(folder):
+    (folder / "my photos").mkdir()
+    (folder / "my models" / "data").mkdir(parents=True)
+    for split, name in (("train", "1.jpg"), ("valid", "2.jpg")):
+        (folder / "my photos" / name).touch()
+        (folder / "my models" / "data" / f"{split}.visual_ids").write_text(f"{name}\n" * 5)
+
+
 def test_one_command_leads_from_the_release_to_models_and_is_continued(run_recipe, tmp_path):
     arguments = ("release", "my photos", "my models")
+    make_release(tmp_path)
     calls = run_recipe(EXAMPLE, "flickr8k", *arguments)
     assert subcommands(calls) == ["prepare", "extract", *AFTER_DATA]
     captioner, embedding = map(parse_training, calls[2:4])
@@ -113,6 +122,16 @@ def test_one_command_leads_from_the_release_to_models_and_is_continued(run_recip
     for name in ("score", "page"):
         (tmp_path / "my models" / "done" / name).unlink()
     assert subcommands(run_recipe(EXAMPLE, "flickr8k", *arguments)) == ["score", "rank", "report"]
+
+
+def test_a_release_without_some_of_its_images_is_refused_before_features(run_recipe, tmp_path):
+    arguments = ("release", "my photos", "my models")
+    make_release(tmp_path)
+    (tmp_path / "my photos" / "2.jpg").unlink()
+    error = run_recipe(EXAMPLE, "flickr8k", *arguments, status=2)
+    assert error == "my photos: images of the release are missing: 1, such as 2.jpg.\n"
+    (tmp_path / "my photos" / "2.jpg").touch()
+    assert subcommands(run_recipe(EXAMPLE, "flickr8k", *arguments)) == ["extract", *AFTER_DATA]
 
 
 def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_path):
