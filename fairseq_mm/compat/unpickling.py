@@ -465,6 +465,10 @@ def explain_refusal(error: Exception) -> str:
         return "it needs more memory than there is"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    # a byte that is no instruction of pickle, or a line of text where pickle has a number
+    is_byte = isinstance(error, KeyError) and list(map(type, error.args)) == [int]
+    if is_byte or (isinstance(error, ValueError) and str(error).startswith("invalid literal")):
+        return "it has another format"
     if isinstance(error, KeyError):
         return f"it has no {str(error)[:200]}"
     lines = str(error).strip().splitlines()

@@ -64,6 +64,7 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
     del state["model"][STATE_KEY]
     torch.save(state, tmp_path / "foreign.pt")
     (tmp_path / "text.pt").write_text("no checkpoint")
+    (tmp_path / "other.pt").write_text("garbage\n")
     for path, message in (
         ([story, words], r"words\.pt: has another dictionary \(2 words, fingerprint \w{12}\) than"),
         ([story, prompts], r"prompts\.pt: has another dictionary of the source text than "),
@@ -71,7 +72,8 @@ def test_checkpoints_that_do_not_fit_are_named(story, tmp_path):
         ([images, story], r"best\.pt: was trained with --task translation, but .*: they are no en"),
         (bos, r"bos\.pt: was trained with --add-bos-token, so that texts begin with two symbols"),
         (tmp_path / "foreign.pt", r"foreign\.pt: carries no dictionary \(--arch conv_story_tiny"),
-        (tmp_path / "text.pt", r"text\.pt: is no fairseq checkpoint that can be loaded safely"),
+        (tmp_path / "text.pt", r"text\.pt: is no fairseq checkpoint .*: it has another format\.$"),
+        (tmp_path / "other.pt", r"other\.pt: is no fairseq checkpoint .*: it has another format"),
         (tmp_path / "none.pt", r"none\.pt: no such checkpoint or folder\."),
         (tmp_path, r"has neither checkpoint_best\.pt nor checkpoint_last\.pt"),
         ([], "`path` must name at least one checkpoint, but is empty"),
