@@ -185,7 +185,10 @@ def check_finished(
     store = FeatureStore(output)
     try:
         check_same_extractor(
-            store.attributes, identity, recorded_by=output, given_by="those asked for"
+            store.attributes,
+            identity,
+            recorded_by=f"the features in {output}",
+            given_by="those asked for",
         )
         if store.dtype != np.dtype(dtype):
             raise UserError(f"{output}: is {store.dtype}, but --dtype asks for {dtype}.")

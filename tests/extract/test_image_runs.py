@@ -170,7 +170,7 @@ def test_a_store_of_another_extractor_is_kept(extractor, folder, output):
     images = listed(folder)
     extract_to_store(extractor, images, output, workers=0)
     other = build_extractor("resnet18", weights="none", seed=1, size=SIZE)
-    message = r"another extractor: .*out\.h5 were made with weights = none:0, but .*--overwrite"
+    message = r": the features in .*out\.h5 were made with weights = none:0, but .*--overwrite"
     with pytest.raises(UserError, match=message):
         extract_to_store(other, images, output)
     with pytest.raises(
