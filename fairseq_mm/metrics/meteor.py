@@ -53,7 +53,7 @@ _PARAMETERS = {
 TASKS = tuple(_PARAMETERS)
 
 # Texts are prepared together up to this number of characters, which bounds the memory.
-_CHARACTERS_AT_ONCE = 5_000_000
+_CHARACTERS_AT_ONCE = 2_000_000
 # characters that the jar removes at both ends of a text
 _CONTROLS = "".join(map(chr, range(0x21)))
 
