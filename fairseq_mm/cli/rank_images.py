@@ -214,11 +214,13 @@ def _rank_both_ways(
     """Rank images for sentences and sentences for images; return the ranks by direction.
 
     Args:
-        normalised: Log-likelihoods [sentences, images] and [sentences] by which sentences are
-            ranked, and the index of each sentence's image.
-        log_probs: [sentences, images] log-likelihoods by which images are ranked.
+        normalised: The first three arguments of :func:`.ranking.rank_sentences`: [sentences,
+            images] log P(sentence | image), [sentences] log P(sentence), and [sentences] index of
+            the image that a sentence describes.
+        log_probs: [sentences, images] log P(sentence | image) by which images are ranked.
         split: Images and sentences.
-        shortlist: Number of nearest images whose sentences are ranked in addition; None for none.
+        shortlist: Number of nearest images for a second ranking of sentences, in which only the
+            sentences of these images are candidates; None for no second ranking.
     """
     # P(sentence) is the same for all images, so that ranking images does not need it.
     ranks = {

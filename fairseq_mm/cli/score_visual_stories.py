@@ -1,5 +1,5 @@
-"""Splits visual stories for ``fairseq-mm score --preset vist``, counts how much of a split was
-scored, and writes the results file of the Visual Storytelling Challenge."""
+"""Divides visual stories into sentences for ``fairseq-mm score --preset vist``, counts the scored
+items of a dataset split, and writes the results file of the Visual Storytelling Challenge."""
 
 import json
 import os

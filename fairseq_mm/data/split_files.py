@@ -1,12 +1,15 @@
-"""Reads the files of a split next to its binarised text, with a line per line of text or per item.
+"""Reads the files of a split that stand next to its binarised text.
+
+An example is one line of the text.
 
 ``<split>.visual_ids``
-    the keys of an example's images or its video in the feature store, separated by tabs. Lines with
-    the same keys belong to one item, such as the captions of an image or the stories of an album.
+    the keys of an example's images or its video in the feature store, separated by tabs, one line
+    per example. Lines with the same keys belong to one item, such as the captions of an image or
+    the stories of an album.
 ``<split>.references.jsonl``
     ``{"id": line of <split>.visual_ids, "references": [sentences]}``, one line per item
 ``<split>.unknowns.jsonl``
-    the words that ``<unk-0>``, ``<unk-1>``, ... of a line stand for, as a JSON list
+    the words that ``<unk-0>``, ``<unk-1>``, ... stand for, as a JSON list, one line per example
 ``missing_images.txt``
     one file for all splits, optional: ids of story images that are not available (gone, unreadable,
     or not in the feature store). These images have no features, and become padding in the batch.

@@ -358,7 +358,8 @@ def _load_weights(
 def default_layer(model: str, grid: bool) -> str:
     """Return the name of the layer whose output is a model's features by default.
 
-    With ``grid``, return the default layer for one row per position. Raise UserError if
+    ``grid`` is True for the default layer of features with one row per position of the feature map,
+    False for the layer of features with one row per image. Raise UserError if
     ``DEFAULT_LAYERS`` has no layer for the model.
     """
     for prefix, layers in DEFAULT_LAYERS.items():

@@ -29,8 +29,8 @@ class ClipPreprocessing(Preprocessing):
     """Options of the preprocessing of videos, in addition to the options for images.
 
     Args:
-        resize_width: Width for ``squash`` if it differs from the height ``resize_size``; 0 for a
-            square.
+        resize_width: Width in pixels of frames that are resized with ``resize="squash"`` (without
+            keeping their proportions); 0 for the height, ``resize_size``.
         antialias: Resize as Pillow does. False interpolates the nearest four pixels, as torchvision
             does with tensors; torchvision's video models were trained this way.
         frames: Number of frames in a clip.

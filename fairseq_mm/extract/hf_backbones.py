@@ -409,7 +409,15 @@ def _load(
 
 
 def _check_size(num_weights: int, state_dict: Mapping[str, Tensor], origin: str) -> None:
-    """Raise UserError if a network has far more weights than a file, before memory is taken."""
+    """Raise UserError if a network has far more weights than the file that it is loaded from.
+
+    The check is made before memory for the network is allocated.
+
+    Args:
+        num_weights: Number of the network's weights.
+        state_dict: Weights of the file.
+        origin: Path of the file, for the message.
+    """
     num_given = sum(weight.numel() for weight in state_dict.values())
     # files of image encoders may lack a text encoder, which is at most a few times as large
     if num_weights > 10 * num_given + 10_000_000:

@@ -53,8 +53,9 @@ def find_weights_file(
 ) -> Optional[str]:
     """Return the path of an extractor's weights file (state dict).
 
-    Without ``given``, the folders of the checkpoints are searched for a file with the SHA-256
-    digest that ``identity`` records.
+    Weights from a file are recorded in ``identity`` by the file's SHA-256. Without ``given``, the
+    folders of the checkpoints are searched for this file. Published weights are recorded by their
+    name; with a digest of the weights beside the name, a file can replace them.
 
     Args:
         identity: Attributes of the extractor, from the checkpoints.
@@ -62,12 +63,12 @@ def find_weights_file(
         given: Path that the user gave, or None.
 
     Returns:
-        The path; None if ``identity`` records the name of published weights instead of the SHA-256
-        of a file and ``given`` is None, because the extractor then downloads the weights.
+        ``given`` if it is not None, otherwise the path that was found. For published weights
+        without ``given``, None: the extractor downloads them.
 
     Raises:
-        UserError: if no file has the SHA-256, or ``given`` is set although ``identity`` records
-            the name of published weights without their digest.
+        UserError: if no file has the recorded SHA-256, or if ``given`` is not None but the record
+            is a name without a digest.
     """
     recorded = str(identity.get("weights"))
     # weights from a file are recorded by SHA-256, which has 64 digits; other weights by their name

@@ -310,9 +310,11 @@ class Generator(Picklable):
             generator: Generator of fairseq.
             config: Config of ``generator``.
             examples: Inputs of the batch.
-            indices: Index of each input, for sampling.
-            positions: Position of each input among the inputs of :meth:`stream`, for ``watch``.
-            watch: See :meth:`stream`.
+            indices: Index of each input, on which its random numbers depend with sampling.
+            positions: Position of each input in the list that :meth:`stream` got; ``watch``
+                receives it.
+            watch: Function that is called before each step with the incomplete texts of the batch;
+                None for no calls.
         """
         sample = self.processor.sample(examples, indices)
         sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)

@@ -155,11 +155,11 @@ def _download_config(hub: Any, name: HubName, about: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> Iterator[None]:
-    """Convert errors of huggingface_hub inside the context to errors of one line without tokens.
+    """Convert errors of huggingface_hub to errors of one line that shows no access token.
 
     Args:
         name: Name of the model, for messages.
-        token: Access token that the user gave.
+        token: Access token that the user gave; None without one.
         unless: Beginning of the message if the model is not found, or the hub cannot be reached.
 
     Raises:
@@ -174,10 +174,12 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
 
 
 def _explain(error: Exception, token: Optional[str], unless: str) -> str:
-    """Return the end of an error message, from an exception of huggingface_hub, without tokens.
+    """Describe an exception of huggingface_hub in one line that shows no access token.
 
-    The message begins with the name of the model. :func:`named_hub_errors` explains ``token`` and
-    ``unless``.
+    Args:
+        error: Exception of huggingface_hub.
+        token: Access token that the user gave; None without one.
+        unless: Beginning of the line if the model is not found, or the hub cannot be reached.
     """
     from huggingface_hub import constants, errors
 

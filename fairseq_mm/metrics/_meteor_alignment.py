@@ -288,11 +288,14 @@ _Path = tuple[int, int, int, int, Optional[tuple]]
 def _search(
     matches: Sequence[Sequence[StageMatch]], fixed: Sequence[bool]
 ) -> list[tuple[int, StageMatch]]:
-    """Choose matches by the jar's beam search; return their starts in the reference and them.
+    """Choose matches by a beam search like that of METEOR's official jar.
 
     Args:
-        matches: Matches by their first word in the reference.
-        fixed: True for each word whose only match is part of all alignments.
+        matches: For each word of the reference, the matches that begin with it.
+        fixed: For each word of the reference, True if its only match is part of all alignments.
+
+    Returns:
+        Pairs of a match's first word in the reference and the match, in the reference's order.
     """
     distances = sum(abs(j - match[0]) for j, found in enumerate(matches) for match in found)
     # The key is a sum of distances, with units for chunks and for words above it.

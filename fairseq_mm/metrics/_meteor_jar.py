@@ -160,10 +160,11 @@ def jar_scores(
 def jar_alignments(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], *, timeout: float
 ) -> list[list[tuple[int, int, int, int]]]:
-    """Align pairs as :func:`.meteor.align`; each match has the numbers of :class:`.meteor.Match`.
+    """Align pairs as :func:`.meteor.align`, and return the matches of each pair.
 
-    Java counts as hung after ``timeout`` seconds plus half a second per pair. Raise UserError if
-    Java or the jar is missing, fails, or hangs.
+    A match is a tuple of the fields of :class:`.meteor.Match`: start and number of its words in the
+    reference, then in the hypothesis. Java counts as hung after ``timeout`` seconds plus half a
+    second per pair. Raise UserError if Java or the jar is missing, fails, or hangs.
     """
     with tempfile.TemporaryDirectory(prefix="fairseq-mm-meteor-") as folder:
         paths = [Path(folder, name) for name in ("hypotheses", "references")]

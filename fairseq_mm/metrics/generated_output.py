@@ -104,10 +104,11 @@ def has_generated_lines(path: str, text: str) -> bool:
 
 
 def parse_generated(path: str, text: str) -> GeneratedOutput:
-    """Parse ``text``, the content of the file ``path``, which must hold one run.
+    """Parse ``text``, the content of the file ``path``: the output of one fairseq-generate run.
 
-    Raise UserError if an ``H-`` or ``D-`` line has no score, an item was generated more than once,
-    or the logs of joined outputs have different settings.
+    If the split was generated in shards, the file may hold the joined outputs of all shards. Raise
+    UserError if an ``H-`` or ``D-`` line has no score, an item was generated more than once, or the
+    logs of the shards have different settings.
     """
     # other commands log the options of generation too, but generate nothing
     log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)

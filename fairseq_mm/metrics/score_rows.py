@@ -68,9 +68,10 @@ class Row:
         scored: Number of scored items.
         note: Reason why the score is missing, or a remark.
         expected: Number of items that should have been scored, if it is known.
-        sums: ``[items, statistics]`` statistics of each item; None if the score cannot be computed
-            from statistics of single items.
-        statistic: Function from the sums of the statistics over the items to the score.
+        sums: ``[items, statistics]`` numbers of each item, such as its counts of matching n-grams,
+            whose sums over the items determine the score; None if the score is not computed from
+            such sums.
+        statistic: Function that computes the score from ``sums.sum(axis=0)``.
         per_item: Score of each item (None for an item without one); None if the metric has no
             scores of items.
     """

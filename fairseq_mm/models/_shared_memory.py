@@ -89,8 +89,8 @@ class SharedMemory:
             new_order: [R] index of the previous row that becomes each of R new rows.
 
         Returns:
-            Indices, among the items stored before, of the items stored now; None if the stored
-                items are the same.
+            For each item that is stored now, its index before the call; None if the stored items
+                did not change.
         """
         # A row belongs to item row // size, because the rows of an item are neighbours.
         return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))

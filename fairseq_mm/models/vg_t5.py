@@ -15,9 +15,9 @@ VTF, which these checkpoints lack, keep their initial values. These parameters h
 
 Differs from the paper:
 - The paper has the layer norm of equation 3 after each sub-layer. T5 has its norms before the
-  sub-layers, and a residual stream of any scale between them. Here the fusion's ``LayerNorm(T +
-  out)``, with T the stream and out the term that fusion adds, is computed from the stream at unit
-  scale, and its result is multiplied by the scale of each position.
+  sub-layers, and does not normalise the residual stream between them. Here the stream is divided by
+  its root mean square at each position. The fusion's ``LayerNorm(T + out)``, with T the divided
+  stream and out the term that fusion adds, is then multiplied by this root mean square.
 - The paper writes of six layers, but T5-base has twelve in encoder and decoder, so that the last
   two encoder layers are 11 and 12.
 - As in VG-BART, multi-head attention has four heads, and two projections in succession are one
@@ -28,7 +28,8 @@ Differs from the released code:
   fusion's output; a VTF is built but never called. ``--compat released`` moves the fusion of the
   last encoder layer behind the last norm, and has no VTF, whatever ``--video-encoder-layers`` says.
   With this option, as in VG-BART, padded frames are attended to, the fusion has one head, the
-  forget gate has dropout, and the softmax of dot products is over the text's positions.
+  forget gate has dropout, and the softmax of dot products is over the text's positions instead
+  of the frames.
 
 As in the released code, transcripts have no prefix such as ``summarize:``.
 """

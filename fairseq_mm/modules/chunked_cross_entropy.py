@@ -81,7 +81,7 @@ class _Problem:
     def logits(
         self, features: Tensor, start: int, end: int, *, out: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the logits [rows, end - start] of the types ``start`` to ``end - 1``.
+        """Compute the logits [rows, end - start] of the vocabulary entries from ``start`` on.
 
         They are rounded as by ``F.linear``, and written to ``out`` if it is not None.
         """
@@ -141,8 +141,8 @@ def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
     """Return the column of each row's target in a tile, [R, 1], and a mask [R, 1].
 
-    The tile has the types ``start`` to ``end - 1``. The mask is False, and the column has no
-    meaning, if the row's target is not among them.
+    The tile has the vocabulary entries ``start`` to ``end - 1``. The mask is False, and the column
+    has no meaning, if the row's target is not among them.
     """
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
@@ -150,15 +150,16 @@ def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
 
 
 class _Tiles:
-    """Ranges of vocabulary types (tiles) in which a chunk's logits are computed, and the
-    memory for the logits, which all chunks share.
+    """Tiles (ranges of vocabulary entries) in which the logits of a chunk of rows are computed.
+
+    Holds also the memory for the logits, which all chunks share.
 
     Args:
         problem: Inputs of the loss.
-        num_rows: Maximum number of rows of a chunk.
-        keeps: True to keep the exponentials of the logits of all tiles, for the gradient of the
-            weights; False to overwrite each tile by the next tile.
-        is_whole: True for a single tile of all types.
+        num_rows: Maximum number of rows (tokens) of a chunk.
+        keeps: True to keep the exponentials of the logits of all tiles in memory, for the gradient
+            of the weights; False if each tile's logits overwrite those of the tile before.
+        is_whole: True for a single tile of all vocabulary entries.
     """
 
     def __init__(self, problem: _Problem, num_rows: int, *, keeps: bool, is_whole: bool) -> None:

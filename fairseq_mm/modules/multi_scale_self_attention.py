@@ -26,15 +26,15 @@ _FIRST_CAPACITY = 64
 
 
 def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
-    """Compute the mask [strides, T, 1 + T] of the keys that each of T steps may attend to.
+    """Compute the mask [heads, T, 1 + T] of the keys that each of T steps may attend to.
 
     Key 0 is the zero slot, a key and value of zeros that all steps see; key 1 + s belongs to step
     s.
 
     Args:
         num_times: Number of steps, T.
-        strides: Stride of each head, or a single stride if all heads have the same. With stride n,
-            the steps 0, n, 2n, ... are keys of all later steps.
+        strides: Stride of each head, or a single stride if all heads have the same; the mask then
+            has one head. With stride n, the steps 0, n, 2n, ... are keys of all later steps.
         device: Device of the mask.
     """
     times = torch.arange(num_times, device=device)
@@ -75,7 +75,8 @@ def attend_at_all_scales(
 ) -> Tensor:
     """Compute :func:`attend_to_past` for heads of different strides by one call.
 
-    ``query``, ``key``, ``value`` and the result are [B, strides, T, head_dim].
+    ``query``, ``key``, ``value`` and the result are [B, heads, T, head_dim]. ``strides`` has the
+    stride of each head.
     """
     T = query.size(2)
     capacity = max(64, 1 << T.bit_length())  # a power of two, so that there are few tables
@@ -89,10 +90,12 @@ def attend_at_all_scales(
 def _past_bias(
     capacity: int, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return [strides, capacity, capacity]: 0 where a step may attend to a key, -inf elsewhere.
+    """Return what to add to the scores of attention: 0 where a step may attend to a key, else -inf.
 
-    The keys are those of :func:`visible_past`. PyTorch's fused kernels need rows that begin at
-    multiples of eight numbers, so ``capacity`` must be such a multiple.
+    The result is [heads, capacity, capacity], with one head per element of ``strides``. It has the
+    first ``capacity`` steps and the first ``capacity`` keys of :func:`visible_past`. PyTorch's
+    fused kernels need rows that begin at multiples of eight numbers, so ``capacity`` must be a
+    multiple of eight.
     """
     mask = visible_past(capacity, list(strides), torch.device("cpu"))[:, :, :capacity]
     bias = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
@@ -126,9 +129,9 @@ class KeyValueCache:
         return 1 + -(-self.num_times // self.strides[scale])
 
     def append(self, entries: Tensor) -> None:
-        """Append keys and values [2, B, strides * num_heads, head_dim] of the newest step.
+        """Append keys and values [2, B, heads, head_dim] of the newest step.
 
-        The heads of the first stride come first.
+        There are ``num_heads`` heads of each stride; the heads of the first stride come first.
         """
         if not self.scales:
             shape = (2, entries.size(1), self.num_heads, _FIRST_CAPACITY, self.head_dim)

@@ -38,9 +38,9 @@ def remember(
     """Append a segment to the memory (Li et al. 2020, equations 9 to 11).
 
     The new memory has the last ``memory_length`` states of the old memory followed by the segment.
-    A segment that is shorter than ``segment_length`` takes as many slots as if it were padded to
-    this length (Li et al. 2020, section 3.5.3). Slots that are padding in all rows of the batch are
-    then dropped.
+    A segment that is shorter than ``segment_length`` is first padded to this length (section 3.5.3
+    of the paper), so its padding displaces old states too. Slots that are padding in all rows of
+    the batch are not stored, but count in ``ages`` and in ``memory_length``.
 
     Args:
         memory: Memory before the segment.

@@ -206,7 +206,7 @@ class Corpus:
     def check_ids(self, remedy: str = "") -> None:
         """Raise UserError if an id occurs twice, in one split or in two.
 
-        ``remedy`` is the end of the message (default: ``repeated`` of the field table).
+        ``remedy`` is the text at the end of the message (default: ``self.table.repeated``).
         """
         seen: dict[str, str] = {}
         for examples in self.splits.values():

@@ -5,17 +5,19 @@ units of the multimodal layer, V: words of the vocabulary). :class:`FactoredLike
 cost of all other layers small. It needs a decoder with the following methods and attributes of the
 m-RNN of Mao et al. 2015 (B: batch size, T: words, D: features of an image, H: recurrent units):
 
-    image_terms(image [B, D]) -> (to_multimodal [B, M] or None, to_word [B, H] or None)
-    language_terms(tokens [B, T], to_word, initial [B, H]) -> (terms [B, T, M], states [B, T, H])
+    image_terms(image [B, D]) -> (to_multimodal [B, M] or None, None)
+    language_terms(tokens [B, T], None, initial [B, H]) -> (terms [B, T, M], states [B, T, H])
+        initial: recurrent state before the first token, states: recurrent state after each token
     hidden_dim: H
     output_proj: the linear layer M -> V
     logits of the next word: output_proj(1.7159 tanh(2/3 (terms + to_multimodal)))   (eq. 3, 4)
     encoder(features, padding_mask)["image"][0]: the argument [B, D] of image_terms
 
-Furthermore, ``to_word`` must be None, so that the recurrent layer does not depend on the image. It
-is then computed once for each beginning of a sentence, and sentences with the same beginning share
-it. For all other models of fairseq, :class:`DecoderLikelihood` calls encoder and decoder as in
-training. Both classes hold only blocks of logits in memory.
+The second result of ``image_terms``, which an m-RNN can add to its embedding layer II, must be
+None, so that the recurrent layer does not depend on the image. This layer is then computed once for
+each beginning of a sentence, and sentences with the same beginning share it. For all other models
+of fairseq, :class:`DecoderLikelihood` calls encoder and decoder as in training. Both classes
+hold only blocks of logits in memory.
 """
 
 from collections.abc import Sequence

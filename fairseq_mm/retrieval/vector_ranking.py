@@ -168,14 +168,19 @@ class _TrueScores:
         self._exact_best = np.full(len(images), np.nan)
 
     def of(self, sentences: np.ndarray) -> np.ndarray:
-        """Return the float64 scores ``[n]`` of n sentences, given by their numbers."""
+        """Return the float64 score of each sentence with the image that it describes, ``[n]``.
+
+        ``sentences`` has the indices of n sentences.
+        """
         unknown = np.unique(sentences[np.isnan(self._exact[sentences])])
         self._exact[unknown] = self.multiply(self.true_image[unknown], unknown)
         return self._exact[sentences]
 
     def best_of(self, images: np.ndarray) -> np.ndarray:
-        """Return the highest float64 score ``[n]`` of the sentences of n images, given by their
-        numbers."""
+        """Return, for each image, the highest float64 score of its sentences with it, ``[n]``.
+
+        ``images`` has the indices of n images.
+        """
         unknown = images[np.isnan(self._exact_best[images])]
         if len(unknown):
             is_wanted = np.zeros(len(self.best), dtype=bool)

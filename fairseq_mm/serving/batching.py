@@ -159,9 +159,10 @@ class ModelThread:
 
     @contextlib.contextmanager
     def receiving(self) -> Iterator[None]:
-        """Announce a request while its body is received, in a ``with`` block.
+        """Return a context in which the body of a request is received.
 
-        The thread waits a moment for such requests, so that they can share a batch.
+        Before each batch, the models' thread waits a moment for requests that are being received,
+        so that they can join the batch.
         """
         with self._changed:
             self._num_receiving += 1

@@ -182,7 +182,11 @@ def find_system(body: Body, systems: list[System]) -> System:
 
 
 def build_query(body: Body, system: System) -> Query:
-    """Build the query of a request.
+    """Convert the body of a request to a query, which has the input and the options of a model.
+
+    Args:
+        body: Body of the request.
+        system: System that will answer the query; its kind decides which fields the body must have.
 
     Raises:
         RefusedError: if a field is missing, unknown, or of another type.
