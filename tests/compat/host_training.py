@@ -40,8 +40,10 @@ SMALL_WAV2VEC = (
 NONE_DROPPED = ("--required-batch-size-multiple", "1")
 TRAINING = (
     *("--optimizer", "adam", "--lr", "0.02", "--cpu", "--seed", "3", "--log-format", "none"),
-    *("--no-epoch-checkpoints", "--num-workers", "1", "--clip-norm", "0.5", *NONE_DROPPED),
+    *("--no-epoch-checkpoints", "--clip-norm", "0.5", *NONE_DROPPED),
 )
+# of trainings that stop within an epoch: PyTorch would wait five seconds for a worker to end
+NO_WORKERS = ("--num-workers", "0")
 
 
 def seed_masks():
@@ -122,13 +124,13 @@ def translation(run):
     files = [x for name in ("train", "valid", "test") for x in (f"--{name}pref", name)]
     run("preprocess", *texts, *files, "--destdir", "bin")
     options = ("bin", "--task", "translation", "--arch", "transformer", *texts)
-    options = (*options, *SMALL_TRANSFORMER, *TRAINING, "--batch-size", "4")
+    options = (*options, *SMALL_TRANSFORMER, *TRAINING, *NO_WORKERS, "--batch-size", "4")
     options = (*options, "--save-dir", "translation")
     # a training that is resumed, within an epoch and after its first one
     for updates in (3, 12, 20):
         run("train", *options, "--max-update", updates)
     generating = ("bin", *texts, "--path", "translation/checkpoint_last.pt", "--cpu", *NONE_DROPPED)
-    generating = (*generating, "--beam", "3", "--min-len", "6", "--max-len-b", "9")
+    generating = (*generating, *NO_WORKERS, "--beam", "3", "--min-len", "6", "--max-len-b", "9")
     return {
         "translation": digest("translation"),
         "translated": hypotheses(run("generate", *generating)),
@@ -143,6 +145,7 @@ def language_model(run):
     run("preprocess", "--only-source", *files, "--destdir", "lm-bin")
     options = ("lm-bin", "--task", "language_modeling", "--arch", "transformer_lm")
     options = (*options, *SMALL_DECODER, *TRAINING, "--tokens-per-sample", "12")
+    options = (*options, "--num-workers", "1")
     options = (*options, "--save-dir", "lm", "--max-tokens", "48")
     for epochs in (1, 3):
         run("train", *options, "--max-epoch", epochs)
@@ -163,7 +166,16 @@ def continue_text(path):
 
 def audio(run):
     data = (os.getcwd(), "--train-subset", "train", "--disable-validation", "--sample-rate", "100")
-    data = (*data, "--max-tokens", "4000", "--max-sample-size", "900", "--min-sample-size", "10")
+    data = (
+        *data,
+        *NO_WORKERS,
+        "--max-tokens",
+        "4000",
+        "--max-sample-size",
+        "900",
+        "--min-sample-size",
+        "10",
+    )
     run(
         *("train", *data, "--task", "audio_pretraining", "--arch", "wav2vec2", *SMALL_WAV2VEC),
         *(*TRAINING, "--criterion", "wav2vec", "--save-dir", "wav2vec", "--max-update", "4"),
@@ -180,6 +192,7 @@ def audio(run):
     generated = run(
         *("generate", os.getcwd(), *task, "--gen-subset", "test", "--cpu", "--beam", "3"),
         *("--path", "audio/checkpoint_last.pt", "--max-len-b", "9", "--max-tokens", "4000"),
+        *NO_WORKERS,
         *NONE_DROPPED,
         *("--sample-rate", "100", "--max-sample-size", "900"),
     )
