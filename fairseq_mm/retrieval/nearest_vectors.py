@@ -143,9 +143,7 @@ def nearest(
     products = np.empty((len(queries), k))
     for start in range(0, len(queries), _QUERIES):
         block = slice(start, start + _QUERIES)
-        places[block], products[block] = _search_block(
-            queries[block], candidates, k, longest
-        )
+        places[block], products[block] = _search_block(queries[block], candidates, k, longest)
     return places, products
 
 
