@@ -29,10 +29,10 @@ RANDOM_RESIDUAL = 0.2
 
 
 class PointwiseConv3d(nn.Module):
-    """1 x 1 x 1 convolution as a matrix product over the channels, for evaluation.
+    """1 x 1 x 1 convolution that is a matrix product over the channels on a CPU.
 
-    On a CPU and with channels last in memory, it is faster than PyTorch's convolution, which does
-    not use oneDNN for this size.
+    With channels last in memory, the product is faster than PyTorch's convolution on a CPU, which
+    does not use oneDNN for this size.
 
     Args:
         conv: Convolution with a bias, whose weights are used.
@@ -42,14 +42,16 @@ class PointwiseConv3d(nn.Module):
         super().__init__()
         assert conv.bias is not None
         self.stride = conv.stride
-        self.weight = nn.Parameter(conv.weight.detach().flatten(1))
+        self.weight = nn.Parameter(conv.weight.detach())
         self.bias = nn.Parameter(conv.bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve ``[B, channels, time, height, width]``."""
+        if x.device.type != "cpu":
+            return F.conv3d(x, self.weight, self.bias, self.stride)
         time, height, width = self.stride
         rows = x[:, :, ::time, ::height, ::width].permute(0, 2, 3, 4, 1)
-        return F.linear(rows, self.weight, self.bias).permute(0, 4, 1, 2, 3)
+        return F.linear(rows, self.weight.flatten(1), self.bias).permute(0, 4, 1, 2, 3)
 
 
 class GroupedBottleneck(nn.Module):
@@ -153,7 +155,7 @@ class ResNeXt3d(nn.Module):
         Returns:
             scores: ``[B, classes]`` logits.
         """
-        if isinstance(self.bn1, nn.Identity):
+        if isinstance(self.bn1, nn.Identity) and clips.device.type == "cpu":
             clips = clips.contiguous(memory_format=torch.channels_last_3d)
         maps = self.maxpool(self.relu(self.bn1(self.conv1(clips))))
         maps = self.layer4(self.layer3(self.layer2(self.layer1(maps))))  # [B, 2048, t, h, w]
@@ -166,7 +168,7 @@ class ResNeXt3d(nn.Module):
         for module in list(self.modules()):
             if isinstance(module, GroupedBottleneck):
                 module.fold_norms()
-        return self.to(memory_format=torch.channels_last_3d)
+        return self
 
 
 def _fold_norm(module: nn.Module, conv: str, norm: str) -> None:

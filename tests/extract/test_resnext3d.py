@@ -5,7 +5,7 @@ import torch
 from numerics import assert_close
 from torch import nn
 
-from fairseq_mm.extract.resnext3d import GroupedBottleneck, ResNeXt3d
+from fairseq_mm.extract.resnext3d import GroupedBottleneck, PointwiseConv3d, ResNeXt3d
 
 
 def published_shapes() -> dict[str, tuple[int, ...]]:
@@ -130,3 +130,10 @@ def test_folded_norms_compute_the_same():
     assert not any(isinstance(module, nn.BatchNorm3d) for module in small.modules())
     assert_close(found, expected)
     assert_close(small(clips).detach(), expected)  # with gradients, no addition in place
+
+
+def test_a_pointwise_convolution_is_a_convolution_beside_a_cpu():
+    conv = nn.Conv3d(4, 6, 1, stride=2)
+    pointwise, x = PointwiseConv3d(conv), torch.randn(2, 4, 3, 5, 7)
+    assert_close(pointwise(x), conv(x))
+    assert pointwise.to("meta")(x.to("meta")).shape == conv(x).shape
