@@ -6,6 +6,7 @@ Both are optional: ``pip install transformers ctranslate2``.
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -13,8 +14,37 @@ from torch import Tensor
 
 from fairseq_mm.conversion.t5 import _weight_names
 
+HUGGING_FACE, CTRANSLATE2 = "Hugging Face", "CTranslate2"
 
-def to_hugging_face(model: Any) -> Any:
+
+def list_engines(weights_dtype: str) -> list[str]:
+    """Return the names of the installed engines that have weights of a dtype on this machine."""
+    if not find_spec("transformers"):
+        return []
+    engines = []
+    if find_spec("ctranslate2"):
+        import ctranslate2
+
+        if weights_dtype in ctranslate2.get_supported_compute_types("cpu"):
+            engines.append(CTRANSLATE2)
+    if weights_dtype == "float32":
+        engines.append(HUGGING_FACE)
+    return engines
+
+
+def writing_by(
+    engine: str, model: Any, drawn: dict[str, Tensor], sizes: Namespace, weights_dtype: str
+) -> Callable[[], list[list[int]]]:
+    """Return a function that writes with the weights of ``model`` by an engine.
+
+    It returns the tokens of each best text.
+    """
+    if engine == CTRANSLATE2:
+        return _writing_by_ctranslate2(model, drawn, sizes, weights_dtype)
+    return _writing_by_hugging_face(model, drawn, sizes)
+
+
+def _to_hugging_face(model: Any) -> Any:
     """Build Hugging Face's model with the weights of fairseq's BART or of ``t5``."""
     return _to_t5(model) if hasattr(model.decoder, "relative_bias") else _to_bart(model)
 
@@ -77,11 +107,11 @@ def _to_t5(model: Any) -> Any:
     return other
 
 
-def writing_by_hugging_face(
+def _writing_by_hugging_face(
     model: Any, drawn: dict[str, Tensor], sizes: Namespace
 ) -> Callable[[], list[list[int]]]:
-    """``generate`` with the weights of ``model``: returns the tokens of each best text."""
-    other = to_hugging_face(model)
+    """``generate`` of transformers."""
+    other = _to_hugging_face(model)
     settings = {"num_beams": sizes.beam, "do_sample": False}
     count = {"min_new_tokens": sizes.target, "max_new_tokens": sizes.target}
     mask = torch.ones_like(drawn["src_tokens"])
@@ -93,10 +123,10 @@ def writing_by_hugging_face(
     return write
 
 
-def writing_by_ctranslate2(
+def _writing_by_ctranslate2(
     model: Any, drawn: dict[str, Tensor], sizes: Namespace, weights_dtype: str
 ) -> Callable[[], list[list[int]]]:
-    """``translate_batch`` with the weights of ``model``: returns the tokens of each best text."""
+    """``translate_batch`` of CTranslate2."""
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
 
@@ -119,7 +149,7 @@ def writing_by_ctranslate2(
             return Tokenizer()
 
     with tempfile.TemporaryDirectory() as folder:
-        to_hugging_face(model).save_pretrained(f"{folder}/source")
+        _to_hugging_face(model).save_pretrained(f"{folder}/source")
         Converter(f"{folder}/source").convert(f"{folder}/converted")
         translator = ctranslate2.Translator(
             f"{folder}/converted",

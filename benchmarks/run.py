@@ -28,15 +28,18 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Optional
 
 import torch
 from _markdown import print_row
+from _other_engines import list_engines, writing_by
 
 HERE = Path(__file__).parent
 WORSE = 1.1
+# parts of names of weights in decoders of visual stories that are not multiplied by each word's
+# vector: they are looked up, or needed once for each image, sentence or distance
+NOT_OF_EACH_WORD = ("embedding.weight", "pictures", "fusion", "distance", "bias")
 
 
 @dataclass
@@ -158,14 +161,10 @@ def summaries(family: str, weights_dtype: str, setting: Setting) -> Iterator[Row
         program.pack_weights(model, weights_dtype)
         turns[name] = program.writing(name, model, drawn, sizes)
     plain = program.build(family, {}, task, small=setting.is_small)
-    peers = {}
-    if find_spec("transformers"):
-        if find_spec("ctranslate2"):
-            peers["CTranslate2"] = program.writing_by_ctranslate2(
-                plain, drawn, sizes, weights_dtype
-            )
-        if weights_dtype == "float32":
-            peers["Hugging Face"] = program.writing_by_hugging_face(plain, drawn, sizes)
+    peers = {
+        engine: writing_by(engine, plain, drawn, sizes, weights_dtype)
+        for engine in list_engines(weights_dtype)
+    }
     with torch.no_grad():
         times = setting.measure({**turns, **peers})
     for name in turns:
@@ -224,7 +223,7 @@ def visual_story_steps(setting: Setting) -> Iterator[Row]:
         weights = sum(
             weight.numel()
             for name, weight in model.decoder.named_parameters()
-            if weight.dim() == 2 and not name.endswith("embedding.weight")
+            if weight.dim() == 2 and not any(part in name for part in NOT_OF_EACH_WORD)
         )
         step = story / constraints.max_length
         yield Row(f"{arch}, a step of 64 stories, beam 3", step, limit=2 * rows * weights / speed)
@@ -378,7 +377,9 @@ def starting(setting: Setting) -> Iterator[Row]:
                 times[name].append(cpu_seconds(*command))
     limit = statistics.median(times.pop("limit")[1:])
     for name, values in times.items():
-        yield Row(name, statistics.median(values[1:]), limit=limit)
+        # `--help` does not import PyTorch
+        has_limit = not name.endswith("--help")
+        yield Row(name, statistics.median(values[1:]), limit=limit if has_limit else None)
 
 
 BENCHMARKS: dict[str, Callable[[Setting], Iterator[Row]]] = {
@@ -432,16 +433,18 @@ def print_result(name: str, result: dict[str, Any]) -> None:
         print_row([*cells, f"{result['peak_mb']:,} MB"])
 
 
-def find_worse(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
+def list_rows(results: dict[str, Any]) -> list[Row]:
+    return [Row(**row) for result in results.values() for row in result["rows"]]
+
+
+def find_worse(now: list[Row], before: list[Row]) -> list[str]:
     """Return a line for each case whose relative time has become more than 10 % worse."""
-    lines = []
-    for name, result in now.items():
-        old = {x["case"]: Row(**x) for x in before.get(name, {}).get("rows", [])}
-        for row in (Row(**x) for x in result["rows"]):
-            if row.case in old and row.relative > WORSE * old[row.case].relative:
-                ratios = f"{row.relative:.3g} of its limit or peer, {old[row.case].relative:.3g}"
-                lines.append(f"{row.case}: {ratios} before")
-    return lines
+    old = {row.case: row.relative for row in before}
+    return [
+        f"{row.case}: {row.relative:.3g} of its limit or peer, {old[row.case]:.3g} before"
+        for row in now
+        if row.relative > WORSE * old.get(row.case, float("inf"))
+    ]
 
 
 def main() -> int:
@@ -465,11 +468,11 @@ def main() -> int:
     if args.here:
         print(json.dumps(run_here(args.names[0], setting)))
         return 0
-    before = {}
+    before = []
     if args.compare:
         try:
-            before = json.loads(args.compare.read_text())["results"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            before = list_rows(json.loads(args.compare.read_text())["results"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             parser.error(f"--compare {args.compare}: must be a file that --json wrote ({error})")
     torch.set_num_threads(args.threads)
     machine = measure_machine(setting)
@@ -485,7 +488,7 @@ def main() -> int:
     if args.json:
         content = {"machine": machine, "results": results}
         args.json.write_text(json.dumps(content, indent=1) + "\n")
-    worse = find_worse(results, before)
+    worse = find_worse(list_rows(results), before)
     for line in worse:
         print(f"WORSE {line}")
     failed = any("error" in result for result in results.values())

@@ -19,17 +19,15 @@ the weights in the prepared models and in CTranslate2.
 """
 
 import argparse
-import importlib.util
 import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Optional
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from _other_engines import writing_by_ctranslate2, writing_by_hugging_face
+from _other_engines import list_engines, writing_by
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
@@ -183,12 +181,6 @@ def compare(turns: dict[str, Callable[[], Any]], rounds: int, clock: Callable[[]
         print(f"| {name} | {statistics.median(found):.3g} | {ratio:.3f} |", flush=True)
 
 
-def is_wanted(system: str, systems: Optional[list[str]], *packages: str) -> bool:
-    """Return whether a system is among the chosen ones and its packages are installed."""
-    is_installed = all(importlib.util.find_spec(name) is not None for name in packages)
-    return is_installed and (systems is None or system in systems)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -225,15 +217,10 @@ def main() -> None:
             pack_weights(model, args.weights_dtype)
         turns[name] = writing(name, model, drawn, sizes)
         if name == args.family:
-            peer = f"{name}, Hugging Face"
-            if is_wanted(peer, args.systems, "transformers"):
-                turns[peer] = writing_by_hugging_face(model, drawn, sizes)
-            peer = f"{name}, CTranslate2"
-            if is_wanted(peer, args.systems, "transformers", "ctranslate2") and (
-                args.weights_dtype
-                in import_module("ctranslate2").get_supported_compute_types("cpu")
-            ):
-                turns[peer] = writing_by_ctranslate2(model, drawn, sizes, args.weights_dtype)
+            for engine in list_engines(args.weights_dtype):
+                peer = f"{name}, {engine}"
+                if not args.systems or peer in args.systems:
+                    turns[peer] = writing_by(engine, model, drawn, sizes, args.weights_dtype)
     with torch.set_grad_enabled(is_training):
         compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)
 

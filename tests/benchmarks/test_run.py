@@ -52,6 +52,17 @@ def test_a_benchmark_that_became_slower_is_named(program, monkeypatch, capsys, t
     assert run(program, monkeypatch, "fake", "--compare", file) == 0
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"results": []}', '{"results": {"a": {}}}'])
+def test_a_file_of_another_program_is_no_earlier_run(
+    program, monkeypatch, capsys, tmp_path, content
+):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(SystemExit) as end:
+        run(program, monkeypatch, "ranking", "--compare", tmp_path / "a.json")
+    assert end.value.code == 2
+    assert "a.json: must be a file that --json wrote" in capsys.readouterr().err
+
+
 def test_a_small_run_has_a_limit_and_its_peak_memory(program, monkeypatch, capsys):
     assert run(program, monkeypatch, "clip_extraction", "--small", "--rounds", "1") == 0
     last = capsys.readouterr().out.splitlines()[-1]
