@@ -40,9 +40,10 @@ def read_scores(path: str) -> dict[str, Any]:
 
 
 def _is_score(entry: Any) -> bool:
-    value = entry.get("value") if isinstance(entry, dict) else False
-    is_number = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-    return is_number and isinstance(entry.get("metric"), str)
+    if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
+        return False
+    # type() and not isinstance(), because True is an int; a score may be missing: null
+    return type(entry.get("value", "")) in (int, float, type(None))
 
 
 def write_card(
@@ -61,9 +62,9 @@ def write_card(
         scores: Result of ``fairseq-mm score --json``; None for a card without scores.
     """
     sections = [
-        _front_matter(config, checkpoint),
+        _front_matter(checkpoint),
         _introduction(config, checkpoint),
-        _usage(checkpoint),
+        _usage(config, checkpoint),
         _table("Model", _model_rows(config)),
         _table("Training data", _data_rows(config, checkpoint)),
     ]
@@ -74,7 +75,7 @@ def write_card(
         file.write("\n".join(sections))
 
 
-def _front_matter(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
+def _front_matter(checkpoint: Checkpoint) -> str:
     pipeline, _ = _KINDS.get(checkpoint.kind, ("", ""))
     lines = ["---", "library_name: fairseq_mm"]
     lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
@@ -96,23 +97,21 @@ def _introduction(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
     )
 
 
-def _usage(checkpoint: Checkpoint) -> str:
+def _usage(config: Mapping[str, Any], checkpoint: Checkpoint) -> str:
     library = str(checkpoint.extractor.get("library", "")).partition(" ")[0]
     extras = ["fairseq", "hub", *filter(None, [LIBRARY_EXTRAS.get(library)])]
-    install = f"pip install 'fairseq-mm[{','.join(extras)}]'"
-    call = f'model = fairseq_mm.from_pretrained("{PLACEHOLDER}")'
     lines = [
         "## Use",
         "",
         "```bash",
-        install,
+        f"pip install 'fairseq-mm[{','.join(extras)}]'",
         _command(checkpoint),
         "```",
         "",
         "```python",
         "import fairseq_mm",
         "",
-        call,
+        f'model = fairseq_mm.from_pretrained("{PLACEHOLDER}")',
         "```",
         "",
     ]
@@ -130,19 +129,9 @@ def _usage(checkpoint: Checkpoint) -> str:
         )
     elif checkpoint.feature_dim and not checkpoint.extractor.get("extractor"):
         notes.append("The extractor is not recorded: give features (`--features STORE`).")
-    if checkpoint.folder_config is None and checkpoint.task_name not in _known_tasks():
+    if config["plugin"] is not None:
         notes.append("Load the package that defines the model first (`--user-dir DIR`).")
     return "\n".join([*lines, *(f"{note}\n" for note in notes)])
-
-
-def _known_tasks() -> Sequence[str]:
-    from fairseq.tasks import TASK_REGISTRY
-
-    return [
-        name
-        for name, task in TASK_REGISTRY.items()
-        if task.__module__.partition(".")[0] in ("fairseq", "fairseq_mm")
-    ]
 
 
 def _command(checkpoint: Checkpoint) -> str:
@@ -207,10 +196,10 @@ def _scores(result: Mapping[str, Any]) -> str:
         name = entry["metric"]
         interval = entry.get("interval")
         cells = [
-            _cell(name),
+            _plain(name),
             format_figure(name, entry["value"]),
             _interval(name, interval),
-            _cell(str(entry.get("scored", ""))),
+            _plain(str(entry.get("scored", ""))),
             _code(str(entry.get("signature", ""))),
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -234,17 +223,13 @@ def _table(title: str, rows: Sequence[tuple[str, Any]]) -> str:
     for name, value in rows:
         text = value if isinstance(value, str) else repr(value)
         if text:
-            lines.append(f"| {_cell(name)} | {_code(text)} |")
+            lines.append(f"| {_plain(name)} | {_code(text)} |")
     return "\n".join([*lines, ""])
 
 
 def _plain(text: str) -> str:
     """Return text without line breaks and characters that Markdown would interpret."""
     return "".join(x for x in " ".join(text.split()) if x not in "<>[]`*|#!\\")
-
-
-def _cell(text: str) -> str:
-    return _plain(text).replace("|", "\\|")
 
 
 def _code(text: str) -> str:

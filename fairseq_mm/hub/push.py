@@ -3,6 +3,7 @@
 import os
 from typing import Any, NamedTuple, Optional
 
+from fairseq_mm.data.input_files import decoded, read_bytes
 from fairseq_mm.data.model_folder import (
     CARD_FILE,
     CONFIG_FILE,
@@ -65,6 +66,11 @@ def push_folder(
     hub: Any = import_hub("fairseq-mm push")
     if not os.path.isdir(folder):
         raise UserError(f"{folder}: no such folder.")
+    if not os.path.lexists(os.path.join(folder, CONFIG_FILE)):
+        raise UserError(
+            f"{folder}: is no model folder, because it has no {CONFIG_FILE}; write one with "
+            "fairseq-mm export, and push that."
+        )
     config = read_model_folder(folder).config
     card = _read_card(folder, repository)
     names = [CONFIG_FILE, *config["files"], WEIGHTS_FILE]
@@ -99,11 +105,7 @@ def _read_card(folder: str, repository: str) -> Optional[str]:
     path = os.path.join(folder, CARD_FILE)
     if not os.path.isfile(path):
         return None
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().replace(PLACEHOLDER, repository)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}).") from None
+    return decoded(read_bytes(path), path).replace(PLACEHOLDER, repository)
 
 
 def _has_licence(card: Optional[str]) -> bool:

@@ -1,5 +1,7 @@
 """A small exported model, and a server of the hub with its own cache."""
 
+import shutil
+
 import pytest
 from hub_server import HubServer
 from toy_text_models import save_text_model
@@ -22,6 +24,12 @@ def folder(checkpoint, tmp_path_factory):
     path = tmp_path_factory.mktemp("exported") / "story"
     export_checkpoint(Checkpoint.open(checkpoint), str(path))
     return path
+
+
+@pytest.fixture
+def own(folder, tmp_path):
+    """A copy of the model folder, which a test may change."""
+    return shutil.copytree(folder, tmp_path / "own")
 
 
 @pytest.fixture

@@ -192,6 +192,7 @@ def test_the_card_says_what_is_known(checkpoint, tmp_path):
     assert "| abx | - |  |  | `` |" in card
     assert "Computed by `fairseq-mm score x`." in card
     assert compute_sha256(checkpoint) in card
+    assert "Load the package" not in card
 
 
 def test_the_extractor_and_the_extra_of_its_library_are_in_the_folder(checkpoint, tmp_path):
@@ -205,7 +206,14 @@ def test_the_extractor_and_the_extra_of_its_library_are_in_the_folder(checkpoint
     assert "network_config" not in card
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"scores": []}', '{"scores": [{"metric": 1}]}', "x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[]", "{}", "x", '{"scores": []}', '{"scores": [7]}', '{"scores": [{"metric": "x"}]}'),
+        '{"scores": [{"metric": 1, "value": 1}]}',
+        '{"scores": [{"metric": "x", "value": true}]}',
+    ],
+)
 def test_other_files_than_results_are_refused(tmp_path, text):
     (tmp_path / "s.json").write_text(text)
     with pytest.raises(
