@@ -74,6 +74,6 @@ def run(args: argparse.Namespace) -> None:
     checkpoint = Checkpoint.open(file, data=args.data)
     model = export.export_checkpoint(checkpoint, args.output, scores=scores)
     print(
-        f"{model.folder}: --arch {checkpoint.arch}, {model.parameters:,} weights: "
+        f"{args.output}: --arch {checkpoint.arch}, {model.parameters:,} weights: "
         f"{', '.join(model.files)}"
     )

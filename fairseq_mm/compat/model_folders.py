@@ -56,7 +56,7 @@ def load_model_folder(
     from fairseq.tasks import TASK_REGISTRY
     from omegaconf import OmegaConf, open_dict
 
-    _, config, weights = read_model_folder(path)
+    config, weights = read_model_folder(path)
     sections: dict[str, dict[str, Any]] = {
         "model": {**config["model_options"], "_name": config["architecture"]},
         "task": {**config["task_options"], "_name": config["task"]},

@@ -40,12 +40,10 @@ class ModelFolder(NamedTuple):
     """Content of a model folder.
 
     Attributes:
-        path: Path of the folder.
         config: Content of ``config.json``, with checked types.
         weights: State dict of the model, tensor by name.
     """
 
-    path: str
     config: dict[str, Any]
     weights: dict[str, Any]
 
@@ -54,13 +52,14 @@ def _is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 200
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
+    """Return True if a value is an integer from 0 to 2**53, such as a number of updates."""
     # type() and not isinstance(), because True is an int
     return type(value) is int and 0 <= value <= _MAX_COUNT
 
 
 def _is_count_or_none(value: Any) -> bool:
-    return value is None or _is_count(value)
+    return value is None or is_count(value)
 
 
 def _is_digest(value: Any) -> bool:
@@ -102,9 +101,9 @@ _FIELDS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
     ("training", "num_updates"): (_is_count_or_none, "a number of 0 or more, or null"),
     ("training", "epoch"): (_is_count_or_none, "a number of 0 or more, or null"),
     ("extractor",): (_is_object, "an object"),
-    ("feature_dim",): (_is_count, "a number of 0 or more"),
+    ("feature_dim",): (is_count, "a number of 0 or more"),
     ("weights",): (_is_object, "an object"),
-    ("weights", "bytes"): (_is_count, "a number of 0 or more"),
+    ("weights", "bytes"): (is_count, "a number of 0 or more"),
     ("weights", "sha256"): (_is_digest, "a SHA-256 digest in hexadecimal"),
     ("weights", "shared"): (_are_names, "an object of strings"),
     ("files",): (
@@ -144,7 +143,7 @@ def read_config(folder: str) -> dict[str, Any]:
             f"not.{hint}"
         )
     version: Any = config.get("format_version")
-    if not _is_count(version) or version == 0:
+    if not is_count(version) or version == 0:
         raise UserError(
             f"{path}: `format_version` must be {FORMAT_VERSION}, but is {_shown(version)}."
         )
@@ -195,7 +194,7 @@ def read_model_folder(path: str) -> ModelFolder:
         if os.path.getsize(file) > MAX_FILE_BYTES:
             raise UserError(f"{file}: must have at most {MAX_FILE_BYTES >> 20} MiB.")
         _check_digest(file, digest)
-    return ModelFolder(folder, config, _read_weights(folder, config["weights"]))
+    return ModelFolder(config, _read_weights(folder, config["weights"]))
 
 
 def check_links(folder: str) -> None:

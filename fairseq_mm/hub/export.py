@@ -3,8 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 from fairseq.data import Dictionary
@@ -20,6 +19,7 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.model_folder import (
     WEIGHTS_FILE,
     check_plain,
+    is_count,
     shorten_paths,
     write_config,
     write_weights,
@@ -34,17 +34,14 @@ from fairseq_mm.inference.checkpoint_files import compute_checkpoint_digest
 from fairseq_mm.models._provenance import list_words
 
 
-@dataclass
-class ExportedModel:
+class ExportedModel(NamedTuple):
     """Summary of an export.
 
     Attributes:
-        folder: Folder that was written.
-        files: Names of its files.
+        files: Names of the files in the folder.
         parameters: Number of weights.
     """
 
-    folder: str
     files: list[str]
     parameters: int
 
@@ -81,7 +78,7 @@ def export_checkpoint(
             os.rename(partial, os.path.realpath(output))
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror or error}).") from None
-    return ExportedModel(output, files, config["weights"]["parameters"])
+    return ExportedModel(files, config["weights"]["parameters"])
 
 
 def check_new_folder(path: str) -> None:
@@ -127,11 +124,11 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
         "fairseq_mm_version": __version__,
         "architecture": checkpoint.arch,
         "task": checkpoint.task_name,
-        "plugin": find_plugin(checkpoint),
+        "plugin": _find_plugin(checkpoint),
         **options,
         "training": {
-            "num_updates": _count(history.get("num_updates")),
-            "epoch": _count(iterator.get("epoch")),
+            name: entries[name] if is_count(entries.get(name)) else None
+            for name, entries in (("num_updates", history), ("epoch", iterator))
         },
         "extractor": checkpoint.extractor,
         "feature_dim": checkpoint.feature_dim,
@@ -146,14 +143,7 @@ def _write_files(checkpoint: Checkpoint, options: Mapping[str, Any], folder: str
     return config
 
 
-def _count(value: Any) -> Optional[int]:
-    """Return ``value``, a checkpoint's number of updates or epochs, if it is an integer of 0 or
-    more; else None.
-    """
-    return value if type(value) is int and value >= 0 else None
-
-
-def find_plugin(checkpoint: Checkpoint) -> Optional[str]:
+def _find_plugin(checkpoint: Checkpoint) -> Optional[str]:
     """Return the name of the package that defines the model or its task.
 
     If fairseq or this package defines both, the result is None.
