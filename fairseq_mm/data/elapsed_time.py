@@ -3,22 +3,12 @@
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Callable
 
 # seconds before the line appears, and between two updates of the line
 DELAY = 2.0
 INTERVAL = 1.0
-
-
-class _Work:
-    """Computation that is shown; a call with a name replaces the name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, name: str) -> None:
-        self.name = name
 
 
 @contextlib.contextmanager
@@ -34,28 +24,28 @@ def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
     Yields:
         Function that replaces the name, for the next part of the computation.
     """
-    current = _Work(work)
+    names = [work]  # the last one is shown
     if sys.stderr is None or not sys.stderr.isatty():
-        yield current
+        yield names.append
         return
     is_over = threading.Event()
-    thread = threading.Thread(target=_show, args=(current, is_over), daemon=True)
+    thread = threading.Thread(target=_show, args=(names, is_over), daemon=True)
     thread.start()
     try:
-        yield current
+        yield names.append
     finally:
         is_over.set()
         thread.join()
 
 
-def _show(work: _Work, is_over: threading.Event) -> None:
+def _show(names: Sequence[str], is_over: threading.Event) -> None:
     from tqdm import tqdm
 
     if is_over.wait(DELAY):
         return
     # with a delay, tqdm shows nothing before the time is right
-    with tqdm(desc=work.name, bar_format="{desc}: {elapsed}", leave=False, delay=1e-9) as line:
+    with tqdm(desc=names[-1], bar_format="{desc}: {elapsed}", leave=False, delay=1e-9) as line:
         line.start_t -= DELAY
         line.refresh()
         while not is_over.wait(INTERVAL):
-            line.set_description_str(work.name)
+            line.set_description_str(names[-1])

@@ -61,7 +61,7 @@ class Text:
         # phrase -> starts of its occurrences, and its length
         self.occurrences: dict[int, tuple[list[int], int]] = {}
         # filled by index_words
-        self.starts: Optional[dict[int, list[int]]] = None
+        self.starts: dict[int, list[int]] = {}
         self.exact: dict[int, list[StageMatch]] = {}
         self.same_stem: dict[int, dict[int, list[StageMatch]]] = {}
 
@@ -71,8 +71,7 @@ class Text:
         ``starts`` maps words to their positions, ``exact`` keys to the words' matches of stage 0,
         and ``same_stem`` stems to keys and their matches of stage 1.
         """
-        if self.starts is None:
-            self.starts = {}
+        if not self.starts:
             for start, (word, key, stem_key) in enumerate(zip(self.words, self.keys, self.stems)):
                 self.starts.setdefault(word, []).append(start)
                 self.exact.setdefault(key, []).append((start, 1, 1, EXACT))
@@ -127,7 +126,7 @@ class Aligner:
             self._synsets.append(synsets)
             for synset in synsets:
                 self._words_of_synset.setdefault(synset, []).append(number)
-            self._phrase_words += self._tables.phrase_word_ids((word,))
+            self._phrase_words.append(self._tables.phrase_word_id(word))
         return number
 
     def _hash_number(self, word: str) -> int:
@@ -198,7 +197,6 @@ class Aligner:
         """Return all matches by their first word in the reference, in the jar's order."""
         hypothesis.index_words()
         exact, same_stem, starts = hypothesis.exact, hypothesis.same_stem, hypothesis.starts
-        assert starts is not None
         result: list[Sequence[StageMatch]] = []
         total = 0
         for word, key, stem_key in zip(reference.words, reference.keys, reference.stems):

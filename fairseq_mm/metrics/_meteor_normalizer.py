@@ -17,7 +17,7 @@ _LETTERS = (
 _SPACE = " \t\n\x0b\f\r"
 _DELIMITERS = re.compile(r"[ \t\n\r\f]+")
 # characters that the jar removes at both ends of a text
-_CONTROLS = "".join(map(chr, range(0x21)))
+CONTROLS = "".join(map(chr, range(0x21)))
 
 # Marks the full stops of an ellipsis, so that rules for full stops skip them. The jar has the same
 # marker: it turns the word DOTMULTI of a text into a full stop.
@@ -108,5 +108,5 @@ def normalize(text: str, abbreviations: Mapping[str, bool]) -> list[str]:
         return [token.lower() for token in tokens]
     text = " ".join(tokens)
     text = _MARKED_DOTS.sub(lambda match: "." * (len(match[1]) // 3 + 1), text)
-    text = _OTHER_SPACES.sub(" ", text).strip(_CONTROLS).lower()
+    text = _OTHER_SPACES.sub(" ", text).strip(CONTROLS).lower()
     return [token for token in _DELIMITERS.split(text) if token]

@@ -15,9 +15,10 @@ import os
 import sys
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -86,10 +87,9 @@ class Tables:
         self._offsets = arrays["paraphrase_offsets"]
         self._targets = arrays["paraphrases"]
 
-    def phrase_word_ids(self, words: Iterable[str]) -> list[int]:
-        """Return the ids of words in the paraphrase table."""
-        get = self._word_ids.get
-        return [get(word, _UNKNOWN) for word in words]
+    def phrase_word_id(self, word: str) -> int:
+        """Return the id of a word in the paraphrase table."""
+        return self._word_ids.get(word, _UNKNOWN)
 
     def synsets(self, word: str) -> frozenset[int]:
         """Return the numbers of the synsets of a word and of its base forms."""
@@ -119,7 +119,7 @@ class Tables:
         """Find all phrases of the paraphrase table in texts.
 
         Args:
-            words: ``[N]`` ids of the words of all texts, see :meth:`phrase_word_ids`.
+            words: ``[N]`` ids of the words of all texts, see :meth:`phrase_word_id`.
             ends: ``[N]`` index at which the text of each word ends.
         """
         starts = np.arange(len(words), dtype=np.int64)
@@ -190,16 +190,11 @@ def find_file(*parts: str) -> Path:
     )
 
 
-class _Ids(dict):
-    """Dictionary that numbers its keys in the order in which they are first looked up."""
+def _phrase_rows(phrases: Sequence[bytes], ids: defaultdict[bytes, int]) -> np.ndarray:
+    """Return ``[N, 7]`` word ids of phrases, padded with ``_UNKNOWN``.
 
-    def __missing__(self, key: bytes) -> int:
-        self[key] = number = len(self)
-        return number
-
-
-def _phrase_rows(phrases: Sequence[bytes], ids: _Ids) -> np.ndarray:
-    """Return ``[N, 7]`` word ids of phrases, padded with ``_UNKNOWN``."""
+    ``ids`` numbers its keys in the order in which they are first looked up.
+    """
     words = (b" %b " % _SEPARATOR).join(phrases).split()
     numbers = np.fromiter(map(ids.__getitem__, words), np.int64, len(words))
     breaks = np.flatnonzero(numbers == ids[_SEPARATOR])
@@ -249,8 +244,7 @@ def _read_paraphrases(path: Path) -> tuple[list[bytes], np.ndarray, np.ndarray, 
     paraphrases, and ``[P]`` the row of each paraphrase's phrase. Consecutive entries share a row if
     they have the same phrase.
     """
-    ids = _Ids()
-    ids[_SEPARATOR] = 0
+    ids: defaultdict[bytes, int] = defaultdict(count(1).__next__, {_SEPARATOR: 0})
     sources, targets, source_rows = [], [], []
     num_sources = 0
     for phrases, paraphrases in _read_entries(path):

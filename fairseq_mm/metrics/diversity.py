@@ -57,8 +57,7 @@ def repeated_ngrams(tokens: Tokens, n: int) -> Optional[float]:
     as ``1 - distinct n-grams / n-grams``. The result is 0 to 1; None if the text has fewer than n
     words.
     """
-    grams = ngrams(tokens, n)
-    return 1 - len(set(grams)) / len(grams) if grams else None
+    return 1 - distinct_n([tokens], n) if len(tokens) >= n else None
 
 
 def novelty(texts: Sequence[Tokens], training_texts: Iterable[Tokens]) -> float:

@@ -13,11 +13,13 @@ can be run instead, with ``jar=True``.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics._meteor_alignment import STAGES, Aligner, StageMatch, Text
 from fairseq_mm.metrics._meteor_jar import jar_alignments, jar_scores
+from fairseq_mm.metrics._meteor_normalizer import CONTROLS
 from fairseq_mm.metrics._meteor_normalizer import normalize as normalize_text
 from fairseq_mm.metrics._meteor_tables import load_tables
 
@@ -54,8 +56,6 @@ TASKS = tuple(_PARAMETERS)
 
 # Texts are prepared together up to this number of characters, which bounds the memory.
 _CHARACTERS_AT_ONCE = 2_000_000
-# characters that the jar removes at both ends of a text
-_CONTROLS = "".join(map(chr, range(0x21)))
 
 
 class _Statistics:
@@ -146,7 +146,7 @@ def _count(
 def _tokenize(text: str, normalize: bool) -> list[str]:
     """Split a text into METEOR's tokens."""
     # as the jar reads a line: ||| separates texts, and control characters at the ends are removed
-    text = " ".join(text.replace("|||", " ").split()).strip(_CONTROLS)
+    text = " ".join(text.replace("|||", " ").split()).strip(CONTROLS)
     if normalize:
         return normalize_text(text, load_tables().abbreviations)
     return text.split(" ") if text else []
@@ -167,35 +167,34 @@ def _batches(sizes: Sequence[int]) -> Iterator[range]:
 def _best_statistics(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    parameters: _Parameters,
+    tasks: Sequence[str],
     normalize: bool,
-) -> Iterator[tuple[float, _Statistics]]:
-    """Yield each item's score and statistics with the reference whose score is highest."""
+) -> Iterator[list[tuple[float, _Statistics]]]:
+    """Yield, for each item and task, score and statistics with the reference that scores highest.
+
+    The alignment is the same for all tasks.
+    """
     aligner = Aligner(load_tables())
     sizes = [sum(map(len, (text, *texts))) for text, texts in zip(hypotheses, references)]
     for batch in _batches(sizes):
         # texts occur more than once, such as references of several systems or of an album
-        distinct = {
-            text: i
-            for i, text in enumerate(
-                dict.fromkeys(
-                    text for item in batch for text in (hypotheses[item], *references[item])
-                )
-            )
-        }
-        prepared = aligner.prepare([_tokenize(text, normalize) for text in distinct])
+        distinct = dict.fromkeys(
+            text for item in batch for text in (hypotheses[item], *references[item])
+        )
+        texts = dict(
+            zip(distinct, aligner.prepare(_tokenize(text, normalize) for text in distinct))
+        )
         for item in batch:
-            hypothesis = prepared[distinct[hypotheses[item]]]
-            best_score, best = -1.0, _Statistics()
-            for text in references[item]:
-                reference = prepared[distinct[text]]
+            hypothesis = texts[hypotheses[item]]
+            candidates = []
+            for reference in map(texts.__getitem__, references[item]):
                 alignment = _align_item(aligner, hypothesis, reference, item)
-                statistics = _count(hypothesis, reference, alignment)
-                score = statistics.score(parameters)
-                # the first of several references with the highest score
-                if score > best_score:
-                    best_score, best = score, statistics
-            yield best_score, best
+                candidates.append(_count(hypothesis, reference, alignment))
+            # max returns the first of several references with the highest score
+            yield [
+                max(((c.score(_PARAMETERS[task]), c) for c in candidates), key=itemgetter(0))
+                for task in tasks
+            ]
 
 
 def _align_item(
@@ -230,8 +229,41 @@ def meteor(
         timeout: Seconds without an answer after which Java counts as hung.
         jar: True to run the official jar instead, for a check; needs Java.
     """
-    if task not in TASKS:
-        raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
+    _check(hypotheses, references, (task,))
+    if not hypotheses:
+        return 0.0, []
+    if jar:
+        return jar_scores(hypotheses, references, task=task, normalize=normalize, timeout=timeout)
+    return meteor_of_tasks(hypotheses, references, (task,), normalize=normalize)[task]
+
+
+def meteor_of_tasks(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    tasks: Sequence[str],
+    *,
+    normalize: bool = True,
+) -> dict[str, tuple[float, list[float]]]:
+    """Return the result of :func:`meteor` for each task; the texts are aligned only once."""
+    _check(hypotheses, references, tasks)
+    corpora = [_Statistics() for _ in tasks]
+    scores: list[list[float]] = [[] for _ in tasks]
+    for best in _best_statistics(hypotheses, references, tasks, normalize):
+        for (score, statistics), corpus, task_scores in zip(best, corpora, scores):
+            corpus.add(statistics)
+            task_scores.append(score)
+    return {
+        task: (corpus.score(_PARAMETERS[task]), task_scores)
+        for task, corpus, task_scores in zip(tasks, corpora, scores)
+    }
+
+
+def _check(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], tasks: Sequence[str]
+) -> None:
+    for task in tasks:
+        if task not in TASKS:
+            raise UserError(f"`task` must be one of {', '.join(TASKS)}, but is {task!r} instead.")
     if len(hypotheses) != len(references):
         raise UserError(
             f"METEOR needs references for every hypothesis: {len(hypotheses)} hypotheses, "
@@ -240,17 +272,6 @@ def meteor(
     for item, texts in enumerate(references):
         if not texts:
             raise UserError(f"METEOR needs a reference, but item {item} (counted from 0) has none.")
-    if not hypotheses:
-        return 0.0, []
-    if jar:
-        return jar_scores(hypotheses, references, task=task, normalize=normalize, timeout=timeout)
-    parameters = _PARAMETERS[task]
-    corpus = _Statistics()
-    scores = []
-    for score, statistics in _best_statistics(hypotheses, references, parameters, normalize):
-        corpus.add(statistics)
-        scores.append(score)
-    return corpus.score(parameters), scores
 
 
 class Match(NamedTuple):

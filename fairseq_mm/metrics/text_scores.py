@@ -100,10 +100,10 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
     several references by the reference with the highest score. The corpus score is the mean over
     image sequences, and not METEOR's corpus score from summed statistics, which coco-caption uses.
     """
-    rows = []
     # hter is the challenge's task, rank is METEOR's default: one file scored .618 and .331
-    for name, task in (("meteor_vist", "hter"), ("meteor_vist_rank", "rank")):
-        sign = items.sign(
+    tasks = {"meteor_vist": "hter", "meteor_vist_rank": "rank"}
+    signs = {
+        name: items.sign(
             f"meteor-{meteor_metric.VERSION}",
             tokenization="none",
             protocol="EvalVIST" if task == "hter" else None,
@@ -114,15 +114,15 @@ def _meteor_vist(items: TokenizedItems) -> list[Row]:
             mean="sequences",
             by=_METEOR_PROGRAM,
         )
-        try:
-            _, scores = meteor_metric.meteor(
-                items.texts, items.reference_texts, task=task, normalize=False
-            )
-        except UserError as error:  # without METEOR's tables, other metrics are still computed
-            rows += rows_without({name: sign}, str(error))
-        else:
-            rows.append(mean_row(name, scores, sign))
-    return rows
+        for name, task in tasks.items()
+    }
+    try:
+        results = meteor_metric.meteor_of_tasks(
+            items.texts, items.reference_texts, list(tasks.values()), normalize=False
+        )
+    except UserError as error:  # without METEOR's tables, other metrics are still computed
+        return rows_without(signs, str(error))
+    return [mean_row(name, results[task][1], signs[name]) for name, task in tasks.items()]
 
 
 def _rouge_l(items: TokenizedItems) -> list[Row]:

@@ -1,8 +1,5 @@
 """Makes the rows of self-BLEU, of repeated n-grams, and of distinct-n at equal length."""
 
-from collections.abc import Sequence
-from typing import Optional
-
 import numpy as np
 
 from fairseq_mm.metrics.diversity import distinct_n, first_words_of, repeated_ngrams
@@ -60,7 +57,7 @@ def first_distinct_rows(items: TokenizedItems) -> list[Row]:
     texts = first_words_of(items.hypotheses, length)
     if not texts:
         return rows_without(signs, f"no text has {length} words")
-    people: Optional[Sequence[Tokens]] = first_words_of(_first_references(items), length)
+    people = first_words_of(_first_references(items), length)
     rows = []
     for n, (name, sign) in enumerate(signs.items(), start=1):
         notes = [f"people: {distinct_n(people, n):.5f} ({len(people)} texts)"] if people else []

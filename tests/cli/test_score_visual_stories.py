@@ -83,15 +83,16 @@ def shared_words(monkeypatch):
     """In place of METEOR: how many words two texts share."""
     calls = []
 
-    def meteor(hypotheses, references, *, task, normalize):
-        calls.append((list(hypotheses), task, normalize))
+    def meteor_of_tasks(hypotheses, references, tasks, *, normalize):
+        calls.append((list(hypotheses), tasks, normalize))
         scores = [
             max(len({*text.split()} & {*story.split()}) for text in texts)
             for story, texts in zip(hypotheses, references)
         ]
-        return -1.0, [score / (10 if task == "hter" else 20) for score in scores]
+        divisors = {"hter": 10, "rank": 20}
+        return {task: (-1.0, [score / divisors[task] for score in scores]) for task in tasks}
 
-    monkeypatch.setattr("fairseq_mm.metrics.meteor.meteor", meteor)
+    monkeypatch.setattr("fairseq_mm.metrics.meteor.meteor_of_tasks", meteor_of_tasks)
     return calls
 
 
@@ -103,7 +104,7 @@ def test_meteor_gets_whole_stories_as_they_are_and_sequences_count_alike(
     )
     assert status == 0
     stories = [plain(story) for story in STORIES]
-    assert shared_words == [(stories, "hter", False), (stories, "rank", False)]
+    assert shared_words == [(stories, ["hter", "rank"], False)]
     # the dog ran . we fun it was; the cat slept .; the family went home . it was late
     assert found["meteor_vist"]["value"] == pytest.approx((8 + 4 + 8) / 3 / 10)
     assert found["meteor_vist_rank"]["value"] == pytest.approx((8 + 4 + 8) / 3 / 20)

@@ -10,7 +10,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import _meteor_alignment
 from fairseq_mm.metrics._meteor_normalizer import normalize
 from fairseq_mm.metrics._meteor_stemmer import stem
-from fairseq_mm.metrics.meteor import TASKS, Match, align, meteor
+from fairseq_mm.metrics.meteor import TASKS, Match, align, meteor, meteor_of_tasks
 
 HYPOTHESES, REFERENCES = zip(*ITEMS)
 
@@ -24,6 +24,11 @@ def needs_tables():
 def test_scores_are_those_of_the_jar(task, normalizes):
     corpus, scores = meteor(HYPOTHESES, REFERENCES, task=task, normalize=normalizes)
     assert [corpus, *scores] == pytest.approx(SCORES[task, normalizes], abs=1e-8)
+
+
+def test_several_tasks_score_as_each_alone():
+    results = meteor_of_tasks(HYPOTHESES, REFERENCES, TASKS)
+    assert results == {task: meteor(HYPOTHESES, REFERENCES, task=task) for task in TASKS}
 
 
 def test_every_task_has_frozen_scores():

@@ -73,10 +73,10 @@ def load_again():
 def phrases_of(tables, *texts):
     """Phrases of each text by their words, and the paraphrases among them in the table's order."""
     words = [text.split() for text in texts]
-    ids = np.array(tables.phrase_word_ids(word for text in words for word in text))
+    flat = [word for text in words for word in text]
+    ids = np.array([tables.phrase_word_id(word) for word in flat])
     sizes = [len(text) for text in words]
     found = tables.find_phrases(ids, np.repeat(np.cumsum(sizes), sizes))
-    flat = [word for text in words for word in text]
     names = {
         state: " ".join(flat[start : start + length])
         for start, length, state in zip(*(column.tolist() for column in found))
