@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From the release of Flickr8k to models in use: flickr8k.sh FLICKR8K PHOTOS OUT
-# Run it again to continue after an interruption. UPDATES and WEIGHTS: see steps.sh.
+# From the release of Flickr8k to models in use: flickr8k.sh FLICKR8K PHOTOS OUT [variables UPDATES=N, WEIGHTS=FILE]
+# Run it again to continue after an interruption. UPDATES: number of updates of both trainings.
+# WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
 set -euo pipefail
 if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 photos=$2 out=$3

@@ -1,6 +1,5 @@
-# Sourced by flickr8k.sh and own_images.sh, which set out (folder of all outputs) and photos (folder
-# of images). UPDATES=N: number of updates of both trainings. WEIGHTS=FILE: state dict of
-# mobilenet_v2 (default: torchvision's, downloaded).
+# Sourced by flickr8k.sh and own_images.sh, which describe the variables UPDATES and WEIGHTS, and set
+# out (folder of all outputs) and photos (folder of images).
 recipes=$(dirname "${BASH_SOURCE[0]}")
 number=0 total=8 data=$out/data
 weights=()
