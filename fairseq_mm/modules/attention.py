@@ -31,12 +31,15 @@ def attention_weights(
         query: [..., T, head_dim].
         key: [..., S, head_dim].
         attention_mask: Bool tensor that broadcasts to [..., T, S], True where a query may attend;
-            at least one entry of each row is True. None to attend everywhere.
+            at least one entry of each row is True. Or numbers that are added to the scores, such as
+            ``-inf``. None to attend everywhere.
     """
     # The product is in the dtype of the inputs, as in the fused kernels, but the softmax in
     # float32, so that weights agree with :func:`attend`.
     scores = torch.matmul(query, key.transpose(-1, -2)).float() * query.size(-1) ** -0.5
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        scores = scores + attention_mask
+    elif attention_mask is not None:
         scores = scores.masked_fill(~attention_mask, float("-inf"))
     return scores.softmax(dim=-1).to(query.dtype)
 

@@ -13,7 +13,8 @@ from fairseq_mm.modules.linear import linear
 _FUSED = getattr(F, "scaled_dot_product_attention", None)
 # PyTorch 2.1 and newer let the caller choose the scale
 _CAN_BE_UNSCALED = "scale=" in (getattr(_FUSED, "__doc__", None) or "")
-# PyTorch 2.4 and newer; a single kernel on a GPU, but as many operations as here on a CPU
+# PyTorch 2.4 and newer; on a GPU a single kernel since PyTorch 2.9, but as many operations as here
+# on a CPU
 _RMS_NORM = getattr(F, "rms_norm", None)
 _HALF = (torch.float16, torch.bfloat16)
 # Divisor of queries in half precision, because unscaled scores may leave the range of float16. It

@@ -45,6 +45,10 @@ def test_attention_equals_loops():
     torch.testing.assert_close(
         attention.attend(query, key, value, some), loops(query, key, value, some)
     )
+    bias = torch.zeros(B, T, S).masked_fill(~some, -math.inf)
+    torch.testing.assert_close(
+        attention.attend(query, key, value, bias), loops(query, key, value, some)
+    )
     weights = attention.attention_weights(query, key, some)
     torch.testing.assert_close(weights @ value, loops(query, key, value, some))
     assert not weights[~some].any()
