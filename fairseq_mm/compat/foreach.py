@@ -65,7 +65,7 @@ def adam_step(optimizer: Any) -> None:
             for param in params:
                 if not state[param]:
                     zeros = {x: torch.zeros_like(param) for x in ("exp_avg", "exp_avg_sq")}
-                    state[param].update(zeros, step=0)
+                    state[param].update(step=0, **zeros)
                 state[param]["step"] += 1
             step = state[params[0]]["step"]
             grads: list[Any] = [param.grad for param in params]

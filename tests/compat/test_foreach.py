@@ -1,6 +1,7 @@
 """Updates of many parameters at once: they are those of fairseq's optimizers."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -43,8 +44,8 @@ def give_gradients(params, update):
 def test_updates_of_lists_are_those_of_single_parameters(cls, step, options, weight_decay):
     expected, params = make_params(), make_params()
     one, many = (cls(x, lr=0.1, weight_decay=weight_decay, **options) for x in (expected, params))
-    # the step of the installed fairseq, whether or not it has been replaced here
-    original = getattr(cls.step, "__wrapped__", cls.step)
+    # the step of the installed fairseq, whether or not it has been replaced, and wrapped by PyTorch
+    original = inspect.unwrap(cls.step)
     for update in range(6):
         for optimizer, tensors in ((one, expected), (many, params)):
             give_gradients(tensors, update)
@@ -72,7 +73,29 @@ def test_lists_hold_what_one_operation_may_update(monkeypatch):
     assert [len(x) for x in foreach.split_parameters(on_cpu, lambda x: 0)] == [1] * 5
 
 
-def test_half_precision_and_amsgrad_are_left_to_fairseq():
+def test_lists_are_updated_where_they_can_be():
+    method = foreach._with_foreach(lambda self, closure: "fairseq", lambda self: "lists")
+    params = make_params()
+    give_gradients(params, 0)
+    adam = Adam(params)
+    assert method(adam) == "lists"
+    assert method(adam, lambda: 0) == "fairseq"
+    assert method(Adam(params, amsgrad=True)) == "fairseq"
+    params[0].grad = params[0].grad.to_sparse()
+    assert method(adam) == "fairseq"
+    params[0].grad = None
+    assert method(adam) == "lists"
+    params.append(OnGpu(torch.ones(2).half()))
+    params[-1].grad = torch.ones(2).half()
+    assert method(Adam(params)) == "fairseq"
+    on_cpu = torch.nn.Parameter(torch.ones(2))
+    on_cpu.grad = torch.ones(2)
+    assert method(Adam([*params[:-1], on_cpu])) == "fairseq"
+
+
+def test_half_precision_and_amsgrad_are_left_to_fairseq(monkeypatch):
+    for cls in (Adam, NAG):
+        monkeypatch.setattr(cls, "step", cls.step)
     foreach.update_together()
     params = [torch.nn.Parameter(torch.ones(2).bfloat16())]
     adam = Adam(params, lr=0.1, amsgrad=True)
@@ -89,6 +112,8 @@ def test_the_norm_of_all_gradients_is_fairseqs():
     grads = [x.grad for x in params]
     expected = torch.norm(torch.stack([torch.norm(x, p=2, dtype=torch.float32) for x in grads]))
     assert torch.equal(foreach.total_norm(grads), expected)
+    on_gpu = [OnGpu(x, requires_grad=False) for x in grads]
+    torch.testing.assert_close(foreach.total_norm(on_gpu), expected)
     assert foreach.total_norm([x.half() for x in grads]).dtype == torch.float32
     clipped = copy.deepcopy(params)
     for param, grad in zip(clipped, grads):
