@@ -46,6 +46,14 @@ def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
         ) from None
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters of it.
+
+    If the message is empty, return the name of the error's class.
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
 def _find_message(error: Optional[BaseException]) -> Optional[str]:
     """Return the message if ``error`` is, or was caused by, a :class:`UserError`; else None."""
     # fairseq wraps any error that occurs while a checkpoint loads, and a worker process sends the

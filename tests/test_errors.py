@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fairseq_mm
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, first_line, import_extra
 
 SCRIPT = """
 from fairseq_mm import errors
@@ -82,3 +82,9 @@ def test_missing_extra_names_the_command_that_helps():
         UserError, match=r"^reading HEIC needs the package no_such_module, .* 'fairseq-mm\[heif\]'$"
     ):
         import_extra("no_such_module.part", extra="heif", purpose="reading HEIC")
+
+
+def test_a_foreign_error_is_told_by_its_first_line_or_its_class():
+    assert first_line(OSError("\nno route\nto the hub")) == "no route"
+    assert first_line(OSError(300 * "x")) == 200 * "x"
+    assert first_line(AssertionError(" \n")) == "AssertionError"

@@ -62,7 +62,13 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.clip_preprocessing import ClipPreprocessing
 from fairseq_mm.extract.preprocessing import Preprocessing, normalization
 from fairseq_mm.extract.resnext3d import ResNeXt3d
-from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict
+from fairseq_mm.extract.weights import (
+    RANDOM,
+    is_file,
+    load_state_dict,
+    read_state_dict,
+    seeded,
+)
 
 with deferred(OF_TORCHVISION):
     import torchvision
@@ -287,9 +293,7 @@ def build_image_backbone(
     if model in TRANSFORMS_INPUT:
         # initialisation by torchvision would take a minute for these networks
         options = {"transform_input": True, "init_weights": False}
-    # the caller's random numbers stay as they are; without `devices` each GPU would be initialised
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed if weights == RANDOM else 0)
+    with seeded(seed if weights == RANDOM else 0):
         network = vars(torchvision.models)[model](weights=None, **options).eval()
     layers = _cut_after(network, model, layer)
     needed = list(layers.state_dict())  # the names of tensors are as in the whole network
@@ -307,15 +311,14 @@ def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int 
 
     See :func:`.build_backbone` for the arguments and errors.
     """
-    if model == RESNEXT and (weights is None or not (weights == RANDOM or _is_file(weights))):
+    if model == RESNEXT and (weights is None or not (weights == RANDOM or is_file(weights))):
         problem = "" if weights is None else f" {weights} is no file."
         raise UserError(
             f"--model {RESNEXT}: its weights are a file (resnext-101-kinetics.pth of "
             f"3D-ResNets-PyTorch). Give it: --weights FILE, or {RANDOM} for random ones.{problem}"
         )
     weights = weights or "DEFAULT"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed if weights == RANDOM else 0)
+    with seeded(seed if weights == RANDOM else 0):
         network: nn.Module
         if model == RESNEXT:
             network = ResNeXt3d().eval()
@@ -347,7 +350,7 @@ def _load_weights(
     """
     if weights == RANDOM:
         return f"{RANDOM}:{seed}"
-    if _is_file(weights):
+    if is_file(weights):
         load_state_dict(network, read_state_dict(weights), needed=needed, origin=weights)
         return compute_sha256(weights)
     entry = get_weights_entry(model, weights)
@@ -366,11 +369,6 @@ def default_layer(model: str, grid: bool) -> str:
         if model.startswith(prefix):
             return layers[1] if grid else layers[0]
     raise UserError(f"--model {model}: has no default layer. Choose one with --layer.")
-
-
-def _is_file(weights: str) -> bool:
-    # a path that does not exist is to be reported as such: no name has a dot or a slash
-    return os.path.exists(weights) or os.sep in weights or "." in weights
 
 
 def _cut_after(network: nn.Module, model: str, layer: str) -> nn.Module:

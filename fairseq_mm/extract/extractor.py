@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairseq_mm.compat import convolution_memory_format, float32_by_default
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.clip_preprocessing import (
     ClipPreprocessing,
@@ -158,10 +158,9 @@ class Extractor:
         except (RuntimeError, AssertionError, IndexError, ValueError) as error:
             *frames, height, width, _ = inputs.shape[1:]
             what = f"clips of {frames[0]} frames" if frames else "images"
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
             raise UserError(
                 f"{self.identity['extractor']}, layer {self.identity['layer']}: cannot be run on "
-                f"{len(inputs)} {what} of {width} x {height} pixels: {reason}"
+                f"{len(inputs)} {what} of {width} x {height} pixels: {first_line(error)}"
             ) from None
 
     def _autocast(self) -> contextlib.AbstractContextManager:

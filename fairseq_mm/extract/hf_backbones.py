@@ -42,10 +42,16 @@ from fairseq_mm.extract.library_networks import (
     describe_library,
     fold_norms,
     quiet,
-    seeded,
 )
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import RANDOM, is_file, name_some, read_state_dict
+from fairseq_mm.extract.weights import (
+    RANDOM,
+    check_finite,
+    is_file,
+    name_some,
+    read_state_dict,
+    seeded,
+)
 
 PREFIX = "hf:"
 IMAGE_FEATURES, POOLED, CLASS_TOKEN = "image_features", "pooler_output", "class_token"
@@ -222,7 +228,11 @@ def build_hf(
         layer = CLASS_TOKEN
         # a pooler without weights has random ones
         needed = [name for name in needed if "pooler." not in name]
-    _check_weights(network, needed, missing, origin=weights or f"--model {model}")
+    origin = weights or f"--model {model}"
+    lacking = [name for name in missing if name in needed]
+    if lacking:
+        raise UserError(f"{origin}: does not fit the model: it lacks {name_some(lacking)}.")
+    check_finite(network, needed=needed, origin=origin)
     rows = HfRows(network, model, GRID_LAYER if grid else layer).eval()
     digest = compute_weights_digest(network, needed)
     side = getattr(network.config, "image_size", None)
@@ -438,16 +448,6 @@ def _find_weights_file(source: _Source) -> str:
         f"--model {source.model}: the weights {reason}; the folder must have one of "
         f"{', '.join(WEIGHTS_FILES)}. Or give --weights FILE, or {RANDOM} for random ones."
     )
-
-
-def _check_weights(network: nn.Module, needed: list[str], missing: list[str], origin: str) -> None:
-    lacking = [name for name in missing if name in needed]
-    if lacking:
-        raise UserError(f"{origin}: does not fit the model: it lacks {name_some(lacking)}.")
-    own = network.state_dict()
-    broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
-    if broken:
-        raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")
 
 
 def _get_preprocessing(transformers: ModuleType, source: _Source, commit: str) -> Preprocessing:

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.extract.preprocessing import Preprocessing
 
 # largest difference, in steps of 8-bit pixels, between two implementations of one interpolation
@@ -57,15 +57,6 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed PyTorch's random numbers inside the context; the caller's random numbers stay."""
-    # without `devices` each GPU would be initialised
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
-@contextlib.contextmanager
 def cached_if_offline() -> Iterator[None]:
     """Let huggingface_hub read only its cache inside the context, if the hub has no address.
 
@@ -95,12 +86,7 @@ def describe_hub_error(error: Exception) -> str:
         if type(cause).__name__ in _HUB_ERRORS:
             return _HUB_ERRORS[type(cause).__name__]
         cause = cause.__cause__ or cause.__context__
-    return describe_error(error)
-
-
-def describe_error(error: Exception) -> str:
-    """Return the first line of an error's message, or the name of its class."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+    return first_line(error).rstrip(".")
 
 
 def describe_library(distribution: str) -> str:
@@ -148,7 +134,7 @@ def check_preprocessing(
         try:
             theirs = library_apply(image)
         except Exception as error:  # of any class: some processors need text or further sizes
-            raise UserError(f"{owner} cannot be run on an image: {describe_error(error)}") from None
+            raise UserError(f"{owner} cannot be run on an image: {first_line(error)}") from None
         step = preprocessing.scale / 255 / min(preprocessing.std)
         same_shape = theirs.shape == ours[0].shape
         if not same_shape or float((theirs - ours[0]).abs().max()) > _MAX_ROUNDING * step:

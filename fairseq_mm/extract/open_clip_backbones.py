@@ -23,10 +23,9 @@ from fairseq_mm.extract.library_networks import (
     describe_hub_error,
     describe_library,
     quiet,
-    seeded,
 )
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict
+from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict, seeded
 
 PREFIX = "open_clip:"
 POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"

@@ -15,21 +15,19 @@ from typing import Any, Optional
 from torch import Tensor, nn
 
 from fairseq_mm.data.input_files import compute_sha256
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, first_line, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
     cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
-    describe_error,
     describe_hub_error,
     describe_library,
     fold_norms,
     quiet,
-    seeded,
 )
 from fairseq_mm.extract.preprocessing import INTERPOLATIONS, Preprocessing
-from fairseq_mm.extract.weights import RANDOM, is_file, load_state_dict, read_state_dict
+from fairseq_mm.extract.weights import RANDOM, is_file, load_state_dict, read_state_dict, seeded
 
 PREFIX = "timm:"
 POOLED_LAYER, GRID_LAYER = "pre_logits", "forward_features"
@@ -172,7 +170,7 @@ def _create(timm: ModuleType, model: str, full_name: str, *, pretrained: bool) -
         return timm.create_model(full_name, pretrained=pretrained).eval().float()
     except Exception as error:  # the hub client raises errors of many classes if it is offline
         if not pretrained:
-            raise UserError(f"--model {model}: cannot be built: {describe_error(error)}") from None
+            raise UserError(f"--model {model}: cannot be built: {first_line(error)}") from None
         raise UserError(
             f"--model {model}: its weights cannot be downloaded or loaded "
             f"({describe_hub_error(error)}). Get the file on another machine and give it: "

@@ -1,4 +1,4 @@
-"""Loads state dict files safely, and copies their tensors to a network.
+"""Loads state dict files safely, copies their tensors to a network, and seeds random weights.
 
 A file may be a state dict, a dictionary that has a state dict under the key ``state_dict`` or
 ``model``, a state dict of a ``DataParallel`` (``module.`` before every name), or in half precision.
@@ -7,9 +7,10 @@ It must have the tensors that the extracted layer depends on; a classifier may b
 other classes.
 """
 
+import contextlib
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Optional
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq_mm.compat import load_weights
 from fairseq_mm.data.input_files import compute_sha256
-from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.errors import UserError, first_line, import_extra
 
 MAX_NAMED = 4
 RANDOM = "none"
@@ -26,6 +27,15 @@ SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 PUBLISHERS = ("torchvision", "open_clip", "timm", "hf")
 # the DenseNet files of torchvision have the names from before 2017 (norm.1 instead of norm1)
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)$")
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed PyTorch's random numbers inside the context; the caller's random numbers stay."""
+    # without `devices` each GPU would be initialised
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def is_digest(recorded: str) -> bool:
@@ -95,10 +105,9 @@ def read_state_dict(path: str) -> dict[str, Tensor]:
     try:
         content: Any = load_weights(path)
     except Exception as error:  # torch raises errors of many classes on foreign files
-        reason = str(error).strip().splitlines()
         raise UserError(
             f"{path}: is no state dict file that can be loaded safely (with weights only): "
-            f"{reason[0][:200] if reason else type(error).__name__}"
+            f"{first_line(error)}"
         ) from None
     # trainers of ImageNet and timm save `state_dict`, torchvision's reference scripts `model`
     for key in ("state_dict", "model"):
@@ -122,8 +131,7 @@ def _read_safetensors(path: str) -> dict[str, Tensor]:
     try:
         return safetensors.load_file(path)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise UserError(f"{path}: is no safetensors file: {reason}") from None
+        raise UserError(f"{path}: is no safetensors file: {first_line(error)}") from None
 
 
 def load_state_dict(
@@ -162,7 +170,18 @@ def load_state_dict(
             )
     # not strict: a classifier that the layer does not need may be missing or have other classes
     model.load_state_dict(fitting, strict=False)
-    # `own` shares its memory with the parameters
+    check_finite(model, needed=needed, origin=origin)
+
+
+def check_finite(model: nn.Module, *, needed: Collection[str], origin: str) -> None:
+    """Raise UserError if tensors of a network have NaN or infinite values.
+
+    Args:
+        model: Network.
+        needed: Names of the tensors to check.
+        origin: Name of the file or of the weights, for the message.
+    """
+    own = model.state_dict()
     broken = [name for name in needed if not bool(torch.isfinite(own[name]).all())]
     if broken:
         raise UserError(f"{origin}: has NaN or infinite values in {name_some(broken)}.")

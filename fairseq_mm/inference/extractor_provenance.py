@@ -12,7 +12,7 @@ from fairseq_mm.extract.identity import (
     check_same_extractor,
     has_name_and_digest,
 )
-from fairseq_mm.extract.weights import SUFFIXES
+from fairseq_mm.extract.weights import SUFFIXES, is_digest
 
 # library of an extractor's network, as it is recorded -> extra that installs it
 LIBRARY_EXTRAS = {"timm": "timm", "transformers": "hf", "open_clip_torch": "clip"}
@@ -71,8 +71,7 @@ def find_weights_file(
             is a name without a digest.
     """
     recorded = str(identity.get("weights"))
-    # weights from a file are recorded by SHA-256, which has 64 digits; other weights by their name
-    if len(recorded) != 64:
+    if not is_digest(recorded):
         if given is not None and not has_name_and_digest(identity):
             raise UserError(
                 f"the features were made with the weights {recorded}, which are fetched by "
