@@ -83,9 +83,6 @@ def run(args: argparse.Namespace) -> int:
     arguments.check(args, _RULES)
     if not args.queries and not args.image:
         raise UserError("no query: give a sentence, or an image (--image FILE).")
-    for query in args.queries:
-        if not query.strip():
-            raise UserError("a query must be a sentence or a word, but is empty.")
     register_quietly()
     from fairseq_mm.inference.image_index import ImageIndex
 

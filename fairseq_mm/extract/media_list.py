@@ -208,14 +208,11 @@ def list_images(
     return list(images.values())
 
 
-def list_folder(
-    folder: str, *, kind: Kind = IMAGES
-) -> tuple[list[MediaFile], list[tuple[str, str]]]:
-    """List the images or videos below a folder, and the files and folders that cannot be listed.
+def list_folder(folder: str) -> tuple[list[MediaFile], list[tuple[str, str]]]:
+    """List the images below a folder, and the files and folders that cannot be listed.
 
     Args:
         folder: Path of the folder, which is searched with all subfolders.
-        kind: Images or videos.
 
     Returns:
         files: The files in the order of their paths; the id of a file is its path relative to the
@@ -231,7 +228,7 @@ def list_folder(
         raise UserError(f"{folder}: {problem}.")
     files: list[MediaFile] = []
     refused: list[tuple[str, str]] = []
-    for path in _walk(folder, kind.suffixes, seen=set(), refused=refused):
+    for path in _walk(folder, IMAGES.suffixes, seen=set(), refused=refused):
         file = MediaFile(_make_key(os.path.relpath(path, folder), "path"), path)
         try:
             _check_key(file)

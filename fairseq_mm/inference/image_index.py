@@ -37,6 +37,7 @@ _ATTRIBUTES = (
 _UNIT_NORMS = (0.999, 1.001)
 # an index that is replaced while it is opened is opened again: it has then been moved into place
 _OPENINGS = 5
+_ANEW = "make it anew: fairseq-mm index --rebuild."
 
 
 class NotAnIndexError(UserError):
@@ -118,8 +119,7 @@ def open_index_store(path: str) -> FeatureStore:
     try:
         store = FeatureStore(path)
     except UserError as error:
-        remedy = "If it is damaged, make it anew: fairseq-mm index --rebuild."
-        raise UserError(f"{str(error).rstrip('.')}. {remedy}") from None
+        raise UserError(f"{str(error).rstrip('.')}. If it is damaged, {_ANEW}") from None
     if store.attributes.get("extractor") != VECTORS_EXTRACTOR or not all(
         name in store.attributes for name in _ATTRIBUTES
     ):
@@ -127,6 +127,25 @@ def open_index_store(path: str) -> FeatureStore:
     if not store.has_checksum:
         raise UserError(f"{path}: has lost its checksum: it was cut or changed; {_ANEW}")
     return store
+
+
+def find_recorded_checkpoint(store: FeatureStore) -> str:
+    """Return the path of the checkpoint that an index, opened as ``store``, records. Raise
+    UserError if there is no such file any more."""
+    file = str(store.attributes["checkpoint"])
+    if not os.path.isfile(file):
+        raise UserError(
+            f"{store.path}: was made with the checkpoint {file}, which is not there any more: "
+            "give its path (--checkpoint PATH; in Python checkpoint=...)."
+        )
+    return file
+
+
+def find_recorded_weights(store: FeatureStore) -> Optional[str]:
+    """Return the path of the extractor's weights file that an index, opened as ``store``, records.
+    Return None if it records no path, or there is no such file any more."""
+    path = str(store.attributes.get("extractor_weights", ""))
+    return path if os.path.isfile(path) else None
 
 
 class ImageIndex:
@@ -168,7 +187,6 @@ class ImageIndex:
         self.path = store.path
         self.ids = store.ids
         self.vectors = store.read_all()
-        self._attributes = store.attributes
         self._checkpoint = checkpoint
         self._weights = weights
         self._device = device
@@ -237,34 +255,24 @@ class ImageIndex:
             UserError: if the checkpoint is missing or cannot be loaded, or another checkpoint has
                 made the index.
         """
-        file = self._find_checkpoint()
+        if self._checkpoint is None:
+            file = find_recorded_checkpoint(self._store)
+        else:
+            file = checkpoint_file(os.fspath(self._checkpoint))
+        attributes = self._store.attributes
         status = os.stat(file)
-        recorded = (self._attributes["checkpoint_bytes"], self._attributes["checkpoint_time"])
+        recorded = (attributes["checkpoint_bytes"], attributes["checkpoint_time"])
         checkpoint = Checkpoint.open(file)
         checkpoint.check_embedding()
-        digest = str(self._attributes["weights"])
+        digest = str(attributes["weights"])
         # hashing takes longer than all the rest, so that size and time of the file decide first
         if (status.st_size, status.st_mtime_ns) != recorded:
             digest = checkpoint.digest
-        check_same_model(self._attributes, digest, checkpoint.extractor, self.path, file)
-        return Embedder(checkpoint.build(self._device), weights=self._find_weights())
-
-    def _find_checkpoint(self) -> str:
-        if self._checkpoint is not None:
-            return checkpoint_file(os.fspath(self._checkpoint))
-        file = str(self._attributes["checkpoint"])
-        if not os.path.isfile(file):
-            raise UserError(
-                f"{self.path}: was made with the checkpoint {file}, which is not there any more: "
-                "give its path (--checkpoint PATH; in Python checkpoint=...)."
-            )
-        return file
-
-    def _find_weights(self) -> Optional[str]:
-        if self._weights is not None:
-            return os.fspath(self._weights)
-        recorded = str(self._attributes.get("extractor_weights", ""))
-        return recorded if os.path.isfile(recorded) else None
+        check_same_model(attributes, digest, checkpoint.extractor, self.path, file)
+        weights = self._weights or find_recorded_weights(self._store)
+        return Embedder(
+            checkpoint.build(self._device), weights=None if weights is None else os.fspath(weights)
+        )
 
     def search(self, texts: Iterable[str], count: int = 10) -> list[SearchResult]:
         """Find the images that are nearest to each sentence.
@@ -381,9 +389,6 @@ class ImageIndex:
             or not ((norms >= low) & (norms <= high)).all()
         ):
             raise UserError(f"{self.path}: its vectors are damaged; {_ANEW}")
-
-
-_ANEW = "make it anew: fairseq-mm index --rebuild."
 
 
 def _identify_file(path: str) -> Optional[Sequence[int]]:

@@ -32,6 +32,8 @@ from fairseq_mm.inference.image_index import (
     NotAnIndexError,
     check_same_model,
     describe_extractor,
+    find_recorded_checkpoint,
+    find_recorded_weights,
     index_path,
     open_index_store,
 )
@@ -62,11 +64,6 @@ class IndexSummary(NamedTuple):
     num_changed: int
     num_removed: int
     unreadable: list[tuple[str, str]]
-
-    @property
-    def has_changed(self) -> bool:
-        """True if this run has changed the vectors of the index."""
-        return bool(self.num_new or self.num_changed or self.num_removed)
 
 
 class _Plan(NamedTuple):
@@ -132,7 +129,7 @@ def index_folder(
     opened = _open_checkpoint(folder, checkpoint, old)
     if old is not None:
         check_same_model(old.attributes, opened.digest, opened.extractor, path, opened.path)
-        weights = weights or _find_recorded_weights(old)
+        weights = weights or find_recorded_weights(old)
     run = _Run(opened, files, old, path, weights=weights, device=device)
     if run.is_up_to_date and not os.path.exists(f"{path}.partial"):
         return IndexSummary(path, len(files), 0, 0, 0, refused)
@@ -161,28 +158,19 @@ def _open_checkpoint(
     ``folder`` is the folder of the images, for messages. Raise UserError if there is no checkpoint
     to open, or its model does not embed images.
     """
-    if checkpoint is None and old is None:
+    if checkpoint is not None:
+        file = checkpoint_file(os.fspath(checkpoint))
+    elif old is not None:
+        file = find_recorded_checkpoint(old)
+    else:
         raise UserError(
             f"{folder}: has no index yet: give the checkpoint of an embedding model (--checkpoint "
             "PATH; in Python checkpoint=...)."
         )
-    if checkpoint is None:
-        assert old is not None
-        checkpoint = str(old.attributes["checkpoint"])
-        if not os.path.isfile(checkpoint):
-            raise UserError(
-                f"{old.path}: was made with the checkpoint {checkpoint}, which is not there any "
-                "more: give its path (--checkpoint PATH; in Python checkpoint=...)."
-            )
-    opened = Checkpoint.open(checkpoint_file(os.fspath(checkpoint)))
+    opened = Checkpoint.open(file)
     opened.check_embedding()
     check_recorded(opened.extractor, opened.path, noun="image")
     return opened
-
-
-def _find_recorded_weights(old: FeatureStore) -> Optional[str]:
-    path = str(old.attributes.get("extractor_weights", ""))
-    return path if os.path.isfile(path) else None
 
 
 def _compare(files: Sequence[MediaFile], old: Optional[FeatureStore]) -> _Plan:
