@@ -96,11 +96,17 @@ def test_an_update_reads_new_and_changed_files_only(photos, index, computed):
         np.testing.assert_array_equal(store.read(name)[0], vectors[name])
     assert_close(store.read("new.PNG")[0], vectors["image1.png"])
     assert abs(store.read("image0.png")[0] - vectors["image0.png"]).max() > 1e-3
-    # the new time of the copied content is recorded
+    # the new time of the same content is recorded, with other changes and without
     assert store.get_source("image1.png").time == (photos / "image1.png").stat().st_mtime_ns
+    os.utime(photos / "image1.png", (1, 1))
+    assert index(photos)[1] == f"{path}: 5 images, nothing has changed.\n"
+    assert FeatureStore(path).get_source("image1.png").time == 10**9
     del computed[:]
     assert index(photos)[1] == f"{path}: 5 images, nothing has changed.\n"
     assert computed == []
+    (photos / "image1.png").unlink()
+    assert index(photos)[1] == f"{path}: 4 images, 1 removed.\n"
+    assert "image1.png" not in FeatureStore(path)
 
 
 def test_files_that_were_exchanged_are_noticed_although_their_times_are_equal(photos, index):

@@ -260,6 +260,8 @@ def test_rows_that_are_not_finite_are_refused_by_id(write_hdf5, value, dtype):
         store.read("y")
     with pytest.raises(UserError, match=message):
         store.check_finite()
+    with pytest.raises(UserError, match=message):
+        store.read_all()
 
 
 def test_largest_and_smallest_float16_values_are_finite():

@@ -542,7 +542,8 @@ def test_rows_of_a_begun_store_are_compared_as_it_stores_them(path, rows, is_sam
 
 
 @pytest.mark.parametrize("dropped", [[], [0], [3, 4], [10], range(11)])
-def test_items_that_are_removed_leave_no_trace(path, tmp_path, dropped):
+def test_items_that_are_removed_leave_no_trace(path, tmp_path, dropped, monkeypatch):
+    monkeypatch.setattr(feature_store_writer, "PIECE_BYTES", 20)
     keys = [list(ITEMS)[i] for i in dropped]
     kept = {key: rows for key, rows in ITEMS.items() if key not in keys}
     write(path, ITEMS, finish=False)
