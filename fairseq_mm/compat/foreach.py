@@ -22,16 +22,15 @@ def split_parameters(
 ) -> Iterator[list["Tensor"]]:
     """Yield the parameters that have a gradient, in lists that one operation updates.
 
-    The parameters of a list have the same device, dtype and value of ``key``, and their gradients
-    have the same dtype. On a CPU, each list has one parameter, because the next operation finds its
-    numbers in the cache.
+    The parameters of a list have the same device, dtype and value of ``key``. On a CPU, each list
+    has one parameter, because the next operation finds its numbers in the cache.
     """
     lists: dict[Any, list[Tensor]] = {}
     sizes: dict[Any, int] = {}
     for param in params:
         if param.grad is None:
             continue
-        alike = (param.device, param.dtype, param.grad.dtype, key(param))
+        alike = (param.device, param.dtype, key(param))
         lists.setdefault(alike, []).append(param)
         sizes[alike] = sizes.get(alike, 0) + param.numel()
         if not param.is_cuda or sizes[alike] > _MOST_ELEMENTS:

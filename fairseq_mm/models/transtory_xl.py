@@ -286,7 +286,7 @@ class TranstoryXLDecoder(FeatureDecoder):
     ) -> tuple[Tensor, None]:
         """Compute features [B, T, D], or [B, 1, D] when decoding incrementally.
 
-        D is ``model_dim``. The second result is None.
+        D is ``model_dim``. Features of padding are zero. The second result is None.
         """
         images, _ = encoder_output(encoder_out)
         if incremental_state is not None:

@@ -10,6 +10,7 @@ from fairseq.optim.adam import Adam
 from fairseq.optim.nag import NAG
 
 from fairseq_mm.compat import foreach
+from fairseq_mm.optim.adam_l2 import AdamL2
 
 SHAPES = [(3, 4), (5,), (1,), (2, 3, 2), (4,)]
 
@@ -56,6 +57,20 @@ def test_updates_of_lists_are_those_of_single_parameters(cls, step, options, wei
         for x, y in zip(expected, params):
             assert torch.equal(x, y)
     assert repr(one.state_dict()) == repr(many.state_dict())
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_adam_l2_updates_lists_as_single_parameters(amsgrad):
+    params = make_params()
+    single = [torch.nn.Parameter(x.detach().as_subclass(torch.Tensor).clone()) for x in params]
+    one, many = (AdamL2(x, lr=0.1, weight_decay=0.1, amsgrad=amsgrad) for x in (single, params))
+    for update in range(6):
+        for optimizer, tensors in ((one, single), (many, params)):
+            give_gradients(tensors, update)
+            optimizer.step()
+        for x, y in zip(single, params):
+            assert torch.equal(x, y)
+    assert [many.state[x]["step"] for x in params] == [6, 3, 6, 6, 6]
 
 
 def test_lists_hold_what_one_operation_may_update(monkeypatch):

@@ -13,7 +13,9 @@ from toy_data import build_model, make_captions_folder, make_dictionary, run_fai
 from toy_data import toy_task as captioning_task
 from toy_processes import needs_fork, train_by, training_configuration
 
+from fairseq_mm.criterions import chunked_cross_entropy as criterion_module
 from fairseq_mm.errors import UserError
+from fairseq_mm.modules.chunked_cross_entropy import chunked_cross_entropy
 
 B, S, T, PAD = 3, 5, 4, 1
 ENCODER_DECODER = {"encoder_embed_dim": 8, "decoder_embed_dim": 8, "dropout": 0.0}
@@ -90,6 +92,21 @@ def results(criterion, model, sample):
         if parameter.grad is not None
     }
     return loss, sample_size, log, gradients
+
+
+def test_number_of_targets_is_given_unless_a_gpu_has_it(monkeypatch):
+    model, sample = make_model(*MODELS["m_rnn"]), make_sample(MODELS["m_rnn"][0])
+    given = []
+
+    def loss(*args, **options):
+        given.append(options["num_valid"])
+        return chunked_cross_entropy(*args, **options)
+
+    monkeypatch.setattr(criterion_module, "chunked_cross_entropy", loss)
+    ntokens = sample["ntokens"]
+    for number in (ntokens, torch.tensor(ntokens)):
+        make_criterion()(model, {**sample, "ntokens": number})
+    assert given == [int(sample["target"].ne(PAD).sum()), None]
 
 
 def logged(criterion, log):

@@ -12,6 +12,8 @@ from numerics import assert_close
 from test_contracts import SYSTEMS, B, Captions, T, V
 from toy_data import build_model, toy_task
 
+if not hasattr(torch.nn.functional, "rms_norm"):
+    pytest.skip("this PyTorch cannot count launches", allow_module_level=True)
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from _launch_counting import counted, phase
@@ -74,10 +76,15 @@ def test_a_pass_is_few_launches_that_nobody_waits_for(tmp_path, name):
 def test_embedding_and_ranking_wait_for_nothing(arch):
     model = build_model(arch, toy_task(), word_dim=6, embed_dim=8)
     inputs, tokens = Captions().inputs(), torch.randint(4, V, (B, T))
+    tokens[:, -2:] = model.sentence_encoder.pad  # two columns that a CPU does not read
+    tokens[0, 1:] = model.sentence_encoder.end
+    expected = model(**inputs, tokens=tokens)
     with counted() as counts:
         images, sentences = model(**inputs, tokens=tokens)
         is_negative = ~torch.eye(B, dtype=torch.bool, device=tokens.device)
         pairwise_ranking_loss(images, sentences, is_negative, margin=0.2).loss.backward()
+    for found, vectors in zip((images, sentences), expected):
+        assert_close(found, vectors)
     assert calls(counts) == []
     assert 50 < counts.launches.total() < 150
 

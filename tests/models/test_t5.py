@@ -72,6 +72,7 @@ def test_beams_of_an_item_share_its_keys(model):
         expanded = model.encoder.reorder_encoder_out(encoder_out, beams)
         assert expanded["encoder_out"][0] is encoder_out["encoder_out"][0]
         wide = previous[beams]
+        wide[:, 1:] = torch.randint(4, 20, (4 * B, T - 1))
         for step in range(1, 4):
             logits, _ = model.decoder(wide[:, :step], expanded, state)
         saved = model.decoder.get_incremental_state(state, "t5")
@@ -85,6 +86,13 @@ def test_beams_of_an_item_share_its_keys(model):
         logits, _ = model.decoder(wide[left, :4], expanded, state)
         assert saved["source"]["keys"][0].size(0) == B - 1
         full, _ = model.decoder(wide[left, :4], expanded)
+        assert_close(logits[:, 0], full[:, -1])
+        # the second item keeps three rows, the third one
+        uneven = torch.tensor([1, 1, 3, 6])
+        model.decoder.reorder_incremental_state_scripting(state, uneven)
+        expanded = model.encoder.reorder_encoder_out(expanded, uneven)
+        logits, _ = model.decoder(wide[left][uneven], expanded, state)
+        full, _ = model.decoder(wide[left][uneven], expanded)
         assert_close(logits[:, 0], full[:, -1])
 
 

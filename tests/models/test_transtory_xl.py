@@ -126,6 +126,7 @@ def test_decoder_equals_the_equations_in_loops(memory_length, segment_length, co
                 released=compat == "released",
             )
             assert_close(fast[row, : len(story)], slow)
+            assert not fast[row, len(story) :].any()
 
 
 def test_gradients_reach_former_sentences_unless_the_memory_is_detached():

@@ -242,6 +242,19 @@ def test_target_outside_of_the_vocabulary_is_refused():
         chunked_cross_entropy(*tensors, target, ignore_index=PAD)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_logits_of_a_chunk_take_the_bytes_that_are_allowed(request, dtype, size):
+    features, weight, bias, target = make(dtype)
+    if "whole" in request.node.name and dtype == torch.bfloat16:
+        size += 4  # in both precisions
+    options = {"ignore_index": -1, "smoothing": 0.0, "dtype": dtype, "num_valid": None}
+    problem = module._Problem(features, weight, bias, target, **options)
+    for chunk_bytes, sizes in ((4 * V * size, [3, 4, 4]), (4 * V * size - 1, [2, 3, 3, 3])):
+        found = module._chunks(problem, chunk_bytes, needs_features=False, keeps=True)
+        assert [rows.stop - rows.start for rows, _ in found] == sizes
+
+
 @pytest.mark.parametrize("count", [N - 3, N])
 def test_known_number_of_rows_is_not_read_from_a_gpu(count):
     *_, target = make()

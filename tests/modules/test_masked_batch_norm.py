@@ -38,6 +38,7 @@ def test_a_single_real_row_is_normalised_with_the_running_statistics():
     out = norm(x, torch.tensor([[True, False]]))
     torch.testing.assert_close(out[0, 0], x[0, 0] / (1 + 1e-5) ** 0.5)
     assert torch.equal(norm.running_mean, torch.zeros(2))
+    assert norm.num_batches == 0
 
 
 def test_running_statistics_stay_in_single_precision():

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from numerics import assert_close
 
+from fairseq_mm.modules import multi_scale_self_attention
 from fairseq_mm.modules.multi_scale_self_attention import (
     KeyValueCache,
     MultiScaleSelfAttention,
@@ -18,6 +19,14 @@ from fairseq_mm.modules.multi_scale_self_attention import (
 B, C, T, E, H = 2, 10, 9, 12, 3
 A = E // H
 KINDS = [(False, False), (True, False), (False, True), (True, True)]
+
+
+class OnGpu(torch.Tensor):
+    """Tensor on the CPU that is treated as one on a GPU."""
+
+    is_cuda = True
+
+
 kinds = pytest.mark.parametrize(("is_gated", "is_multi_scale"), KINDS)
 
 
@@ -140,6 +149,23 @@ def test_gradients_are_those_of_the_pass_without_recomputation(is_gated, is_mult
         torch.testing.assert_close(one, other)
 
 
+@kinds
+def test_pass_on_a_gpu_equals_that_on_a_cpu_and_recomputes_nothing(
+    monkeypatch, is_gated, is_multi_scale
+):
+    module = build(is_gated, is_multi_scale)
+    x = torch.randn(B, T, C, requires_grad=True)
+    expected = module(x)
+    scale = torch.randn_like(expected)
+    inputs = [x, *module.parameters()]
+    gradients = torch.autograd.grad((expected * scale).sum(), inputs)
+    monkeypatch.setattr(multi_scale_self_attention, "checkpoint", None)
+    out = module(x.as_subclass(OnGpu))
+    assert_close(out.as_subclass(torch.Tensor), expected)
+    for found, gradient in zip(torch.autograd.grad((out * scale).sum(), inputs), gradients):
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), gradient)
+
+
 def test_a_time_sees_the_kept_times_before_it_and_the_zero_slot():
     mask = visible_past(7, [1, 2, 3], torch.device("cpu"))
     for head, stride in enumerate([1, 2, 3]):
@@ -196,12 +222,13 @@ def test_rows_can_be_reordered_repeated_and_dropped_while_decoding(is_gated, is_
     assert len(order) == 1
 
 
-def test_a_cache_is_left_alone_by_copies_of_its_rows():
+@pytest.mark.parametrize("kind", [torch.Tensor, OnGpu])
+def test_a_cache_is_left_alone_by_copies_of_its_rows(kind):
     cache = KeyValueCache([1, 2], num_heads=2, head_dim=3)
     for _ in range(5):
         cache.append(torch.randn(2, 2, 4, 3))
     before = [scale[0].clone() for scale in cache.scales]
-    cache.reorder(torch.tensor([1, 1]))
+    cache.reorder(torch.tensor([1, 1]).as_subclass(kind))
     cache.append(torch.zeros(2, 2, 4, 3))
     for number, scale in enumerate(cache.scales):
         kept = 1 + -(-5 // cache.strides[number])
@@ -212,7 +239,7 @@ def test_a_cache_is_left_alone_by_copies_of_its_rows():
 def test_one_call_for_all_scales_equals_a_call_for_each():
     torch.manual_seed(4)
     strides = (1, 2, 3)
-    for T in (1, 2, 7, 70):  # the table for 70 steps has 128 rows
+    for T in (1, 2, 7, 63, 64):  # the table of 64 steps has 65 keys, and so 128 rows
         heads = [torch.randn(2, 3, T, 4, requires_grad=True) for _ in range(3)]
         single = zip(strides, *(x.split(1, dim=1) for x in heads))
         expected = torch.cat([attend_to_past(q, k, v, n) for n, q, k, v in single], dim=1)
