@@ -35,6 +35,7 @@ from fairseq_mm.data.input_files import compute_sha256, parse_object
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
+    LibraryRows,
     cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
@@ -74,7 +75,7 @@ _INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 _MAX_PREFIX_TOKENS = 16
 
 
-class HfRows(nn.Module):
+class HfRows(LibraryRows):
     """Network that returns the feature vectors of a vision model of transformers.
 
     Args:
@@ -84,9 +85,7 @@ class HfRows(nn.Module):
     """
 
     def __init__(self, network: nn.Module, model: str, layer: str) -> None:
-        super().__init__()
-        self.network: Any = network
-        self.model = model
+        super().__init__(network, model, grid=layer == GRID_LAYER)
         self.layer = layer
         config: Any = network.config
         config = getattr(config, "vision_config", None) or config
@@ -94,50 +93,27 @@ class HfRows(nn.Module):
         sides = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
         self.patch_height, self.patch_width = (side or 0 for side in sides)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the D-dimensional feature vectors of each image.
+    def _encode(self, images: Tensor) -> Any:
+        return getattr(self.network, "vision_model", self.network)(pixel_values=images)
 
-        Args:
-            images: ``[B, 3, height, width]``, normalised.
-
-        Returns:
-            rows: ``[B, rows, D]`` float32.
-
-        Raises:
-            UserError: If the network gives no pooled vector, or no grid.
-        """
+    def _get_pooled(self, images: Tensor) -> Any:
+        if self.layer == CLASS_TOKEN:
+            hidden = self._encode(images).last_hidden_state
+            return hidden[:, 0] if self._count_prefix_tokens(hidden, images) else None
         if self.layer == IMAGE_FEATURES:
             output = self.network.get_image_features(pixel_values=images)
             pooled = getattr(output, "pooler_output", output)  # a tensor before transformers 5
         else:
-            encoder = getattr(self.network, "vision_model", self.network)
-            output = encoder(pixel_values=images)
-            if self.layer == GRID_LAYER:
-                return self._get_grid(output, images).float()
-            if self.layer == CLASS_TOKEN:
-                pooled = self._get_class_token(output, images)
-            else:
-                pooled = getattr(output, "pooler_output", None)
+            pooled = getattr(self._encode(images), "pooler_output", None)
         # ResNet returns a feature map of one position
-        pooled = pooled.flatten(1) if isinstance(pooled, Tensor) else pooled
-        if not isinstance(pooled, Tensor) or len(pooled) != len(images):
-            raise UserError(f"--model {self.model}: has no pooled output; use --grid.")
-        return pooled.float()[:, None]  # [B, 1, D]
+        return pooled.flatten(1) if isinstance(pooled, Tensor) else pooled
 
-    def _get_grid(self, output: Any, images: Tensor) -> Tensor:
-        hidden = getattr(output, "last_hidden_state", None)
+    def _get_grid(self, images: Tensor) -> Optional[Tensor]:
+        hidden: Any = getattr(self._encode(images), "last_hidden_state", None)
         if isinstance(hidden, Tensor) and hidden.dim() == 4:  # [B, D, height, width]
             return hidden.flatten(2).transpose(1, 2)
         num_prefix_tokens = self._count_prefix_tokens(hidden, images)
-        if num_prefix_tokens is None:
-            raise UserError(
-                f"--grid: {self.model} has neither a feature map nor tokens of patches."
-            )
-        return hidden[:, num_prefix_tokens:]  # type: ignore[index]
-
-    def _get_class_token(self, output: Any, images: Tensor) -> Optional[Tensor]:
-        hidden = output.last_hidden_state
-        return hidden[:, 0] if self._count_prefix_tokens(hidden, images) else None
+        return None if num_prefix_tokens is None else hidden[:, num_prefix_tokens:]
 
     def _count_prefix_tokens(self, hidden: Any, images: Tensor) -> Optional[int]:
         """Return the number of tokens before the patches; None if there are no patches."""

@@ -12,7 +12,7 @@ import urllib.request
 import warnings
 from collections.abc import Collection, Iterator
 from importlib import metadata
-from typing import Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -38,6 +38,55 @@ _HUB_ERRORS = {
     "LocalEntryNotFoundError": _NOT_CACHED,
     "OfflineModeIsEnabled": _NOT_CACHED,
 }
+
+
+class LibraryRows(nn.Module):
+    """Network that returns the feature vectors of another library's network.
+
+    Args:
+        network: Network of the library.
+        model: Name of the model, for messages.
+        grid: Return one row per position of an image instead of the pooled vector.
+    """
+
+    def __init__(self, network: nn.Module, model: str, *, grid: bool) -> None:
+        super().__init__()
+        self.network: Any = network
+        self.model = model
+        self.grid = grid
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the D-dimensional feature vectors of each image.
+
+        Args:
+            images: ``[B, 3, height, width]``, normalised.
+
+        Returns:
+            rows: ``[B, rows, D]`` float32.
+
+        Raises:
+            UserError: If the network gives no pooled vector, or no grid.
+        """
+        if self.grid:
+            rows = self._get_grid(images)
+            if rows is None:
+                raise UserError(
+                    f"--grid: {self.model} has neither a feature map nor tokens of patches."
+                )
+            return rows.float()
+        pooled = self._get_pooled(images)
+        is_vector = isinstance(pooled, Tensor) and pooled.dim() == 2
+        if not is_vector or len(pooled) != len(images):
+            raise UserError(f"--model {self.model}: has no pooled output; use --grid.")
+        return pooled.float()[:, None]  # [B, 1, D]
+
+    def _get_pooled(self, images: Tensor) -> Any:
+        """Return ``[B, D]``; anything else if the network has no pooled vector."""
+        raise NotImplementedError
+
+    def _get_grid(self, images: Tensor) -> Optional[Tensor]:
+        """Return ``[B, rows, D]``; None if the network has no grid."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager

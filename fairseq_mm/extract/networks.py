@@ -154,9 +154,8 @@ def build_backbone(
         refuse_options(model, "images", {f"--{name}": value for name, value in layers.items()})
     elif layer is not None and "layer" not in family.choices:
         raise UserError(f"--layer: is for models of torchvision; {model} has --grid or not.")
-    choices = {name: value for name, value in layers.items() if name in family.choices}
-    if "config" in family.choices:
-        choices["config"] = config
+    options = {**layers, "config": config}
+    choices = {name: options[name] for name in family.choices}
     return family.build(model, weights=weights, seed=seed, **choices)
 
 

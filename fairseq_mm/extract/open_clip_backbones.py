@@ -11,12 +11,13 @@ import os
 from types import ModuleType
 from typing import Any, Optional
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
+    LibraryRows,
     cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
@@ -31,38 +32,23 @@ PREFIX = "open_clip:"
 POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
 
 
-class ClipRows(nn.Module):
+class ClipRows(LibraryRows):
     """Network that returns the feature vectors of a CLIP model's image encoder.
 
-    Args:
-        visual: Image encoder.
-        grid: Return one row per position instead of the pooled and projected vector.
+    The pooled vector is the projected one.
     """
 
-    def __init__(self, visual: nn.Module, *, grid: bool) -> None:
-        super().__init__()
-        self.visual: Any = visual
-        self.grid = grid
+    def _get_pooled(self, images: Tensor) -> Any:
+        pooled = self.network(images)
+        return pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa returns tokens, too
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the D-dimensional feature vectors of each image.
-
-        Args:
-            images: ``[B, 3, height, width]``, normalised.
-
-        Returns:
-            rows: ``[B, rows, D]`` float32.
-        """
-        if not self.grid:
-            pooled = self.visual(images)
-            pooled = pooled[0] if isinstance(pooled, tuple) else pooled  # CoCa returns tokens, too
-            return pooled.float()[:, None]  # [B, 1, D]
+    def _get_grid(self, images: Tensor) -> Tensor:
         # a number of layers counts from the last; the norm is the one that the network itself ends
         # with, which open_clip leaves out of intermediate outputs by default
-        output = self.visual.forward_intermediates(
+        output = self.network.forward_intermediates(
             images, indices=1, normalize_intermediates=True, intermediates_only=True
         )
-        last_map = output["image_intermediates"][-1].float()
+        last_map = output["image_intermediates"][-1]
         return last_map.flatten(2).transpose(1, 2)  # [B, height * width, D]
 
 
@@ -122,7 +108,7 @@ def build_open_clip(
         )
     if grid and not hasattr(network.visual, "forward_intermediates"):
         raise UserError(f"--grid: the installed open_clip gives no grid for {name}; update it.")
-    rows = ClipRows(network.visual, grid=grid).eval()
+    rows = ClipRows(network.visual, model, grid=grid).eval()
     layer = GRID_LAYER if grid else POOLED_LAYER
     return Backbone(
         rows,

@@ -18,6 +18,7 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.errors import UserError, first_line, import_extra
 from fairseq_mm.extract.backbones import Backbone
 from fairseq_mm.extract.library_networks import (
+    LibraryRows,
     cached_if_offline,
     check_preprocessing,
     compute_weights_digest,
@@ -34,46 +35,21 @@ POOLED_LAYER, GRID_LAYER = "pre_logits", "forward_features"
 DEFAULT = "DEFAULT"
 
 
-class TimmRows(nn.Module):
-    """Network that returns the feature vectors of a network of timm.
-
-    Args:
-        network: Network of timm.
-        model: Name of the model, for messages.
-        grid: Return one row per position instead of the pooled vector.
-    """
+class TimmRows(LibraryRows):
+    """Network that returns the feature vectors of a network of timm."""
 
     def __init__(self, network: nn.Module, model: str, *, grid: bool) -> None:
-        super().__init__()
-        self.network: Any = network
-        self.model = model
-        self.grid = grid
+        super().__init__(network, model, grid=grid)
         # tokens before the patches: class, distillation and register tokens
         self.num_prefix_tokens = getattr(
             network, "num_prefix_tokens", int(hasattr(network, "cls_token"))
         )
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Compute the D-dimensional feature vectors of each image.
+    def _get_pooled(self, images: Tensor) -> Any:
+        return self.network.forward_head(self.network.forward_features(images), pre_logits=True)
 
-        Args:
-            images: ``[B, 3, height, width]``, normalised.
-
-        Returns:
-            rows: ``[B, rows, D]`` float32.
-
-        Raises:
-            UserError: If the network gives no pooled vector, or no grid.
-        """
+    def _get_grid(self, images: Tensor) -> Optional[Tensor]:
         features = self.network.forward_features(images)
-        if self.grid:
-            return self._get_grid(features, images).float()
-        pooled = self.network.forward_head(features, pre_logits=True)
-        if not isinstance(pooled, Tensor) or pooled.dim() != 2:
-            raise UserError(f"--model {self.model}: has no pooled output; use --grid.")
-        return pooled.float()[:, None]  # [B, 1, D]
-
-    def _get_grid(self, features: Any, images: Tensor) -> Tensor:
         num_dims = features.dim() if isinstance(features, Tensor) else 0
         if num_dims == 4:
             is_channels_last = features.shape[3] == self.network.num_features != features.shape[1]
@@ -87,7 +63,7 @@ class TimmRows(nn.Module):
             is_square = math.isqrt(num_tokens) ** 2 == num_tokens
             if num_tokens and (height != width or is_square):
                 return tokens
-        raise UserError(f"--grid: {self.model} has neither a feature map nor tokens of patches.")
+        return None
 
 
 def build_timm(

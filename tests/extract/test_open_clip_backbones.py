@@ -67,7 +67,7 @@ def test_the_grid_is_the_patches_of_the_last_layer(open_clip, tmp_path):
 def test_the_grid_of_a_convolutional_tower_is_its_last_map(open_clip):
     backbone = build_open_clip("open_clip:tiny-rn", weights="none", grid=True)
     with torch.inference_mode():
-        visual, x = backbone.network.visual, images(64)
+        visual, x = backbone.network.network, images(64)
         last = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(x)))))
         torch.testing.assert_close(backbone.network(x), last.flatten(2).transpose(1, 2))
 
