@@ -106,9 +106,8 @@ class GroupedBottleneck(nn.Module):
         shortcut = x if self.downsample is None else self.downsample(x)
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        # In place where no gradient needs the sum's inputs: the sum is as large as they are.
-        return self.relu(out + shortcut if out.requires_grad else out.add_(shortcut))
+        # in place: no gradient needs the first summand
+        return self.relu(self.bn3(self.conv3(out)).add_(shortcut))
 
     def fold_norms(self) -> None:
         """Merge each batch normalisation into the convolution before it."""
