@@ -33,7 +33,8 @@ from fairseq_mm.cli.arguments import Rows, positive
 from fairseq_mm.cli.run_set_up import register_quietly
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
-from fairseq_mm.inference.checkpoint_files import checkpoint_files
+from fairseq_mm.inference.checkpoint_files import with_local_paths
+from fairseq_mm.serving.requests import Limits
 
 if TYPE_CHECKING:
     from fairseq_mm.serving.systems import System
@@ -41,16 +42,17 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "FAIRSEQ_MM_TOKEN"
 _SHORTEST_TOKEN = 16
 _MIB = 1 << 20
+_DEFAULTS = Limits()
 
 _LIMITS: Rows = {
     "--max-upload": (
         "Maximum size of a request in MiB (default: %(default)s).",
-        {"type": positive, "metavar": "MIB", "default": 32},
+        {"type": positive, "metavar": "MIB", "default": _DEFAULTS.upload_bytes // _MIB},
     ),
     "--max-pixels": (
         "Maximum number of pixels of an image or a frame; larger JPEGs are decoded at reduced "
         "scale, larger images of other formats are refused (default: %(default)s).",
-        {"type": positive, "metavar": "N", "default": 32_000_000},
+        {"type": positive, "metavar": "N", "default": _DEFAULTS.pixels},
     ),
     "--max-frames": (
         "Maximum number of frames (clips) of a video that are read (default: the maximum of the "
@@ -60,16 +62,16 @@ _LIMITS: Rows = {
     "--max-words": (
         "Maximum number of words of a prompt or transcript, and of tokens of a text (default: "
         "%(default)s).",
-        {"type": positive, "metavar": "N", "default": 5000},
+        {"type": positive, "metavar": "N", "default": _DEFAULTS.words},
     ),
     "--max-seconds": (
         "Maximum time of a request, waiting included (default: %(default)s).",
-        {"type": positive, "metavar": "S", "default": 60},
+        {"type": positive, "metavar": "S", "default": _DEFAULTS.seconds},
     ),
     "--max-waiting": (
         "Maximum number of requests at a time; further ones are answered with status 503 and "
         "Retry-After (default: %(default)s).",
-        {"type": positive, "metavar": "N", "default": 64},
+        {"type": positive, "metavar": "N", "default": _DEFAULTS.waiting},
     ),
 }
 
@@ -146,14 +148,12 @@ def run(args: argparse.Namespace) -> None:
     if not names and not folders:
         raise UserError("nothing to serve: give a --checkpoint, or a folder of images (--index).")
     # before torch and fairseq are imported, which takes seconds
-    for _, path in names:
-        checkpoint_files(path)
+    names = [(name, with_local_paths(path)) for name, path in names]
     for module in ("starlette", "uvicorn", "python_multipart"):
         import_extra(module, extra="serve", purpose="fairseq-mm serve")
     register_quietly()
     from fairseq_mm.serving.app import Server
     from fairseq_mm.serving.loading import load_indexes, load_systems
-    from fairseq_mm.serving.requests import Limits
     from fairseq_mm.serving.server import is_loopback, open_port, run
 
     token = _read_token(args.token_file)

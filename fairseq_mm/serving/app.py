@@ -142,7 +142,6 @@ class Server:
                     system,
                     build_query(body, system),
                     deadline=deadline,
-                    loop=asyncio.get_running_loop(),
                     sends_texts=EVENTS in request.headers.get("accept", ""),
                 )
                 for value in _list_inputs(job.query.inputs):

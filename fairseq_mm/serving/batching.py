@@ -32,13 +32,12 @@ class AbandonedError(Exception):
 
 
 class Job:
-    """Query that waits for its answer, a JSON record.
+    """Query that waits for its answer, a JSON record; made in the event loop of its request.
 
     Args:
         system: System that answers the query.
         query: The query.
         deadline: Time by ``time.monotonic()`` after which nobody waits for the answer.
-        loop: Event loop of the client's request.
         sends_texts: True to put incomplete texts in ``texts``.
 
     Attributes:
@@ -52,16 +51,15 @@ class Job:
         query: Query,
         *,
         deadline: float,
-        loop: asyncio.AbstractEventLoop,
         sends_texts: bool = False,
     ) -> None:
         self.system = system
         self.query = query
         self.deadline = deadline
         self.sends_texts = sends_texts
-        self.record: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self.record: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.texts: asyncio.Queue[Optional[str]] = asyncio.Queue()
-        self._loop = loop
         self._is_cancelled = False
         self._next_text = 0.0
 

@@ -39,11 +39,11 @@ _INPUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [],
     ),
+    "search": (
+        {"query": {"type": "string", "description": "Sentence or word."}, "image": _FILE},
+        [],
+    ),
 }
-_INPUTS["search"] = (
-    {"query": {"type": "string", "description": "Sentence or word."}, "image": _FILE},
-    [],
-)
 _RECORDS: dict[str, dict[str, Any]] = {
     "captions": {},
     "albums": {

@@ -25,7 +25,7 @@ _HEADERS = {
 }
 
 
-def hide(text: str) -> bytes:
+def _hide(text: str) -> bytes:
     """Return a digest of a token, to compare tokens of any length in constant time."""
     return hashlib.sha256(text.encode()).digest()
 
@@ -45,7 +45,7 @@ class Protection:
 
     def __init__(self, app: ASGIApp, *, token: Optional[str] = None) -> None:
         self.app = app
-        self._token = None if token is None else hide(token)
+        self._token = None if token is None else _hide(token)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(token={'no' if self._token is None else 'yes'})"
@@ -77,7 +77,7 @@ class Protection:
         path = scope["path"]
         if self._token is not None and path not in _OPEN_PATHS and not path.startswith("/static/"):
             kind, _, value = headers.get("authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(hide(value), self._token):
+            if kind.lower() != "bearer" or not hmac.compare_digest(_hide(value), self._token):
                 return _error(401, "the token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
         return None
 

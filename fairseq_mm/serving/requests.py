@@ -30,7 +30,7 @@ class Limits:
     pixels: int = 32_000_000
     frames: Optional[int] = None
     words: int = 5000
-    seconds: float = 60.0
+    seconds: float = 60
     waiting: int = 64
 
 

@@ -65,7 +65,7 @@ class SearchSystem:
             except UserError as error:
                 yield position, self.clean(error)
             # no generation, but a place to end early
-            watch({position + 1: str} if position + 1 < len(queries) else {})
+            watch(dict.fromkeys(range(position + 1, len(queries)), str))
 
     def _search(self, query: Query, count: int) -> SearchResult:
         if isinstance(query.inputs, str):
@@ -99,7 +99,7 @@ class SearchSystem:
 
     def clean(self, error: UserError) -> UserError:
         message = str(error).replace(self.index.path, self.name)
-        return UserError(message.replace(f"{os.path.join(self.index.folder, '')}", ""))
+        return UserError(message.replace(os.path.join(self.index.folder, ""), ""))
 
 
 def _check_options(options: Mapping[str, Any]) -> tuple[int, bool]:

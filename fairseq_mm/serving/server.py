@@ -43,18 +43,10 @@ def open_port(host: str, port: int) -> socket.socket:
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            # otherwise, the port of a server that has just ended cannot be opened for a minute
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(128)
-        except OSError:
-            listener.close()
-            raise
-        return listener
+        return socket.create_server(address, family=family, backlog=128)
     except (OSError, UnicodeError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        # Python appends the address
+        reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
         raise UserError(f"--host {host} --port {port}: cannot be opened ({reason}).") from None
 
 

@@ -142,7 +142,6 @@ class TextSystem(System):
         self.about = about
         self.limits = limits
         self.weights_dtype = weights_dtype
-        self.path = KINDS[kind].path
         self.reads_prompt = kind == "prompts" and not model.loaded.are_language_models
         self.reads_video = kind == "summaries" and self.processor.reader.reads_video
         self.batch_size: int = self.processor.batch_sizes[model.device.type != "cpu"]
@@ -155,7 +154,7 @@ class TextSystem(System):
         self._default = self.choose({})
 
     def describe(self) -> dict[str, Any]:
-        purpose = KINDS[self.kind].purpose
+        path, purpose = KINDS[self.kind]
         if self.reads_prompt:
             purpose = "Writes the story of a prompt."
         elif self.kind == "summaries" and not self.reads_video:
@@ -164,7 +163,7 @@ class TextSystem(System):
         return {
             "name": self.name,
             "kind": self.kind,
-            "path": self.path,
+            "path": path,
             "purpose": purpose,
             "about": self.about,
             # paths of this machine are nobody's business

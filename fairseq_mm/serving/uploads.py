@@ -4,6 +4,7 @@ import asyncio
 import json
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -45,6 +46,10 @@ class Body(NamedTuple):
 
     fields: Mapping[str, Any]
     files: Mapping[str, list[UploadFile]]
+
+    def has(self, name: str) -> bool:
+        """Return True if the request has a text or a file of this name."""
+        return name in self.fields or name in self.files
 
     def close(self) -> None:
         """Close the uploaded files, which removes them."""
@@ -138,6 +143,8 @@ async def _read_form(request: Request) -> Body:
             raise RefusedError(400, f"`{name[:80]}` must be given once.")
         else:
             fields[name] = value
+    for name in fields.keys() & files.keys():
+        raise RefusedError(400, f"`{name[:80]}` must be a text or a file, but is both.")
     for name in ("options", "index"):
         if name in fields:
             fields[name] = _parse_json(fields[name], f"`{name}`")
@@ -204,7 +211,7 @@ def build_query(body: Body, system: System) -> Query:
     index = body.fields.get("index", 0)
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < 2**53:
         raise RefusedError(400, "`index` must be an integer of 0 or more.")
-    for value in (*body.fields.values(), *options.values()):
+    for value in (*body.fields.values(), *options, *options.values()):
         _check_text(value)
     query = build(body, system, {"index": index, "options": options})
     name = body.fields.get("id", query.name)
@@ -213,7 +220,7 @@ def build_query(body: Body, system: System) -> Query:
         raise RefusedError(
             400, f"`id` must be a number or a text of at most {MAX_ID_LENGTH} characters."
         )
-    return Query(**{**vars(query), "name": name})
+    return replace(query, name=name)
 
 
 def _check_text(value: Any) -> None:
@@ -224,10 +231,14 @@ def _check_text(value: Any) -> None:
 
 
 def _check_names(body: Body, *names: str) -> None:
-    known = {"system", "id", "index", "options", *names}
+    """Check that a request has no other inputs than ``names``, and no common field as a file."""
+    common = ("system", "id", "index", "options")
     for name in (*body.fields, *body.files):
-        if name not in known:
+        if name not in (*common, *names):
             raise RefusedError(400, f"there is no field {name[:80]!r}.")
+    for name in common:
+        if name in body.files:
+            raise RefusedError(400, f"`{name}` must be text, but is a file.")
 
 
 def _file_name(file: UploadFile) -> str:
@@ -282,17 +293,17 @@ def _prompt_query(body: Body, system: System, common: dict[str, Any]) -> Query:
     prompt = body.fields.get("prompt")
     if system.reads_prompt:
         prompt = _check_words(prompt, "prompt", system.limits)
-    elif prompt is not None:
+    elif body.has("prompt"):
         raise RefusedError(400, f"{system.name} is a language model, which reads no `prompt`.")
     return Query(prompt, common["index"], **common)
 
 
 def _search_query(body: Body, system: System, common: dict[str, Any]) -> Query:
     _check_names(body, "query", "image")
-    if "image" not in body.files:
+    if not body.has("image"):
         text = _check_words(body.fields.get("query"), "query", system.limits)
         return Query(text, common["index"], **common)
-    if "query" in body.fields:
+    if body.has("query"):
         raise RefusedError(400, "`query` and `image`: leave one of the two out.")
     return _image_query(Body({}, body.files), system, common)
 
@@ -301,7 +312,7 @@ def _video_query(body: Body, system: System, common: dict[str, Any]) -> Query:
     _check_names(body, "video", "transcript")
     inputs: dict[str, Any] = {}
     name: Optional[str] = None
-    if "video" in body.files:
+    if body.has("video"):
         file = _one_file(body, "video", "one file")
         name = _file_name(file)
         inputs["video"] = WatchedFile(file.file)

@@ -2,10 +2,11 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
-from served import wait_until
+from served import Limits, load_systems, running, wait_until
 from toy_videos import frames_of, write_video
 
 import fairseq_mm
@@ -99,6 +100,18 @@ def test_features_take_the_place_of_a_video(client, models, tmp_path):
     assert (record["id"], record["frames"]) == ("a.npy", 4)
 
 
+def test_the_server_limits_the_frames_of_a_video(models, tmp_path):
+    video = write_video(tmp_path / "video.mp4", frames_of(40, 40, 50))
+    np.save(tmp_path / "a.npy", np.ones((3, 512), np.float32))
+    limits = Limits(frames=2)
+    systems = load_systems([("", str(models["video"]))], limits, device="cpu")
+    with running(systems, limits) as client:
+        for file in (video, tmp_path / "a.npy"):
+            parts = [("video", Path(file).read_bytes(), Path(file).name), ("transcript", "a dog")]
+            status, record = client.upload("/api/summarize", *parts)
+            assert (status, record["frames"], record["frames_cut"]) == (200, 2, True)
+
+
 def test_the_options_of_a_record_give_the_record_again(client, images):
     parts = [("images", image.read_bytes(), image.name) for image in images]
     options = {"preset": "sampling", "max_words_per_sentence": 5, "seed": 9}
@@ -151,6 +164,7 @@ def test_a_search_says_what_it_leaves_out(client):
         ({"query": "zebra"}, 422, "zebra"),
         ({"query": " "}, 422, "a query must be a sentence or a word, but is empty."),
         ({}, 400, "`query` must be text, but is missing."),
+        ({"image": "a.png"}, 400, "`image` must be a file, but is missing."),
         ({"query": "a", "options": {"count": 101}}, 422, "`count` must be from 1 to 100, but is"),
         ({"query": "a", "options": {"beam": 1}}, 422, "`beam` is no option of a search."),
     ):

@@ -125,6 +125,8 @@ def test_bad_images_do_not_hurt_good_ones(client, images, gate, together):
         ),
         ([("picture", b"1", "a.jpg")], 400, "there is no field 'picture'."),
         ([("id", "1"), ("id", "2")], 400, "`id` must be given once."),
+        ([IMAGE, ("image", "1")], 400, "`image` must be a text or a file, but is both."),
+        ([IMAGE, ("options", b"{}", "a.json")], 400, "`options` must be text, but is a file."),
         ([IMAGE, ("id", "x" * 201)], 400, "`id` must be a number or a text of at"),
         (
             [IMAGE, ("options", "beam")],
@@ -227,6 +229,7 @@ def test_malformed_bodies(client, body, kind, status):
         ({"prompt": "a door " * 30}, 422, "prompt 'a door a door"),
         ({"prompt": "a door", "options": {"max_len_b": 6000}}, 422, "`max_len_b` must be at most"),
         ({"prompt": "a door", "options": {"beam": 25, "x": "\udc00"}}, 400, "a text has half of a"),
+        ({"prompt": "a door", "options": {"\ud800": 1}}, 400, "a text has half of a"),
     ],
 )
 def test_wrong_prompts(client, body, status, message):
@@ -241,6 +244,7 @@ def test_wrong_prompts(client, body, status, message):
     [
         ([], 422, "video: --arch vg_bart_tiny reads videos: give `video`, a file or features."),
         ([("video", b"no video", "a.mp4")], 422, "a.mp4: "),
+        ([("video", "a.mp4")], 400, "`video` must be one file, but is missing."),
         ([("video", b"x", "a.npy")], 422, "a.npy: is no numpy file, or is cut short: "),
         ([("video", npy(FLOATS), "a.npy")], 422, "a.npy: features must be [frames, 512]"),
         ([("video", npy(INTEGERS), "a.npy")], 422, "a.npy: features must be floats, but"),
