@@ -44,7 +44,7 @@ _READ_BY_SCORE = {
 _OF_TRAINING = ("model", "criterion", "optimizer", "lr_scheduler")
 
 
-def is_loud() -> bool:
+def hides_messages() -> bool:
     """Return True in a command of fairseq, unless ``FAIRSEQ_MM_VERBOSE`` asks for all messages."""
     return is_program() and not is_verbose()
 

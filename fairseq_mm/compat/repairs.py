@@ -88,7 +88,7 @@ REPAIRS: tuple[Repair, ...] = (
         "that PyTorch or hydra deprecates. In these commands only; FAIRSEQ_MM_VERBOSE=1 shows the "
         "warnings.",
         "fairseq calls no deprecated function.",
-        quiet.is_loud,
+        quiet.hides_messages,
     ),
     Repair(
         quiet.shorten_log,
@@ -101,7 +101,7 @@ REPAIRS: tuple[Repair, ...] = (
         "and three notes on iterators in each epoch. Here they log the settings that differ from "
         "the defaults, and no notes. In these commands only; FAIRSEQ_MM_VERBOSE=1 shows all.",
         "fairseq logs changed settings.",
-        quiet.is_loud,
+        quiet.hides_messages,
     ),
     Repair(
         command_line.explain_arguments,

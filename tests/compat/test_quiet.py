@@ -88,13 +88,13 @@ def test_a_program_that_calls_fairseq_keeps_its_log_and_warnings(started_python,
 
 def test_variable_of_zero_means_off(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/fairseq-train"])
-    for value, is_loud in (("0", True), ("", True), ("1", False)):
+    for value, hides in (("0", True), ("", True), ("1", False)):
         monkeypatch.setenv("FAIRSEQ_MM_VERBOSE", value)
-        assert quiet.is_loud() is is_loud
+        assert quiet.hides_messages() is hides
     monkeypatch.delenv("FAIRSEQ_MM_VERBOSE")
-    assert quiet.is_loud()
+    assert quiet.hides_messages()
     monkeypatch.setattr(sys, "argv", ["/home/me/train.py"])
-    assert not quiet.is_loud()
+    assert not quiet.hides_messages()
 
 
 @pytest.fixture
