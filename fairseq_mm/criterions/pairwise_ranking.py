@@ -13,6 +13,11 @@ al. The dataset adds these extra pairs to each batch, other pairs in each epoch.
 stays at twice the margin for each pair. The criterion warns of a collapse. ``--sum-updates``, which
 sums over all negatives at first, prevents it.
 
+``--loss info_nce`` replaces the ranking loss by a cross-entropy over the pair and its negatives, in
+both directions: van den Oord et al. 2018 (https://arxiv.org/abs/1807.03748), Radford et al. 2021
+(https://arxiv.org/abs/2103.00020). Every negative counts, the more the higher its score; the
+temperature says how much more. ``--learn-temperature`` trains it with the model.
+
 Differs from Kiros et al.:
 - Equation 6 is a sum over pairs. fairseq divides the gradient by the number of pairs in the batch.
   A learning rate that was chosen for the sum must therefore be multiplied by this number.
@@ -22,8 +27,9 @@ Differs from Kiros et al.:
 """
 
 import logging
+import math
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 from fairseq.criterions import FairseqCriterion, register_criterion
@@ -34,15 +40,25 @@ from torch import Tensor, nn
 
 from fairseq_mm.criterions._gather import Gatherer
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.pairwise_ranking import RankingLoss, pairwise_ranking_loss
+from fairseq_mm.modules.pairwise_ranking import (
+    RankingLoss,
+    info_nce_loss,
+    pairwise_ranking_loss,
+)
 
 logger = logging.getLogger(__name__)
 
+LOSSES = ("ranking", "info_nce")
+Loss: Any = ChoiceEnum(LOSSES)  # created at run time, so Any for type checkers
 NEGATIVES = ("sum", "max", "random")
 Negatives: Any = ChoiceEnum(NEGATIVES)
 
 COLLAPSE_WINDOW = 200  # number of updates whose loss is averaged
 COLLAPSE_TOLERANCE = 0.02  # largest relative difference from the loss of equal embeddings
+
+# A trained temperature stays above this bound, as in CLIP: below it, one negative has nearly all
+# of the gradient.
+LEAST_LEARNT_TEMPERATURE = 0.01
 
 
 @dataclass
@@ -51,9 +67,31 @@ class PairwiseRankingConfig(FairseqDataclass):
     codes of Kiros et al. and Faghri et al.
     """
 
+    loss: Loss = field(
+        default="ranking",
+        metadata={
+            "help": "Loss of a pair: the margins to its negatives that are not kept (ranking), or "
+            "the cross-entropy of the pair among its negatives, in both directions (info_nce)."
+        },
+    )
     margin: float = field(
         default=0.2,
-        metadata={"help": "Margin by which a pair must score higher than its negatives."},
+        metadata={
+            "help": "With --loss ranking: margin by which a pair must score higher than its "
+            "negatives."
+        },
+    )
+    loss_temperature: float = field(
+        default=0.05,
+        metadata={
+            "help": "With --loss info_nce: temperature, by which the scores (cosines) are divided."
+        },
+    )
+    learn_temperature: bool = field(
+        default=False,
+        metadata={
+            "help": "With --loss info_nce: train the temperature, from --loss-temperature on."
+        },
     )
     negatives: Negatives = field(
         default="sum",
@@ -93,14 +131,19 @@ class PairwiseRankingCriterion(FairseqCriterion):
     def __init__(
         self,
         task: Any,
+        loss: str = "ranking",
         margin: float = 0.2,
+        loss_temperature: float = 0.05,
+        learn_temperature: bool = False,
         negatives: str = "sum",
         num_negatives: int = 50,
         sum_updates: int = 0,
         same_image_negatives: bool = False,
     ) -> None:
         super().__init__(task)
+        self.loss = str(loss)
         self.margin = margin
+        self.temperature = loss_temperature
         self.negatives = str(negatives)
         self.num_negatives = num_negatives
         self.sum_updates = sum_updates
@@ -115,6 +158,43 @@ class PairwiseRankingCriterion(FairseqCriterion):
         if sum_updates and self.negatives != "max":
             raise UserError(
                 f"--sum-updates {sum_updates} is for --negatives max, but it is {self.negatives}."
+            )
+        self._check_loss(learn_temperature)
+        self.log_temperature: Optional[nn.Parameter] = None
+        if learn_temperature:
+            # Its logarithm, so that a step changes it by a factor and it stays positive. A row of
+            # one number, because fairseq's legacy_ddp fails for scalars.
+            self.log_temperature = nn.Parameter(torch.tensor([math.log(loss_temperature)]))
+
+    def _check_loss(self, learn_temperature: bool) -> None:
+        """Raise UserError if an option is out of range, or is for the other loss."""
+        defaults = PairwiseRankingConfig()
+        if not 0 < self.temperature < math.inf:
+            raise UserError(f"--loss-temperature must be above 0, but is {self.temperature}.")
+        if self.loss != "info_nce":
+            if self.temperature != defaults.loss_temperature:
+                raise UserError(
+                    f"--loss-temperature {self.temperature} is for --loss info_nce, but it is "
+                    f"{self.loss}."
+                )
+            if learn_temperature:
+                raise UserError(
+                    f"--learn-temperature is for --loss info_nce, but it is {self.loss}."
+                )
+            return
+        if self.margin != defaults.margin:
+            raise UserError(
+                f"--margin {self.margin} is for --loss ranking: info_nce has no margin."
+            )
+        if self.negatives == "max":
+            raise UserError(
+                "--negatives max is for --loss ranking: info_nce weighs all negatives by their "
+                "scores."
+            )
+        if learn_temperature and self.temperature < LEAST_LEARNT_TEMPERATURE:
+            raise UserError(
+                f"--loss-temperature must be {LEAST_LEARNT_TEMPERATURE} or more with "
+                f"--learn-temperature, but is {self.temperature}."
             )
 
     def forward(
@@ -158,6 +238,10 @@ class PairwiseRankingCriterion(FairseqCriterion):
             "nsentences": B,
             "sample_size": B,
         }
+        temperature = self.get_temperature()
+        if isinstance(temperature, Tensor):
+            # a sum over pairs, as the other entries are
+            logging_output["temperature"] = B * temperature.detach()
         return result[0], B, logging_output
 
     def negatives_at(self, update: Optional[int]) -> str:
@@ -183,14 +267,37 @@ class PairwiseRankingCriterion(FairseqCriterion):
         all_images, all_sentences = _embed(model, extra)
         # a pair of the batch may be sampled again; it is no negative of itself
         name = "id" if self.same_image_negatives else "item"
+        is_negative = sample[name][:, None] != extra[name]
+        candidates = {"all_images": all_images, "all_sentences": all_sentences}
+        return self._compute_loss(images, sentences, is_negative, "sum", candidates)
+
+    def _compute_loss(
+        self,
+        images: Tensor,
+        sentences: Tensor,
+        is_negative: Tensor,
+        negatives: str,
+        candidates: dict[str, Tensor],
+    ) -> RankingLoss:
+        """Compute the loss of a batch of pairs, see :mod:`fairseq_mm.modules.pairwise_ranking`.
+
+        ``negatives`` is ``sum`` or ``max``. ``candidates`` has the embeddings of the negatives,
+        ``all_images`` and ``all_sentences``.
+        """
+        if self.loss == "info_nce":
+            temperature = self.get_temperature()
+            return info_nce_loss(
+                images, sentences, is_negative, temperature=temperature, **candidates
+            )
         return pairwise_ranking_loss(
-            images,
-            sentences,
-            sample[name][:, None] != extra[name],
-            margin=self.margin,
-            all_images=all_images,
-            all_sentences=all_sentences,
+            images, sentences, is_negative, margin=self.margin, negatives=negatives, **candidates
         )
+
+    def get_temperature(self) -> Union[float, Tensor]:
+        """Return the temperature: a number, or a float32 scalar tensor if it is trained."""
+        if self.log_temperature is None:
+            return self.temperature
+        return self.log_temperature[0].float().exp().clamp(min=LEAST_LEARNT_TEMPERATURE)
 
     def _rank_in_batch(
         self, model: nn.Module, sample: dict[str, Any], negatives: str, is_dummy: bool
@@ -209,6 +316,8 @@ class PairwiseRankingCriterion(FairseqCriterion):
                 # a loss of zero that depends on all tensors: every process must take part in the
                 # backward pass of the gathering
                 zero = both.sum() * 0 + (images.sum() + sentences.sum()) * 0
+                if self.log_temperature is not None:
+                    zero = zero + self.log_temperature.sum() * 0
                 return RankingLoss(zero, zero.detach())
             start = places.start
         if self.same_image_negatives:
@@ -221,22 +330,19 @@ class PairwiseRankingCriterion(FairseqCriterion):
         else:
             # Sentences of the same image describe it, too, so they are no negatives.
             is_negative = items[:, None] != all_items
-        return pairwise_ranking_loss(
-            images,
-            sentences,
-            is_negative,
-            margin=self.margin,
-            negatives=negatives,
-            all_images=all_images,
-            all_sentences=all_sentences,
-        )
+        candidates = {"all_images": all_images, "all_sentences": all_sentences}
+        return self._compute_loss(images, sentences, is_negative, negatives, candidates)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log the mean loss per pair."""
+        """Log the mean loss per pair, and the temperature if it is trained."""
         size = sum(log.get("sample_size", 0) for log in logging_outputs)
-        loss = sum(log.get("loss", 0) for log in logging_outputs)
-        metrics.log_scalar("loss", loss / max(size, 1), size, round=4)
+        names = ["loss"]
+        if any("temperature" in log for log in logging_outputs):
+            names.append("temperature")
+        for name in names:
+            total = sum(log.get(name, 0) for log in logging_outputs)
+            metrics.log_scalar(name, total / max(size, 1), size, round=4)
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:

@@ -1,21 +1,24 @@
-"""Computes the pairwise ranking loss of image and sentence embeddings.
+"""Computes losses of pairs of an image and a sentence, which compare each pair with negatives.
 
-The loss is equation 6 of Kiros et al. 2014; with hardest negatives, it is equation 6 of Faghri et
-al. 2018 (VSE++).
+The ranking loss is equation 6 of Kiros et al. 2014; with hardest negatives, it is equation 6 of
+Faghri et al. 2018 (VSE++). InfoNCE is the loss of van den Oord et al. 2018
+(https://arxiv.org/abs/1807.03748, equation 4), in both directions as in CLIP (Radford et al. 2021,
+https://arxiv.org/abs/2103.00020, section 2.3).
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
+import torch
 from torch import Tensor
 
 
 class RankingLoss(NamedTuple):
-    """Ranking loss of a batch, two float32 scalars.
+    """Loss of a batch, two float32 scalars.
 
     Attributes:
         loss: Sum of the losses of all pairs, over negative sentences and negative images.
-        collapsed: Loss that the batch would have if all embeddings were equal. Each comparison with
-            a negative would then cost the margin.
+        collapsed: Loss that the batch would have if all embeddings were equal. In the ranking loss,
+            each comparison with a negative would then cost the margin.
     """
 
     loss: Tensor
@@ -51,19 +54,10 @@ def pairwise_ranking_loss(
     Returns:
         Loss of the batch; zero if there are no negatives.
     """
-    # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
-    # coarse against a margin of 0.2.
-    images, sentences = images.float(), sentences.float()
-    all_images = images if all_images is None else all_images.float()
-    all_sentences = sentences if all_sentences is None else all_sentences.float()
-    true_scores = (images * sentences).sum(-1, keepdim=True)  # [B, 1]
+    true_scores, candidate_scores = _compute_scores(images, sentences, all_images, all_sentences)
     loss = true_scores.new_zeros(())
     collapsed = true_scores.new_zeros(())
-    sentence_scores = images @ all_sentences.t()  # [B, C]
-    # if the candidates are the pairs themselves, one product serves both directions
-    is_square = all_images is images and all_sentences is sentences
-    image_scores = sentence_scores.t() if is_square else sentences @ all_images.t()
-    for scores in (sentence_scores, image_scores):
+    for scores in candidate_scores:
         # Masked, because a pair against itself costs exactly the margin: that has no gradient, but
         # it would hide the negatives from max.
         costs = (margin - true_scores + scores).clamp(min=0).masked_fill(~is_negative, 0.0)
@@ -75,3 +69,64 @@ def pairwise_ranking_loss(
             loss = loss + costs.sum()
             collapsed = collapsed + margin * is_negative.sum()
     return RankingLoss(loss, collapsed)
+
+
+def info_nce_loss(
+    images: Tensor,
+    sentences: Tensor,
+    is_negative: Tensor,
+    *,
+    temperature: Union[float, Tensor],
+    all_images: Optional[Tensor] = None,
+    all_sentences: Optional[Tensor] = None,
+) -> RankingLoss:
+    """Compute InfoNCE of B pairs of an image x and a sentence v, for negatives k::
+
+        - log(e(x, v) / (e(x, v) + sum_k e(x, v_k))) - log(e(x, v) / (e(x, v) + sum_k e(x_k, v)))
+
+    where e(x, v) is exp(s(x, v) / temperature) and s is the inner product: the cross-entropy of the
+    pair's sentence among the sentences, plus that of its image among the images.
+
+    Args:
+        images: [B, K] embedding x of each pair's image.
+        sentences: [B, K] embedding v of each pair's sentence.
+        is_negative: [B, C] bool, True if candidate k is a negative of the pair.
+        temperature: Number above 0, or a scalar tensor if the temperature is trained.
+        all_images: [C, K] embeddings x_k of the candidates; None for ``images``.
+        all_sentences: [C, K] embeddings v_k of the candidates; None for ``sentences``.
+
+    Returns:
+        Loss of the batch; zero if there are no negatives.
+    """
+    true_scores, candidate_scores = _compute_scores(images, sentences, all_images, all_sentences)
+    true_logits = true_scores / temperature  # [B, 1]
+    loss = true_scores.new_zeros(())
+    for scores in candidate_scores:
+        logits = (scores / temperature).masked_fill(~is_negative, float("-inf"))
+        # The pair itself is a column of its own, because its place among the candidates differs
+        # between one process and several, and random negatives do not contain it.
+        logits = torch.cat([true_logits, logits], dim=1)
+        loss = loss + (logits.logsumexp(dim=1) - logits[:, 0]).sum()
+    collapsed = 2 * is_negative.sum(dim=1).to(loss.dtype).log1p().sum()
+    return RankingLoss(loss, collapsed)
+
+
+def _compute_scores(
+    images: Tensor,
+    sentences: Tensor,
+    all_images: Optional[Tensor],
+    all_sentences: Optional[Tensor],
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the scores [B, 1] of B pairs, and the scores [B, C] of each pair's image with the
+    candidates' sentences and of its sentence with the candidates' images, all in float32."""
+    # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
+    # coarse against a margin of 0.2.
+    images, sentences = images.float(), sentences.float()
+    all_images = images if all_images is None else all_images.float()
+    all_sentences = sentences if all_sentences is None else all_sentences.float()
+    true_scores = (images * sentences).sum(-1, keepdim=True)
+    sentence_scores = images @ all_sentences.t()
+    # if the candidates are the pairs themselves, one product serves both directions
+    is_square = all_images is images and all_sentences is sentences
+    image_scores = sentence_scores.t() if is_square else sentences @ all_images.t()
+    return true_scores, (sentence_scores, image_scores)

@@ -1,6 +1,7 @@
 """Which pairs are negatives, over one process or several, and when a collapse is warned of."""
 
 import logging
+import math
 import multiprocessing
 import os
 import socket
@@ -12,7 +13,11 @@ import torch.nn.functional as F
 from numerics import assert_close
 from toy_processes import needs_fork
 
-from fairseq_mm.criterions.pairwise_ranking import COLLAPSE_WINDOW, PairwiseRankingCriterion
+from fairseq_mm.criterions.pairwise_ranking import (
+    COLLAPSE_WINDOW,
+    LEAST_LEARNT_TEMPERATURE,
+    PairwiseRankingCriterion,
+)
 
 D, K = 4, 5
 ITEMS = [3, 1, 3, 0, 2]
@@ -98,6 +103,57 @@ def test_negatives_that_are_drawn_stand_in_the_batchs_place(same_image):
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
 
+def info_nce_by_loops(model, rows, temperature, *, drawn=None):
+    batch = batch_of([0, 1, 2, 3, 4])
+    images, sentences = model(**batch["net_input"], tokens=batch["target"])
+    total = 0.0
+    for i in rows:
+        rivals = [k for k in (rows if drawn is None else drawn) if ITEMS[k] != ITEMS[i]]
+        for query, match, candidates in (
+            (images[i], sentences[i], sentences),
+            (sentences[i], images[i], images),
+        ):
+            scores = [float(query @ x) for x in (match, *(candidates[k] for k in rivals))]
+            exponentials = [math.exp(score / temperature) for score in scores]
+            total -= math.log(exponentials[0] / sum(exponentials))
+    return total
+
+
+def test_info_nce_has_the_same_negatives_as_the_ranking():
+    """Of the batch, without other sentences of the same image, or drawn."""
+    model, rows = TwoProjections(), [0, 1, 2, 3, 4]
+    options = {"loss": "info_nce", "loss_temperature": 0.2}
+    loss, sample_size, log = PairwiseRankingCriterion(TASK, **options)(model, batch_of(rows))
+    assert float(loss) == pytest.approx(info_nce_by_loops(model, rows, 0.2), rel=1e-5)
+    assert sample_size == 5
+    assert "temperature" not in log
+    criterion = PairwiseRankingCriterion(TASK, **options, negatives="random")
+    loss, _, _ = criterion(model, batch_of([0, 1, 4], negatives=batch_of([2, 1, 3, 4])))
+    expected = info_nce_by_loops(model, [0, 1, 4], 0.2, drawn=[2, 1, 3, 4])
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_temperature_is_trained_and_bounded():
+    model = TwoProjections()
+    options = {"loss": "info_nce", "loss_temperature": 0.1, "learn_temperature": True}
+    criterion = PairwiseRankingCriterion(TASK, **options)
+    assert not list(PairwiseRankingCriterion(TASK, loss="info_nce").parameters())
+    loss, _, log = criterion(model, batch_of([0, 1, 2, 3, 4]))
+    loss.backward()
+    assert float(log["temperature"]) == pytest.approx(0.5)
+    step = 1e-3
+    values = [info_nce_by_loops(model, range(5), 0.1 * math.exp(sign * step)) for sign in (1, -1)]
+    slope = (values[0] - values[1]) / (2 * step)
+    assert float(criterion.log_temperature.grad) == pytest.approx(slope, rel=1e-2)
+    with torch.no_grad():
+        criterion.log_temperature.fill_(-20.0)
+    loss, _, log = criterion(model, batch_of([0, 3]))
+    assert float(log["temperature"]) == pytest.approx(2 * LEAST_LEARNT_TEMPERATURE)
+    assert float(loss) == pytest.approx(
+        info_nce_by_loops(model, [0, 3], LEAST_LEARNT_TEMPERATURE), rel=1e-4, abs=1e-4
+    )
+
+
 @pytest.mark.parametrize("negatives", ["sum", "max"])
 def test_other_negatives_are_not_drawn(negatives):
     assert PairwiseRankingCriterion(TASK, negatives=negatives).extra_pairs_per_batch == 0
@@ -149,17 +205,17 @@ def test_loss_of_each_pair_is_not_given():
         PairwiseRankingCriterion(TASK)(TwoProjections(), batch_of([0]), reduce=False)
 
 
-def _run_rank(rank, port, path, batches):
+def _run_rank(rank, port, path, options, batches):
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
     )
-    model = TwoProjections()
-    loss, _, _ = PairwiseRankingCriterion(TASK)(model, batches[rank])
+    model, criterion = TwoProjections(), PairwiseRankingCriterion(TASK, **options)
+    loss, _, _ = criterion(model, batches[rank])
     if batches[rank].get("is_dummy"):
         loss *= 0  # as fairseq does
     loss.backward()
-    results = [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+    results = [loss.detach(), *gradients_of(model, criterion)]
     for result in results:
         torch.distributed.all_reduce(result)
     if rank == 0:
@@ -168,14 +224,19 @@ def _run_rank(rank, port, path, batches):
     os._exit(0)
 
 
-def of_two_processes(path, *batches):
+def gradients_of(*modules):
+    return [parameter.grad for module in modules for parameter in module.parameters()]
+
+
+def of_two_processes(path, options, *batches):
     """Loss and gradients, summed over the processes."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     context = multiprocessing.get_context("fork")
     ranks = [
-        context.Process(target=_run_rank, args=(rank, port, path, batches)) for rank in range(2)
+        context.Process(target=_run_rank, args=(rank, port, path, options, batches))
+        for rank in range(2)
     ]
     for rank in ranks:
         rank.start()
@@ -195,14 +256,15 @@ def of_two_processes(path, *batches):
         ((batch_of([1, 2], is_dummy=True), batch_of([0, 3])), [0, 3]),
     ],
 )
-def test_negatives_are_those_of_all_processes(tmp_path, batches, rows):
+@pytest.mark.parametrize("options", [{}, {"loss": "info_nce", "learn_temperature": True}])
+def test_negatives_are_those_of_all_processes(tmp_path, batches, rows, options):
     """Uneven batches, and one that stands in for none."""
-    found = of_two_processes(tmp_path / "results.pt", *batches)
-    model = TwoProjections()
-    loss, _, _ = PairwiseRankingCriterion(TASK)(model, batch_of(rows))
+    found = of_two_processes(tmp_path / "results.pt", options, *batches)
+    model, criterion = TwoProjections(), PairwiseRankingCriterion(TASK, **options)
+    loss, _, _ = criterion(model, batch_of(rows))
     assert float(loss) > 0
     loss.backward()
-    expected = [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+    expected = [loss.detach(), *gradients_of(model, criterion)]
     assert len(found) == len(expected)
     for one, other in zip(found, expected):
         assert_close(one, other)

@@ -1,11 +1,13 @@
-"""The ranking loss equals equation 6 of Kiros et al. 2014, written as loops."""
+"""The ranking loss and InfoNCE equal their equations, written as loops."""
+
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 from numerics import assert_close
 
-from fairseq_mm.modules.pairwise_ranking import pairwise_ranking_loss
+from fairseq_mm.modules.pairwise_ranking import info_nce_loss, pairwise_ranking_loss
 
 B, C, K = 4, 6, 5
 MARGIN = 0.3
@@ -80,3 +82,95 @@ def test_loss_of_half_precision_is_computed_in_float32(pairs):
     images, sentences, is_negative, *_ = pairs
     half = pairwise_ranking_loss(images.half(), sentences.half(), is_negative[:, 1:5], margin=0.2)
     assert half.loss.dtype == torch.float32
+
+
+TEMPERATURE = 0.07
+
+
+def info_nce_by_loops(images, sentences, is_negative, all_images, all_sentences):
+    """The loss, and by its derivative the gradients of the temperature and of all embeddings."""
+    loss, slope = 0.0, 0.0
+    gradients = [torch.zeros_like(x) for x in (images, sentences, all_images, all_sentences)]
+    for i in range(len(images)):
+        for query, match, candidates, places in (
+            (images[i], sentences[i], all_sentences, (0, 1, 3)),
+            (sentences[i], images[i], all_images, (1, 0, 2)),
+        ):
+            rivals = [k for k in range(len(candidates)) if is_negative[i, k]]
+            true = float(query @ match)
+            scores = [true, *(float(query @ candidates[k]) for k in rivals)]
+            exponentials = [math.exp(score / TEMPERATURE) for score in scores]
+            shares = [x / sum(exponentials) for x in exponentials]
+            loss -= math.log(shares[0])
+            mean = sum(share * score for share, score in zip(shares, scores))
+            slope += (true - mean) / TEMPERATURE**2
+            # of the cross-entropy by each score: its share, less one for the pair itself
+            of_query, of_match, of_candidates = (gradients[place] for place in places)
+            of_query[i] += (shares[0] - 1) * match / TEMPERATURE
+            of_match[i] += (shares[0] - 1) * query / TEMPERATURE
+            for k, share in zip(rivals, shares[1:]):
+                of_query[i] += share * candidates[k] / TEMPERATURE
+                of_candidates[k] += share * query / TEMPERATURE
+    return loss, slope, gradients
+
+
+def test_info_nce_and_its_gradients_equal_the_equation_written_as_loops(pairs):
+    images, sentences, is_negative, all_images, all_sentences = (x.clone() for x in pairs)
+    embeddings = [images, sentences, all_images, all_sentences]
+    loss, slope, gradients = info_nce_by_loops(
+        images, sentences, is_negative, all_images, all_sentences
+    )
+    temperature = torch.tensor(TEMPERATURE, requires_grad=True)
+    for x in embeddings:
+        x.requires_grad_()
+    found = info_nce_loss(
+        images,
+        sentences,
+        is_negative,
+        temperature=temperature,
+        all_images=all_images,
+        all_sentences=all_sentences,
+    )
+    found.loss.backward()
+    assert float(found.loss) == pytest.approx(loss, rel=1e-5)
+    assert float(temperature.grad) == pytest.approx(slope, rel=1e-4)
+    for x, gradient in zip(embeddings, gradients):
+        assert_close(x.grad, gradient)
+    # a number is the same temperature
+    number = info_nce_loss(
+        images,
+        sentences,
+        is_negative,
+        temperature=TEMPERATURE,
+        all_images=all_images,
+        all_sentences=all_sentences,
+    )
+    assert_close(number.loss, found.loss)
+    assert number.loss.dtype == torch.float32
+
+
+def test_info_nce_of_equal_embeddings_is_the_collapse_value():
+    one = F.normalize(torch.ones(B, K), dim=-1)
+    is_negative = ~torch.eye(B, dtype=torch.bool)
+    is_negative[0, 1] = False
+    found = info_nce_loss(one, one, is_negative, temperature=0.1)
+    # of the first pair three candidates with itself, of the others four, in two directions
+    expected = 2 * (math.log(3) + 3 * math.log(4))
+    assert_close(float(found.loss), expected)
+    assert_close(float(found.collapsed), expected)
+
+
+def test_info_nce_of_pairs_without_negatives_is_zero():
+    x = torch.randn(2, K, requires_grad=True)
+    for count in (2, 0):
+        found = info_nce_loss(
+            x,
+            x,
+            torch.zeros(2, count, dtype=torch.bool),
+            temperature=0.1,
+            all_images=x[:count],
+            all_sentences=x[:count],
+        )
+        assert float(found.loss) == float(found.collapsed) == 0
+        found.loss.backward()
+        assert not x.grad.any()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from numerics import assert_close
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import needs_fork, run_two_processes
 
@@ -122,6 +123,18 @@ def test_ties_count_against_the_system():
         (("--num-negatives", "0"), "--num-negatives must be 1 or more, but is 0"),
         (("--sum-updates", "-1"), "--sum-updates must be 0 or more, but is -1"),
         (("--sum-updates", "5"), "--sum-updates 5 is for --negatives max, but it is sum"),
+        (
+            ("--loss", "info_nce", "--loss-temperature", "0"),
+            "--loss-temperature must be above 0, but is 0",
+        ),
+        (
+            ("--loss", "info_nce", "--loss-temperature", ".001", "--learn-temperature"),
+            "--loss-temperature must be 0.01 or more with --learn-temperature, but is 0.001",
+        ),
+        (("--loss-temperature", "0.1"), "--loss-temperature 0.1 is for --loss info_nce, but it is"),
+        (("--learn-temperature",), "--learn-temperature is for --loss info_nce, but it is ranking"),
+        (("--loss", "info_nce", "--margin", "0.3"), "--margin 0.3 is for --loss ranking: info_nce"),
+        (("--loss", "info_nce", "--negatives", "max"), "--negatives max is for --loss ranking"),
         (("--word-vectors", "none.txt"), "none.txt: cannot be read as word vectors"),
     ],
 )
@@ -162,6 +175,20 @@ def test_training_resumes_where_it_stopped(monkeypatch, tmp_path, data, stop):
     torch.testing.assert_close(torch.load(resumed)["model"], torch.load(straight)["model"])
 
 
+def test_trained_temperature_is_in_the_checkpoint_and_resumes(monkeypatch, tmp_path, data):
+    options = ("--loss", "info_nce", "--learn-temperature", "--max-epoch", "4")
+    straight = train(monkeypatch, data, tmp_path / "straight", *options)
+    train(monkeypatch, data, tmp_path / "resumed", *options, "--max-epoch", "2")
+    resumed = train(monkeypatch, data, tmp_path / "resumed", *options)
+    temperatures = [
+        torch.load(path)["criterion"]["log_temperature"] for path in (straight, resumed)
+    ]
+    assert_close(*temperatures)
+    assert float(temperatures[0].exp()) != pytest.approx(0.05, abs=1e-4)
+    # commands need none of it
+    assert "rsum" in validate(monkeypatch, data, straight)
+
+
 @pytest.mark.parametrize(
     ("options", "draws"),
     [
@@ -193,6 +220,7 @@ def test_training_alone_draws_negatives(monkeypatch, tmp_path, data, options, dr
         ("--store-ema", "--ema-decay", "0.9"),
         ("--update-freq", "3", "--max-tokens", "30", "--negatives", "max", "--sum-updates", "1"),
         ("--bf16", "--negatives", "random", "--num-workers", "1"),
+        ("--bf16", "--loss", "info_nce", "--learn-temperature"),
         pytest.param(
             ("--fp16", "--fp16-init-scale", "4", "--negatives", "random"),
             marks=needs_float16_on_cpu,
@@ -251,6 +279,23 @@ def test_two_processes_train_and_validate(tmp_path, data):
     checkpoint = tmp_path / "two" / "checkpoint_last.pt"
     rsum, _, _ = scores_by_loops(checkpoint, data)
     assert torch.load(checkpoint)["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.1)
+
+
+@needs_fork
+@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
+def test_two_processes_train_one_temperature(tmp_path, data, backend):
+    """36 lines in batches of 8: at the end of an epoch one process has none."""
+    options = ("--loss", "info_nce", "--learn-temperature", "--batch-size", "8")
+
+    def train_rank(*others):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            others = ("--ddp-backend", backend, *others)
+            train(monkeypatch, data, tmp_path / "two", *options, *others)
+
+    run_two_processes(train_rank)
+    state = torch.load(tmp_path / "two" / "checkpoint_last.pt")["criterion"]
+    (learnt,) = state.values()
+    assert float(learnt.exp()) != pytest.approx(0.05, abs=1e-4)
 
 
 @needs_fork
