@@ -17,7 +17,9 @@ Differs from the paper:
 - The image projection has a bias, as in the released codes.
 - The features are scaled before they are projected, and there is dropout: see the options.
 - Word vectors are learnt, or read with ``--word-vectors``; the paper uses word2vec.
-- The features of several regions (a grid) are averaged.
+- The features of several regions (a grid) are averaged, unless ``--image-pooling gpo`` is given.
+- ``--sentence-pooling`` replaces the last state by the mean, the maximum or the generalized pooling
+  (Chen et al. 2021) of all states; with ``vse_bow``, the sum by one of them.
 
 Differs from the released codes: in training, Kiros's code does not scale image embeddings to unit
 length (``--image-norm evaluation``), and the code of VSE++ reads a special token before the first
@@ -46,13 +48,18 @@ from fairseq_mm.models._pooled_features import (
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
 from fairseq_mm.modules.peephole_lstm import PeepholeLSTM
+from fairseq_mm.modules.pooling import GeneralizedPooling, pool_max, pool_mean
 
 SENTENCE_ENCODERS = ("lstm", "gru", "bow")
 SENTENCE_SIGNS = ("none", "end", "both")
+SENTENCE_POOLINGS = ("encoder", "mean", "max", "gpo")
+IMAGE_POOLINGS = ("mean", "gpo")
 IMAGE_NORMS = ("always", "evaluation", "never")
 # created at run time, so Any for type checkers
 SentenceEncoderName: Any = ChoiceEnum(SENTENCE_ENCODERS)
 SentenceSigns: Any = ChoiceEnum(SENTENCE_SIGNS)
+SentencePooling: Any = ChoiceEnum(SENTENCE_POOLINGS)
+ImagePooling: Any = ChoiceEnum(IMAGE_POOLINGS)
 ImageNorm: Any = ChoiceEnum(IMAGE_NORMS)
 
 # Both released codes sample initial word vectors from U(-0.1, 0.1).
@@ -73,6 +80,17 @@ class VseConfig(FairseqDataclass):
     )
     sentence_signs: SentenceSigns = option(
         "none", "Special tokens that are read: none, </s> (end), or <s> and </s> (both)."
+    )
+    sentence_pooling: SentencePooling = option(
+        "encoder",
+        "How the states of an LSTM or GRU, or the word vectors of bow, become one vector: as the "
+        "encoder is defined, by the last state or the sum (encoder); by their mean or maximum; or "
+        "by generalized pooling (gpo, Chen et al. 2021).",
+    )
+    image_pooling: ImagePooling = option(
+        "mean",
+        "How the features of an image's regions become one vector: by their mean, or by "
+        "generalized pooling of the projected regions (gpo).",
     )
     word_vectors: Optional[str] = option(
         None,
@@ -96,6 +114,8 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         self.kind = kind = str(cfg.sentence_encoder)
         self.signs = str(cfg.sentence_signs)
+        # configs of older checkpoints lack the option
+        self.pooling = str(getattr(cfg, "sentence_pooling", "encoder"))
         word_dim, embed_dim = cfg.word_dim, cfg.embed_dim
         self.pad, self.end, self.begin = dictionary.pad(), dictionary.eos(), dictionary.bos()
         self.embedding = nn.Embedding(len(dictionary), word_dim, padding_idx=self.pad)
@@ -112,6 +132,9 @@ class SentenceEncoder(nn.Module):
         elif word_dim != embed_dim:
             self.sum_proj = nn.Linear(word_dim, embed_dim, bias=False)
             nn.init.xavier_uniform_(self.sum_proj.weight)
+        self.generalized_pooling: Optional[GeneralizedPooling] = None
+        if self.pooling == "gpo":
+            self.generalized_pooling = GeneralizedPooling()
         self.word_dropout = nn.Dropout(cfg.word_dropout)
         self.dropout = nn.Dropout(cfg.dropout)
 
@@ -151,16 +174,29 @@ class SentenceEncoder(nn.Module):
             read = F.pad(read, (0, 1), value=self.pad)
         words = self.word_dropout(self.embedding(read))  # [B, R, word_dim]
         if self.kind == "bow":
-            # No mask: the vector of padding is zero, and dropout keeps it zero.
-            total = words.sum(dim=1)
-            return self.dropout(total if self.sum_proj is None else self.sum_proj(total))
+            pooled = self._pool(words, lengths)
+            return self.dropout(pooled if self.sum_proj is None else self.sum_proj(pooled))
         assert self.recurrence is not None
         states = self.recurrence(words)
         states = states[0] if self.kind == "gru" else states  # [B, R, K]
-        rows = torch.arange(len(read), device=read.device)
+        return self.dropout(self._pool(states, lengths))
+
+    def _pool(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Pool right-padded states or word vectors [B, R, D] to [B, D]; zeros without tokens.
+
+        ``lengths`` [B] are the numbers of tokens without padding.
+        """
+        if self.generalized_pooling is not None:
+            return self.generalized_pooling(vectors, lengths)
+        if self.pooling != "encoder":
+            return (pool_max if self.pooling == "max" else pool_mean)(vectors, lengths)
+        if self.kind == "bow":
+            # No mask: the vector of padding is zero, and dropout keeps it zero.
+            return vectors.sum(dim=1)
+        rows = torch.arange(len(vectors), device=vectors.device)
         # The state after the last token; later states have read padding.
-        last = states[rows, (lengths - 1).clamp(min=0)]
-        return self.dropout(last.masked_fill(lengths.unsqueeze(1) == 0, 0.0))
+        last = vectors[rows, (lengths - 1).clamp(min=0)]
+        return last.masked_fill(lengths.unsqueeze(1) == 0, 0.0)
 
 
 def _reset_gru(gru: nn.GRU) -> None:
@@ -189,15 +225,22 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         self.image_norm = str(cfg.image_norm)
         self.feature_scaling = str(cfg.feature_scaling)
         self.feature_dropout = nn.Dropout(cfg.feature_dropout)
+        self.region_pooling: Optional[GeneralizedPooling] = None
+        # configs of older checkpoints lack the option
+        if str(getattr(cfg, "image_pooling", "mean")) == "gpo":
+            self.region_pooling = GeneralizedPooling()
 
     @classmethod
     def build_model(cls, cfg: VseConfig, task: Any) -> "VseModel":
         """Build the model of a config.
 
         Raises:
-            UserError: if an option is out of range, or the file of word vectors cannot be used.
+            UserError: if an option is out of range, the file of word vectors cannot be used, or
+                the regions of images are to be pooled, but each image has only one.
         """
         check_sizes(VseConfig, cfg)
+        if str(getattr(cfg, "image_pooling", "mean")) == "gpo":
+            _check_has_regions(task)
         encoder = SentenceEncoder(task.target_dictionary, cfg)
         if cfg.word_vectors:
             fill_word_vectors(
@@ -215,10 +258,14 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
         They have unit length if the option ``image_norm`` is ``always``, or if it is ``evaluation``
         and the model is in evaluation mode.
         """
-        pooled = scale_vectors(masked_mean(features, padding_mask), self.feature_scaling)
+        if self.region_pooling is None:
+            features = masked_mean(features, padding_mask)  # [B, D]
+        scaled = scale_vectors(features.float(), self.feature_scaling)
         # Generation and retrieval may cast the model, but not the batch.
-        pooled = self.feature_dropout(pooled).to(self.image_proj.weight.dtype)
-        embedded = self.image_proj(pooled).float()
+        scaled = self.feature_dropout(scaled).to(self.image_proj.weight.dtype)
+        embedded = self.image_proj(scaled).float()
+        if self.region_pooling is not None:
+            embedded = self.region_pooling(embedded, (~padding_mask).sum(dim=1))
         if self.image_norm == "always" or (self.image_norm == "evaluation" and not self.training):
             return F.normalize(embedded, dim=-1)
         return embedded
@@ -248,6 +295,17 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
                 "pairwise_ranking."
             )
         return self.embed_images(features, padding_mask), self.embed_sentences(tokens)
+
+
+def _check_has_regions(task: Any) -> None:
+    """Raise UserError if all images of the task's feature store have one row of features."""
+    # a task that is built from a checkpoint has no store
+    features = getattr(task, "features", None)
+    if features is not None and all(features.count_rows(key) == 1 for key in features.ids):
+        raise UserError(
+            "--image-pooling gpo pools the regions of images, but the features have one region "
+            "an image: extract them with --grid, or leave the option out."
+        )
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:

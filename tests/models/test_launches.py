@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from _launch_counting import counted, phase
 
-from fairseq_mm.criterions.pairwise_ranking import pairwise_ranking_loss
+from fairseq_mm.criterions.pairwise_ranking import info_nce_loss, pairwise_ranking_loss
 from fairseq_mm.modules.chunked_cross_entropy import chunked_cross_entropy
 
 # system -> most launches of a forward and a backward pass, and calls in the package that wait.
@@ -72,9 +72,17 @@ def test_a_pass_is_few_launches_that_nobody_waits_for(tmp_path, name):
     assert backward / 2 < found[1] < backward, found
 
 
-@pytest.mark.parametrize("arch", ["vse_gru", "vse_bow"])
-def test_embedding_and_ranking_wait_for_nothing(arch):
-    model = build_model(arch, toy_task(), word_dim=6, embed_dim=8)
+@pytest.mark.parametrize(
+    ("arch", "pooling", "launches"),
+    [
+        ("vse_gru", "encoder", (50, 150)),
+        ("vse_bow", "encoder", (50, 150)),
+        ("vse_bow", "max", (80, 170)),
+        ("vse_gru", "gpo", (150, 300)),
+    ],
+)
+def test_embedding_and_its_losses_wait_for_nothing(arch, pooling, launches):
+    model = build_model(arch, toy_task(), word_dim=6, embed_dim=8, sentence_pooling=pooling)
     inputs, tokens = Captions().inputs(), torch.randint(4, V, (B, T))
     tokens[:, -2:] = model.sentence_encoder.pad  # two columns that a CPU does not read
     tokens[0, 1:] = model.sentence_encoder.end
@@ -82,11 +90,13 @@ def test_embedding_and_ranking_wait_for_nothing(arch):
     with counted() as counts:
         images, sentences = model(**inputs, tokens=tokens)
         is_negative = ~torch.eye(B, dtype=torch.bool, device=tokens.device)
-        pairwise_ranking_loss(images, sentences, is_negative, margin=0.2).loss.backward()
+        options = {"margin": 0.2} if pooling == "encoder" else {"temperature": 0.1}
+        compute_loss = pairwise_ranking_loss if pooling == "encoder" else info_nce_loss
+        compute_loss(images, sentences, is_negative, **options).loss.backward()
     for found, vectors in zip((images, sentences), expected):
         assert_close(found, vectors)
     assert calls(counts) == []
-    assert 50 < counts.launches.total() < 150
+    assert launches[0] < counts.launches.total() < launches[1]
 
 
 def test_the_loss_over_a_large_vocabulary_waits_for_nothing():

@@ -4,16 +4,20 @@ Contracts: padding and batch composition change nothing; half precision trains; 
 no other file. The commands are in tests/tasks/test_ranking_validation.py.
 """
 
+from argparse import Namespace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from toy_data import build_model, make_dictionary, needs_float16_on_cpu, toy_task
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.models.vse import VseConfig, VseModel
 
 PAD, EOS, BOS = 1, 2, 0
 SIZES = {"word_dim": 6, "embed_dim": 8}
 ARCHS = ("vse_lstm", "vse_gru", "vse_bow")
+POOLINGS = ("encoder", "mean", "max", "gpo")
 TARGET = torch.tensor([[5, 9, 7, 6, EOS], [8, 4, EOS, PAD, PAD], [11, EOS, PAD, PAD, PAD]])
 
 
@@ -64,6 +68,46 @@ def test_bow_is_the_sum_of_the_words(word_dim):
     torch.testing.assert_close(model.embed_sentences(TARGET)[1], F.normalize(total, dim=-1))
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("pooling", ["mean", "max", "gpo"])
+def test_sentence_pools_its_states_or_its_words(arch, pooling):
+    model = build(arch, sentence_pooling=pooling, word_dim=8, sentence_signs="end")
+    encoder = model.sentence_encoder
+    states = encoder.embedding(torch.tensor([[8, 4, EOS]]))
+    if arch != "vse_bow":
+        states = encoder.recurrence(states)
+    states = states[0] if arch == "vse_gru" else states  # [1, 3, K]
+    if pooling == "gpo":
+        weights = encoder.generalized_pooling.get_weights(3, 3)[0]
+        expected = weights @ states[0].sort(dim=0, descending=True).values
+    else:
+        expected = states[0].mean(0) if pooling == "mean" else states[0].max(0).values
+    torch.testing.assert_close(model.embed_sentences(TARGET)[1], F.normalize(expected, dim=-1))
+
+
+def test_regions_of_an_image_are_pooled_after_their_projection():
+    model = build("vse_lstm", image_pooling="gpo", feature_scaling="unit")
+    features, padding_mask = inputs(rows=3)
+    regions = model.image_proj(F.normalize(features[0], dim=-1)).sort(dim=0, descending=True).values
+    expected = model.region_pooling.get_weights(3, 3)[0] @ regions
+    found = model.embed_images(features, padding_mask)
+    torch.testing.assert_close(found[0], F.normalize(expected, dim=-1))
+    # of a single region the weight is 1
+    alone = model.image_proj(F.normalize(features[1, 0], dim=-1))
+    torch.testing.assert_close(found[1], F.normalize(alone, dim=-1))
+
+
+def test_configs_without_the_poolings_are_of_the_models_before_them():
+    cfg = Namespace(**vars(VseConfig()))
+    del cfg.sentence_pooling, cfg.image_pooling
+    torch.manual_seed(1)
+    old = VseModel.build_model(cfg, toy_task()).eval()
+    torch.manual_seed(1)
+    new = build_model("vse_lstm", toy_task())
+    new.load_state_dict(old.state_dict())
+    torch.testing.assert_close(old.embed_sentences(TARGET), new.embed_sentences(TARGET))
+
+
 def test_default_sizes_are_those_of_the_paper_and_the_released_codes():
     task = toy_task(feature_dim=19)
     lstm, gru, bow = (build_model(arch, task) for arch in ARCHS)
@@ -76,8 +120,10 @@ def test_default_sizes_are_those_of_the_paper_and_the_released_codes():
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_padding_and_other_rows_change_nothing(arch):
-    model = build(arch)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_padding_and_other_rows_change_nothing(arch, pooling):
+    image_pooling = "gpo" if pooling == "gpo" else "mean"
+    model = build(arch, sentence_pooling=pooling, image_pooling=image_pooling)
     features, padding_mask = inputs(rows=3)
     images, sentences = model(features, padding_mask, TARGET)
     for row, length in enumerate((5, 3, 2)):
@@ -104,8 +150,9 @@ def test_sentences_may_come_with_their_end_or_without(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_sentence_without_words_is_finite(arch):
-    model = build(arch)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_sentence_without_words_is_finite(arch, pooling):
+    model = build(arch, sentence_pooling=pooling)
     for tokens in (torch.tensor([[EOS]]), torch.tensor([[EOS, PAD], [5, EOS]])):
         assert torch.isfinite(model.embed_sentences(tokens)).all()
 
@@ -134,9 +181,11 @@ def test_images_keep_their_length_where_asked_for():
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=needs_float16_on_cpu)]
 )
-def test_half_precision_gives_finite_embeddings_and_gradients(arch, dtype):
-    model = build(arch).to(dtype).train()
-    images, sentences = model(*inputs(), TARGET)
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_half_precision_gives_finite_embeddings_and_gradients(arch, dtype, pooling):
+    image_pooling = "gpo" if pooling == "gpo" else "mean"
+    model = build(arch, sentence_pooling=pooling, image_pooling=image_pooling).to(dtype).train()
+    images, sentences = model(*inputs(rows=3), TARGET)
     assert images.dtype == sentences.dtype == torch.float32
     (images * sentences).sum().backward()
     for name, parameter in model.named_parameters():
@@ -193,6 +242,12 @@ def test_mistakes_are_reported_in_one_line():
         build_model("vse_tiny", toy_task(), word_dropout=1.0)
     with pytest.raises(UserError, match="--embed-dim must be 1 or more, but is 0"):
         build("vse_gru", embed_dim=0)
+    one_region = Namespace(ids=["a", "b"], count_rows=lambda key: 1)
+    task = toy_task(features=one_region)
+    with pytest.raises(UserError, match="--image-pooling gpo pools the regions of images, but"):
+        build_model("vse_tiny", task, image_pooling="gpo")
+    one_region.count_rows = {"a": 1, "b": 3}.get
+    build_model("vse_tiny", task, image_pooling="gpo")
     model = build("vse_gru")
     with pytest.raises(UserError, match="are trained with --criterion pairwise_ranking"):
         model(*inputs(), prev_output_tokens=TARGET)
