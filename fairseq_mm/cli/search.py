@@ -4,6 +4,7 @@
   fairseq-mm search photos "a dog in the snow"
   fairseq-mm search photos "two men on a boat" "a red car" --html found.html
   fairseq-mm search photos --image dog.jpg --count 20
+  fairseq-mm search photos --queries sentences.txt --count 1 --jsonl
 
 Prints one line per image, nearest first: rank, tab, score, tab, path. The score is
 the cosine between the vectors of the query and of the image. If there are several
@@ -27,6 +28,7 @@ from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rule
 from fairseq_mm.cli.records import counted, open_output
 from fairseq_mm.cli.run_set_up import register_quietly
+from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +38,15 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="Folder of images that has an index.")
     parser.add_argument("queries", nargs="*", metavar="SENTENCE", help="Sentence or word to find.")
+    parser.add_argument(
+        "--queries",
+        action="append",
+        default=[],
+        dest="query_files",
+        metavar="FILE",
+        help="File with one sentence per line, searched after those of the command line; may be "
+        "given again.",
+    )
     parser.add_argument(
         "--image",
         action="append",
@@ -81,6 +92,7 @@ _RULES = (Rule("weights", needs=("image",), because="sentences need no image ext
 
 def run(args: argparse.Namespace) -> int:
     arguments.check(args, _RULES)
+    args.queries = [*args.queries, *_read_queries(args.query_files)]
     if not args.queries and not args.image:
         raise UserError("no query: give a sentence, or an image (--image FILE).")
     register_quietly()
@@ -121,6 +133,16 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
+
+
+def _read_queries(files: list[str]) -> list[str]:
+    queries: list[str] = []
+    for path in files:
+        lines = [line for _, line in read_lines(path)]
+        if not any(line.strip() for line in lines):
+            raise UserError(f"--queries {path}: must have a sentence per line, but is empty.")
+        queries += [line for line in lines if line.strip()]
+    return queries
 
 
 def _write(args: argparse.Namespace, queries: list[str], results: "list[SearchResult]") -> None:

@@ -71,6 +71,25 @@ def test_several_queries_are_answered_one_after_the_other(indexed, search, tmp_p
     assert out == target.read_text()
 
 
+def test_queries_of_a_file_follow_those_of_the_command_line(indexed, search, tmp_path):
+    file = tmp_path / "queries.txt"
+    file.write_text(f"\ufeff{WORDS[1]}\n\n{WORDS[2]}\r\n", encoding="utf-8")
+    expected = search(indexed, *WORDS[:3])
+    assert search(indexed, WORDS[0], "--queries", file) == expected
+    status, out, err = search(indexed, "--queries", file, "--html", tmp_path / "found.html")
+    assert (status, out) == (0, search(indexed, *WORDS[1:3])[1])
+    page = (tmp_path / "found.html").read_text()
+    assert f"<h2>{WORDS[1]}</h2>" in page
+    assert f"<h2>{WORDS[2]}</h2>" in page
+    file.write_text(" \n")
+    status, out, err = search(indexed, "--queries", file)
+    assert (status, out) == (2, "")
+    assert one_line(err).endswith(f"--queries {file}: must have a sentence per line, but is empty.")
+    status, out, err = search(indexed, "--queries", tmp_path / "none.txt")
+    assert (status, out) == (2, "")
+    assert "none.txt: cannot be read (No such file or directory)" in one_line(err)
+
+
 def test_a_sentence_needs_neither_the_network_nor_a_digest(indexed, search, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("not needed for a sentence")
