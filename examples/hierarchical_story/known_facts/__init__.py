@@ -1,0 +1,1 @@
+"""Prompts and stories whose dependence on each other is known exactly."""
