@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import PurePosixPath
 from typing import Any, Optional
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.errors import UserError
 

@@ -207,7 +207,7 @@ def _score(
     sums: "Optional[TemperatureSums]",
 ) -> Counts:
     import torch
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     from fairseq_mm.metrics.perplexity import LogProbability
 

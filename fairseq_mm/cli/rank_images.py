@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.cli.likelihood import build_card, load_on_data
 from fairseq_mm.cli.run_set_up import only_writer

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Union
 
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.cli.likelihood import TEXTS, PromptTexts, Stories, build_card, sample_lines
 from fairseq_mm.cli.run_set_up import only_writer

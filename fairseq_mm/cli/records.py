@@ -40,7 +40,7 @@ def progress_bar(total: int, unit: str, *, many: int = 50) -> Any:
         unit: Plural noun for the inputs, such as ``images``.
         many: Number of inputs below which the bar is not shown.
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     # disable=None, unlike False, disables the bar if stderr is no terminal
     return tqdm(total=total, unit=f" {unit}", file=sys.stderr, disable=total < many or None)

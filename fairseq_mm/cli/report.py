@@ -172,7 +172,7 @@ def _make_items(
         items: Items of the page.
         missing: Ids of the images that are not in the folders of ``--images``.
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     from fairseq_mm.report.item_gallery import Item
     from fairseq_mm.report.thumbnails import Thumbnails

@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _run_prompts(args: argparse.Namespace) -> None:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     from fairseq_mm.retrieval.nearest_prompts import NearestPrompts
 

@@ -346,7 +346,7 @@ def copied_runs(
         runs: For each system, the longest copied run of each of its stories.
         num_words: Number of words of the training text.
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     size = os.path.getsize(training) if os.path.isfile(training) else None
     # the search counts characters, the size is in bytes: most characters are one byte

@@ -340,7 +340,7 @@ def _progress_bar(label: str) -> Callable[[Iterable[str]], Iterable[str]]:
 
     ``label`` is the text beside the bar.
     """
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     return functools.partial(tqdm, desc=label, unit=" items", file=sys.stderr, mininterval=0.5)
 

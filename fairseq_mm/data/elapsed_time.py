@@ -39,7 +39,7 @@ def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
 
 
 def _show(names: Sequence[str], is_over: threading.Event) -> None:
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     if is_over.wait(DELAY):
         return

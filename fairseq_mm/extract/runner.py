@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Optional
 
 import numpy as np
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
 from fairseq_mm.errors import UserError

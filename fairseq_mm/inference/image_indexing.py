@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Optional
 
 import h5py
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.data.feature_sources import Source
 from fairseq_mm.data.feature_store import FeatureStore

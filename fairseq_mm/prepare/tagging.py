@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Callable, Optional
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.data.input_files import read_lines
 from fairseq_mm.data.output_file import output_file

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Optional
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.data.caption_text import reserved_token
 from fairseq_mm.data.elapsed_time import elapsed_time

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fairseq_mm.data.input_files import SPLITS, check_id, read_lines
 from fairseq_mm.errors import UserError
