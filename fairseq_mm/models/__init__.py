@@ -21,6 +21,7 @@ from fairseq_mm.models import (  # noqa: F401
     pointer_generator,
     sc_nlm,
     t5,
+    transformer_captioner,
     transtory_decoder,
     transtory_full,
     transtory_xl,

@@ -14,7 +14,7 @@ from fairseq_mm.models._bases import (
     LoadStateDictMixin,
 )
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.decoding_caches import select_rows
+from fairseq_mm.modules.decoding_caches import keeps_items, select_rows
 
 STATE = "video_summary"
 
@@ -84,13 +84,9 @@ class TwoSourceEncoder(BatchFirstEncoder):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         # Beams of an example read equal rows. As long as each row stays with its example, which is
         # so at nearly every step of a beam search, nothing is copied.
-        if _keeps_items(encoder_out["item"][0], new_order):
+        if keeps_items(encoder_out["item"][0], new_order):
             return encoder_out
         return super().reorder_encoder_out(encoder_out, new_order)
-
-
-def _keeps_items(items: Tensor, new_order: Tensor) -> bool:
-    return len(items) == len(new_order) and torch.equal(items[new_order], items)
 
 
 def get_sources(encoder_out: EncoderOut) -> tuple[list[Tensor], list[Tensor]]:
@@ -158,7 +154,7 @@ class TwoSourceDecoder(FeatureDecoder):
         if saved is None:
             return
         # The past depends on the words of a beam, so it is always reordered.
-        keeps_items = _keeps_items(saved["item"], new_order)
+        keeps_items = keeps_items(saved["item"], new_order)
         state: Any = {
             key: x if keeps_items and key != "past" else select_rows(x, new_order)
             for key, x in saved.items()

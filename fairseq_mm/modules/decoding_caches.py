@@ -17,6 +17,14 @@ def keeps_all(order: Tensor, count: int) -> bool:
     return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
 
 
+def keeps_items(items: Tensor, new_order: Tensor) -> bool:
+    """Return True if every row keeps its item (example) when rows ``new_order`` are selected.
+
+    ``items`` [R] is the index of each row's item.
+    """
+    return len(items) == len(new_order) and torch.equal(items[new_order], items)
+
+
 def select_rows(x: Any, order: Tensor) -> Any:
     """Select rows ``order`` of every tensor in nested dicts, lists, tuples; None stays None."""
     if x is None:

@@ -64,6 +64,13 @@ class Captions:
         inputs["features"][row] += 1
 
 
+class Regions(Captions):
+    """Systems that read regions of images, which an unknown extractor has found."""
+
+    def build(self, arch, folder):
+        return build_model(arch, toy_task(feature_attributes={}), **self.options)
+
+
 class StructuredCaptions(Captions):
     """Systems that read a content vector and the tags of the words to write."""
 
@@ -258,6 +265,10 @@ SYSTEMS = {
     "m_rnn_vis_in_rnn_both": Captions(),
     "m_rnn_vis_in_rnn_both_shared": Captions(),
     "m_rnn_tiny": Captions(recurrent_activation="sigmoid", recurrent_input="concatenation"),
+    "transformer_captioner": Regions(
+        embed_dim=8, encoder_layers=2, ffn_dim=10, attention_heads=2, feature_dropout=0.0
+    ),
+    "transformer_captioner_tiny": Regions(encoder_layers=0),
     "lbl": Captions(embedding_dim=6, context_length=4),
     "mlbl_b": Captions(embedding_dim=6, context_length=4),
     "mlbl_f": Captions(embedding_dim=6, context_length=4, num_factors=8),

@@ -41,7 +41,7 @@ def task_of(arch):
         return "language_modeling", toy_task()
     if system == "glac" or system.startswith("transtory"):
         return "visual_storytelling", visual_story_task(rows_per_image=4)
-    if system in ("m_rnn", "vse", "lbl", "mlbl_b", "mlbl_f", "sc_nlm"):
+    if system in ("m_rnn", "vse", "lbl", "mlbl_b", "mlbl_f", "sc_nlm", "transformer_captioner"):
         return "multimodal_captioning", toy_task(structure_dictionary=make_dictionary())
     return "video_summarization", video_task(feature_dim=16)
 
