@@ -154,9 +154,9 @@ class TwoSourceDecoder(FeatureDecoder):
         if saved is None:
             return
         # The past depends on the words of a beam, so it is always reordered.
-        keeps_items = keeps_items(saved["item"], new_order)
+        keeps = keeps_items(saved["item"], new_order)
         state: Any = {
-            key: x if keeps_items and key != "past" else select_rows(x, new_order)
+            key: x if keeps and key != "past" else select_rows(x, new_order)
             for key, x in saved.items()
         }
         self.set_incremental_state(incremental_state, STATE, state)
