@@ -82,7 +82,7 @@ class PairwiseRankingConfig(FairseqDataclass):
         },
     )
     loss_temperature: float = field(
-        default=0.05,
+        default=0.1,
         metadata={
             "help": "With --loss info_nce: temperature, by which the scores (cosines) are divided."
         },
@@ -133,7 +133,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
         task: Any,
         loss: str = "ranking",
         margin: float = 0.2,
-        loss_temperature: float = 0.05,
+        loss_temperature: float = 0.1,
         learn_temperature: bool = False,
         negatives: str = "sum",
         num_negatives: int = 50,

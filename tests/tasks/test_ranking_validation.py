@@ -131,7 +131,7 @@ def test_ties_count_against_the_system():
             ("--loss", "info_nce", "--loss-temperature", ".001", "--learn-temperature"),
             "--loss-temperature must be 0.01 or more with --learn-temperature, but is 0.001",
         ),
-        (("--loss-temperature", "0.1"), "--loss-temperature 0.1 is for --loss info_nce, but it is"),
+        (("--loss-temperature", "0.2"), "--loss-temperature 0.2 is for --loss info_nce, but it is"),
         (("--learn-temperature",), "--learn-temperature is for --loss info_nce, but it is ranking"),
         (("--loss", "info_nce", "--margin", "0.3"), "--margin 0.3 is for --loss ranking: info_nce"),
         (("--loss", "info_nce", "--negatives", "max"), "--negatives max is for --loss ranking"),
@@ -184,7 +184,7 @@ def test_trained_temperature_is_in_the_checkpoint_and_resumes(monkeypatch, tmp_p
         torch.load(path)["criterion"]["log_temperature"] for path in (straight, resumed)
     ]
     assert_close(*temperatures)
-    assert float(temperatures[0].exp()) != pytest.approx(0.05, abs=1e-4)
+    assert float(temperatures[0].exp()) != pytest.approx(0.1, abs=1e-4)
     # commands need none of it
     assert "rsum" in validate(monkeypatch, data, straight)
 
@@ -295,7 +295,7 @@ def test_two_processes_train_one_temperature(tmp_path, data, backend):
     run_two_processes(train_rank)
     state = torch.load(tmp_path / "two" / "checkpoint_last.pt")["criterion"]
     (learnt,) = state.values()
-    assert float(learnt.exp()) != pytest.approx(0.05, abs=1e-4)
+    assert float(learnt.exp()) != pytest.approx(0.1, abs=1e-4)
 
 
 @needs_fork
