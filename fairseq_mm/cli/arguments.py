@@ -83,6 +83,12 @@ GENERATION: dict[str, dict[str, Any]] = {
         "help": "Sample from the smallest set of tokens whose probabilities sum up to P, instead "
         "of all tokens.",
     },
+    "typical_p": {
+        "type": float,
+        "metavar": "P",
+        "help": "Sample from the tokens whose information content is nearest to the entropy and "
+        "whose probabilities sum up to P (locally typical sampling).",
+    },
     "temperature": {
         "type": float,
         "metavar": "T",
@@ -206,7 +212,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     names = ("preset", *GENERATION, *CONSTRAINTS)
     options = {name: getattr(args, name, None) for name in names}
     options = {name: value for name, value in options.items() if value is not None}
-    for name in ("sampling_topk", "sampling_topp"):
+    for name in ("sampling_topk", "sampling_topp", "typical_p"):
         if name in options:
             options.setdefault("sampling", True)
     return options

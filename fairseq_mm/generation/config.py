@@ -79,6 +79,10 @@ class GenerationConfig:
         sampling_topp: Sum of probabilities, from 0 to 1, that the most probable tokens must reach
             to be sampled from at each step; -1 for all tokens. See Holtzman et al. 2020,
             https://arxiv.org/abs/1904.09751.
+        typical_p: Sum of probabilities, from 0 to 1, that the tokens whose information content is
+            nearest to the entropy must reach to be sampled from at each step; -1 for all tokens.
+            They are chosen among the tokens that ``sampling_topk`` and ``sampling_topp`` leave. See
+            Meister et al. 2023, https://arxiv.org/abs/2202.00666.
         temperature: Divisor of the logits; above 1 it flattens the distribution.
         lenpen: Length penalty of a beam search, from 0 to 10; above 1 it favours long texts.
         unkpen: Penalty of ``<unk>`` in the search; it has an effect only with ``allow_unk``.
@@ -105,6 +109,7 @@ class GenerationConfig:
     sampling: bool = False
     sampling_topk: int = -1
     sampling_topp: float = -1.0
+    typical_p: float = -1.0
     temperature: float = 1.0
     lenpen: float = 1.0
     unkpen: float = 0.0
@@ -151,12 +156,13 @@ class GenerationConfig:
                 f"`sampling_topk` must be 1 or more, or -1 for all tokens, but is "
                 f"{self.sampling_topk}."
             )
-        if self.sampling_topp != -1 and not 0 < self.sampling_topp <= 1:
-            raise UserError(
-                "`sampling_topp` must be above 0 and at most 1, or -1 for all tokens, but is "
-                f"{self.sampling_topp}."
-            )
-        for name in ("sampling_topk", "sampling_topp"):
+        for name in ("sampling_topp", "typical_p"):
+            value = getattr(self, name)
+            if value != -1 and not 0 < value <= 1:
+                raise UserError(
+                    f"`{name}` must be above 0 and at most 1, or -1 for all tokens, but is {value}."
+                )
+        for name in ("sampling_topk", "sampling_topp", "typical_p"):
             if getattr(self, name) != -1 and not self.sampling:
                 raise UserError(f"`{name}` is {getattr(self, name)}, but needs `sampling`.")
 
@@ -220,9 +226,9 @@ class GenerationConfig:
     def to_namespace(self) -> Namespace:
         """Return a Namespace with the options that ``build_generator`` of fairseq's tasks reads."""
         names = (
-            *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "temperature"),
-            *("lenpen", "unkpen", "min_len", "max_len_a", "max_len_b", "no_repeat_ngram_size"),
-            "weights_dtype",
+            *("beam", "nbest", "sampling", "sampling_topk", "sampling_topp", "typical_p"),
+            *("temperature", "lenpen", "unkpen", "min_len", "max_len_a", "max_len_b"),
+            *("no_repeat_ngram_size", "weights_dtype"),
         )
         return Namespace(**{name: getattr(self, name) for name in names})
 

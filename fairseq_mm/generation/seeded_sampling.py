@@ -26,24 +26,38 @@ class SeededSampling(Search):
     The texts in the beam of an input are sampled independently. Fan et al. 2018, section 5.4,
     sample from the k most probable words (``topk``). Holtzman et al. 2020,
     https://arxiv.org/abs/1904.09751, sample from the smallest set of words whose probabilities sum
-    to at least p (``topp``).
+    to at least p (``topp``). Meister, Pimentel, Wiher, Cotterell 2023, Locally Typical Sampling,
+    https://arxiv.org/abs/2202.00666, sample from the smallest set of words whose probabilities sum
+    to at least tau, among sets of those words whose information content -log p is nearest to the
+    entropy of the distribution (``typical_p``). This set is chosen among the words that ``topk``
+    and ``topp`` leave, as in Hugging Face's transformers.
 
     Args:
         dictionary: Dictionary of the generated text.
         topk: Number of most probable words to sample from at each step; 0 for all words.
         topp: Sum p of probabilities; 1 for all words. The sum is relative to the sum over all words
             that are allowed at this step.
+        typical_p: Sum tau of probabilities, relative to the sum over the words that ``topk`` and
+            ``topp`` leave; 1 for all these words.
         seed: Seed of the samples, an integer of 64 bits with or without sign.
         stream: Number of the stream; texts of different streams are sampled independently even if
             seed and input are the same.
     """
 
     def __init__(
-        self, dictionary: Any, *, topk: int = 0, topp: float = 1.0, seed: int = 0, stream: int = 0
+        self,
+        dictionary: Any,
+        *,
+        topk: int = 0,
+        topp: float = 1.0,
+        typical_p: float = 1.0,
+        seed: int = 0,
+        stream: int = 0,
     ) -> None:
         super().__init__(dictionary)
         self.topk = topk
         self.topp = topp
+        self.typical_p = typical_p
         self.seed = seed % 2**64
         self.stream = stream
         self._draws = torch.empty(0, 0, 0)
@@ -117,6 +131,13 @@ class SeededSampling(Search):
         [N, K] and indices [N, K] of the selected words, in ascending order of the index. A
         log-probability of ``-inf`` excludes the word.
         """
+        values, words = self._truncated(lprobs)
+        if self.typical_p < 1:
+            values = forbid_untypical(values, self.typical_p)
+        return values, words
+
+    def _truncated(self, lprobs: Tensor) -> tuple[Tensor, Tensor]:
+        """Select words by ``topk`` and ``topp``, see :meth:`_candidates`."""
         num_types = lprobs.size(1)
         if self.topp >= 1 and not 0 < self.topk < num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)
@@ -142,3 +163,26 @@ class SeededSampling(Search):
                 # the word that reaches the share is the last
                 return values.masked_fill(mass - probabilities >= share, -torch.inf), words
             count = min(8 * count, most)
+
+
+def forbid_untypical(lprobs: Tensor, typical_p: float) -> Tensor:
+    """Set the log-probabilities of words outside the locally typical set to ``-inf``.
+
+    Words that are as near to the entropy as the last word of the set are in the set, too, so that
+    it does not depend on the order of equally near words.
+
+    Args:
+        lprobs: [N, K] log-probabilities; their probabilities need not sum to 1.
+        typical_p: Sum of probabilities that the set must reach, above 0 and below 1.
+    """
+    log_p = lprobs.double().log_softmax(dim=1)
+    p = log_p.exp()
+    is_allowed = log_p > -torch.inf
+    # 0 log 0 is 0
+    entropy = -(p * log_p.masked_fill(~is_allowed, 0)).sum(dim=1, keepdim=True)
+    distance = (log_p + entropy).abs()  # infinite for forbidden words, which come last
+    ascending, order = distance.sort(dim=1)
+    mass = p.gather(1, order).cumsum(dim=1)
+    # the word that reaches the sum is the last
+    last = (mass < typical_p).sum(dim=1, keepdim=True).clamp(max=lprobs.size(1) - 1)
+    return lprobs.masked_fill(distance > ascending.gather(1, last), -torch.inf)

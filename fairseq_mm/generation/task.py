@@ -49,6 +49,27 @@ def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Na
     return Namespace(**values)
 
 
+def read_typical_p(args: Any, cfg: Any) -> float:
+    """Return the option ``typical_p`` of generation; -1 for all tokens.
+
+    fairseq's parser of ``fairseq-generate`` does not know it, so there it is an option of the task.
+
+    Args:
+        args: Options of generation, which come first.
+        cfg: Config of the task.
+
+    Raises:
+        UserError: if the value is out of range, or the generator does not sample.
+    """
+    value = getattr(args, "typical_p", None)
+    typical_p = float(getattr(cfg, "typical_p", -1.0) if value is None else value)
+    if typical_p != -1 and not 0 < typical_p <= 1:
+        raise UserError(f"--typical-p must be above 0 and at most 1, but is {typical_p:g}.")
+    if typical_p != -1 and not getattr(args, "sampling", False):
+        raise UserError("--typical-p needs --sampling.")
+    return typical_p
+
+
 class GeneratesText:
     """Base class of tasks that generate text; it must precede ``FairseqTask`` among the bases.
 
@@ -164,7 +185,7 @@ class GeneratesText:
 
         Raises:
             UserError: if ``unkpen`` is negative, so that it favours ``<unk>``, but ``<unk>`` is not
-                allowed.
+                allowed, or if ``typical_p`` is out of range or given without sampling.
         """
         generator = super().build_generator(models, args, *others, **kwargs)  # type: ignore[misc]
         # a scorer has no search to change
@@ -179,12 +200,14 @@ class GeneratesText:
         if size > 0:
             # fairseq's CUDA extension, where it is built, forbids words of a prefix as well
             generator.repeat_ngram_blocker = NGramRepeatBlock(size, use_extension=False)
+        typical_p = read_typical_p(args, cfg)
         if getattr(args, "sampling", False):
             topk, topp = getattr(args, "sampling_topk", -1), getattr(args, "sampling_topp", -1.0)
             generator.search = SeededSampling(
                 generator.tgt_dict,
                 topk=max(topk, 0),
                 topp=topp if topp > 0 else 1.0,
+                typical_p=typical_p if typical_p > 0 else 1.0,
                 seed=cfg.seed if seed is None else seed,
                 stream=stream,
             )

@@ -18,8 +18,9 @@ LOGGED_SETTINGS = re.compile(
 # Settings that decide fairseq-generate's texts, as its log names them; the last six are the tasks'.
 _DECODING = """
     path beam nbest lenpen unkpen min_len max_len_a max_len_b unnormalized no_repeat_ngram_size
-    sampling sampling_topk sampling_topp temperature diverse_beam_groups diverse_beam_strength
-    prefix_size seed no_seed_provided fp16 bf16 gen_subset features model_overrides
+    sampling sampling_topk sampling_topp typical_p temperature
+    diverse_beam_groups diverse_beam_strength prefix_size seed no_seed_provided fp16 bf16 gen_subset
+    features model_overrides
     allow_unk prefix_words min_words_per_sentence max_words_per_sentence repetition_penalty
     end_after_punctuation
 """

@@ -19,7 +19,7 @@ from fairseq_mm.generation.config import LARGEST_LENPEN
 SEARCH_OPTIONS = (
     *("beam", "max_len_a", "max_len_b", "min_len", "lenpen", "unnormalized", "unkpen"),
     *("no_repeat_ngram_size", "temperature", "match_source_len"),
-    *("sampling", "sampling_topk", "sampling_topp"),
+    *("sampling", "sampling_topk", "sampling_topp", "typical_p"),
     *("diverse_beam_groups", "diverse_beam_strength", "diversity_rate"),
 )
 # the assertion of fairseq's search that fails if no hypothesis has ended at the last step
@@ -44,6 +44,7 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
     types: dict[str, Any] = {
         field.name: field.type for field in dataclasses.fields(GenerationConfig)
     }
+    types["typical_p"] = float  # ours
     for option, value in options.items():
         if option not in SEARCH_OPTIONS:
             close = difflib.get_close_matches(option, SEARCH_OPTIONS, n=1)

@@ -42,6 +42,13 @@ logger = logging.getLogger(__name__)
 class GenerationTaskConfig(FairseqDataclass):
     data: str = field(default=MISSING, metadata={"help": "data folder"})
     allow_unk: bool = field(default=False, metadata={"help": ALLOW_UNK_HELP})
+    typical_p: float = field(
+        default=-1.0,
+        metadata={
+            "help": "with --sampling: sum of probabilities that the tokens nearest to the entropy "
+            "must reach to be sampled from (locally typical sampling; default: all tokens)"
+        },
+    )
     seed: int = II("common.seed")
     # Any, not bool: fairseq's parser would take the truth value of the text "${...}", which is true
     score_reference: Any = II("generation.score_reference")  # noqa: RUF009

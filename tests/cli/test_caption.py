@@ -103,7 +103,8 @@ def test_an_object_a_line_says_what_made_the_caption(caption, trained, images):
     assert entry["extractor"]["weights"] == compute_sha256(str(trained / "squeezenet.pth"))
     assert entry["options"] == {
         "beam": 2, "nbest": 1, "prefix": "a dog", "sampling": False, "sampling_topk": -1,
-        "sampling_topp": -1.0, "temperature": 1.0, "lenpen": 1.0, "unkpen": 0.0, "seed": 1,
+        "sampling_topp": -1.0, "typical_p": -1.0, "temperature": 1.0, "lenpen": 1.0, "unkpen": 0.0,
+        "seed": 1,
         "min_len": 1, "max_len_a": 0, "max_len_b": 7, "no_repeat_ngram_size": 0,
         "allow_unk": False, "weights_dtype": "float32",
     }  # fmt: skip

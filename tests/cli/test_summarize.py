@@ -200,7 +200,7 @@ def test_an_object_a_line_says_what_was_read_and_how(summarize, trained, stored,
     assert entry["options"] == {
         "beam": 2, "nbest": 1, "max_len_a": 0, "max_len_b": 9, "min_len": 2, "lenpen": 1.5,
         "unkpen": 0.0, "no_repeat_ngram_size": 2, "sampling": False, "sampling_topk": -1,
-        "sampling_topp": -1.0, "temperature": 1.0, "seed": 1, "allow_unk": False,
+        "sampling_topp": -1.0, "typical_p": -1.0, "temperature": 1.0, "seed": 1, "allow_unk": False,
         "weights_dtype": "float32", "tokenizer": "words",
     }  # fmt: skip
     assert err[-1] == f"wrote {output}: 5 summaries"

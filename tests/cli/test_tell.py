@@ -104,7 +104,7 @@ def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path)
         "prompt_words_cut": 0,
         "options": {
             "beam": 1, "nbest": 1, "sampling": True, "sampling_topk": 10, "sampling_topp": -1.0,
-            "temperature": 2.0, "lenpen": 1.0, "unkpen": 0.0, "min_len": 7, "max_len_a": 0,
+            "typical_p": -1.0, "temperature": 2.0, "lenpen": 1.0, "unkpen": 0.0, "min_len": 7, "max_len_a": 0,
             "max_len_b": 7, "no_repeat_ngram_size": 0, "allow_unk": False, "seed": 1,
             "weights_dtype": "float32",
         },
@@ -200,6 +200,7 @@ def test_searches_and_repeats(tell, files, model):
             {"preset": "greedy", "no_repeat_ngram_size": 2},
         ),
         (["--sampling-topp", 0.7], {"sampling": True, "sampling_topp": 0.7}),
+        (["--typical-p", 0.7], {"sampling": True, "typical_p": 0.7}),
     ):
         (expected,) = texts(model, ["the old house"], **options, **SHORT)
         assert tell(*story, *arguments, *LENGTH) == (0, f"{expected}\n", "")

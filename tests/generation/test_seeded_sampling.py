@@ -1,13 +1,16 @@
 """Draws: their distribution, what limits it, and independence of the batch."""
 
 import math
+from argparse import Namespace
 
 import numpy as np
 import pytest
 import torch
 from toy_data import make_dictionary
 
-from fairseq_mm.generation.seeded_sampling import SeededSampling
+from fairseq_mm.errors import UserError
+from fairseq_mm.generation.seeded_sampling import SeededSampling, forbid_untypical
+from fairseq_mm.generation.task import read_typical_p
 
 V = 20
 
@@ -184,3 +187,98 @@ def test_texts_longer_than_the_first_numbers_go_on_in_their_own_stream(lprobs):
 def test_a_negative_seed_counts_as_its_64_bits(lprobs):
     items = list(range(5))
     assert words(search(seed=-3), lprobs, items) == words(search(seed=2**64 - 3), lprobs, items)
+
+
+def naive_typical(lprobs, typical_p):
+    """Indices of the locally typical set, a word at a time (Meister et al. 2023, equation 9)."""
+    total = sum(math.exp(x) for x in lprobs)
+    p = [math.exp(x) / total for x in lprobs]
+    entropy = -sum(x * math.log(x) for x in p if x > 0)
+    near = sorted(
+        (i for i in range(len(p)) if p[i] > 0), key=lambda i: abs(-math.log(p[i]) - entropy)
+    )
+    kept, mass = set(), 0.0
+    for word in near:
+        kept.add(word)
+        mass += p[word]
+        if mass >= typical_p:
+            break
+    return kept
+
+
+@pytest.mark.parametrize("typical_p", [0.05, 0.2, 0.5, 0.95, 0.999])
+def test_the_typical_set_equals_a_loop_over_words(typical_p):
+    torch.manual_seed(5)
+    lprobs = torch.randn(50, V).mul(3)
+    lprobs[:25] = lprobs[:25].log_softmax(dim=1)
+    lprobs[::3, 4:9] = -math.inf
+    found = forbid_untypical(lprobs, typical_p)
+    sizes = set()
+    for row, allowed in zip(lprobs.tolist(), found.gt(-math.inf).tolist()):
+        expected = naive_typical(row, typical_p)
+        assert {i for i, x in enumerate(allowed) if x} == expected
+        sizes.add(len(expected))
+    is_allowed = found > -math.inf
+    assert torch.equal(found[is_allowed], lprobs[is_allowed])
+    assert len(sizes) > 1 or typical_p == 0.05
+
+
+@pytest.mark.parametrize(("topk", "topp"), [(0, 1.0), (6, 1.0), (0, 0.7), (6, 0.7)])
+def test_typical_sampling_equals_transformers(lprobs, topk, topp):
+    transformers = pytest.importorskip("transformers", reason="transformers is optional")
+    warped = lprobs.clone()
+    if topk:
+        warped = transformers.TopKLogitsWarper(topk)(None, warped)
+    # its top-p is relative to what top-k leaves, ours to all words
+    if topp < 1:
+        share = topp / warped.exp().sum(dim=1)
+        warped = torch.stack(
+            [
+                transformers.TopPLogitsWarper(min(1.0, part))(None, row[None])[0]
+                for part, row in zip(share.tolist(), warped)
+            ]
+        )
+    warped = transformers.TypicalLogitsWarper(0.4)(None, warped)
+    values, words = search(topk=topk, topp=topp, typical_p=0.4)._candidates(lprobs)
+    found = torch.full_like(lprobs, -math.inf).scatter_(1, words, values)
+    assert torch.equal(found, warped)
+    assert found.gt(-math.inf).sum(dim=1).unique().numel() > 1 or topp < 1
+
+
+def test_typical_sampling_can_leave_out_the_most_probable_word():
+    # its information content is 1.2 nats, that of the others 2.6, and the entropy 2.1
+    lprobs = torch.tensor([[0.3] + [0.7 / 9] * 9]).log()
+    assert words(search(typical_p=0.3), lprobs.expand(200, 10), list(range(200))).count(0) == 0
+    assert 0 in words(search(typical_p=0.9), lprobs.expand(200, 10), list(range(200)))
+
+
+def test_equally_near_words_are_all_in_the_typical_set():
+    lprobs = torch.full((300, 10), -math.log(10))
+    assert len(set(words(search(typical_p=0.2), lprobs, list(range(300))))) == 10
+
+
+def test_a_typical_sample_does_not_depend_on_its_batch(lprobs):
+    together = words(search(typical_p=0.5, seed=2), lprobs, [4, 5, 6, 7, 8])
+    alone = [words(search(typical_p=0.5, seed=2), lprobs[i : i + 1], [4 + i])[0] for i in range(5)]
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"typical_p": 0.9}, "--typical-p needs --sampling"),
+        (
+            {"typical_p": 0.0, "sampling": True},
+            "--typical-p must be above 0 and at most 1, but is 0",
+        ),
+        ({"typical_p": 1.5, "sampling": True}, "--typical-p must be above 0 and at most 1"),
+    ],
+)
+def test_bad_typical_p_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        read_typical_p(Namespace(**options), Namespace())
+    with pytest.raises(UserError, match=message):
+        read_typical_p(
+            Namespace(sampling=options.get("sampling", False)),
+            Namespace(typical_p=options["typical_p"]),
+        )

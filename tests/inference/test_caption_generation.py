@@ -327,6 +327,8 @@ def test_pillows_limit_is_put_back(captioner, images, monkeypatch):
         ({"sampling_topk": 5}, "`sampling_topk` is 5, but needs `sampling`"),
         ({"sampling_topk": 21, "sampling": True}, "`sampling_topk` must be at most 19, .* is 21"),
         ({"sampling_topp": 1.5, "sampling": True}, "`sampling_topp` must be above 0 and at most 1"),
+        ({"typical_p": 1.5, "sampling": True}, "`typical_p` must be above 0 and at most 1"),
+        ({"typical_p": 0.5}, "`typical_p` is 0.5, but needs `sampling`"),
         ({"temperature": 0.0}, "`temperature` must be 0.001 or more, but is 0.0"),
         ({"lenpen": 400}, "`lenpen` must be from 0 to 10, but is 400"),
         ({"lenpen": 10**30}, r"`lenpen` must be from 0 to 10, but is 1e\+30"),
@@ -361,7 +363,11 @@ def test_options_that_cannot_be_are_refused(captioner, images, options, message)
 OF_INTEGERS = ("beam", "nbest", "min_len", "max_len_b", "no_repeat_ngram_size", "seed")
 WRONG_TYPES = [
     *((name, value) for name in OF_INTEGERS for value in (2.5, 2.0, True, "3", None, [2])),
-    *((name, v) for name in ("sampling_topk", "sampling_topp") for v in (True, "0.5", None)),
+    *(
+        (name, v)
+        for name in ("sampling_topk", "sampling_topp", "typical_p")
+        for v in (True, "0.5", None)
+    ),
     *(
         (name, v)
         for name in ("temperature", "lenpen", "max_len_a", "unkpen")

@@ -186,6 +186,7 @@ def constraints_of(shortest=2, longest=4, **options):
         {"beam": 1, "sampling": True},
         {"beam": 3, "sampling": True, "sampling_topk": 5},
         {"beam": 2, "sampling": True, "sampling_topp": 0.8},
+        {"beam": 2, "sampling": True, "typical_p": 0.5},
     ],
 )
 def test_stories_have_five_sentences_within_limits_in_any_batch(args, num_models):
