@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from fairseq_mm.compat.averaged_weights import use_averaged_weights
 from fairseq_mm.compat.evaluated_options import check_options
 from fairseq_mm.compat.loading import activate_for, check_weights
 from fairseq_mm.data.model_folder import (
@@ -28,6 +29,8 @@ def is_model_folder(path: str) -> bool:
 def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:
     """Load a checkpoint file or a model folder onto the CPU, without executing pickled code.
 
+    The weights are their moving average if the training had ``--use-ema``.
+
     Args:
         path: Path of the checkpoint, of the folder, or of its ``model.safetensors``.
         arg_overrides: Values that replace options of the checkpoint, by name.
@@ -43,7 +46,9 @@ def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None
 
     if not is_model_folder(path):
         # called through the module, because the repairs replace its function
-        return checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+        state = checkpoint_utils.load_checkpoint_to_cpu(path, arg_overrides)
+        use_averaged_weights(state, path)
+        return state
     return load_model_folder(path, arg_overrides)
 
 

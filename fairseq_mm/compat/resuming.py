@@ -1,13 +1,15 @@
 """Adds checks to fairseq's functions that load checkpoints and resume trainings."""
 
+import contextlib
 import functools
 import math
 import numbers
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fairseq_mm.compat.averaged_weights import use_averaged_weights
 from fairseq_mm.compat.half_precision import (
     change_precision,
     check_added_state,
@@ -44,7 +46,7 @@ def check_loaded_checkpoints() -> None:
     @functools.wraps(load_models)
     def load_model_ensemble_and_task(filenames: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            with named_failures(os.pathsep.join(map(str, filenames))):
+            with named_failures(os.pathsep.join(map(str, filenames))), _averaged_weights():
                 return load_models(filenames, *args, **kwargs)
         except OSError as error:
             # fairseq raises this error itself, without an error number
@@ -107,6 +109,27 @@ def check_loaded_checkpoints() -> None:
     checkpoint_utils.load_model_ensemble_and_task = load_model_ensemble_and_task
     checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
     Trainer.load_checkpoint = load_checkpoint
+
+
+@contextlib.contextmanager
+def _averaged_weights() -> Iterator[None]:
+    """Let fairseq load the average of a checkpoint's weights in a ``with`` block, see
+    :func:`.use_averaged_weights`."""
+    from fairseq import checkpoint_utils
+
+    load = checkpoint_utils.load_checkpoint_to_cpu
+
+    def load_checkpoint_to_cpu(path: str, *args: Any, **kwargs: Any) -> Any:
+        state = load(path, *args, **kwargs)
+        use_averaged_weights(state, path)
+        return state
+
+    # fairseq's functions read the files themselves, so the function that they call is replaced
+    checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint_to_cpu
+    try:
+        yield
+    finally:
+        checkpoint_utils.load_checkpoint_to_cpu = load
 
 
 def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:

@@ -18,9 +18,10 @@ from typing import Any, Optional, Union
 import numpy as np
 from fairseq.data import Dictionary
 from fairseq.tasks import register_task
-from omegaconf import open_dict
+from omegaconf import II, open_dict
 from torch import Tensor
 
+from fairseq_mm.compat.averaged_weights import AVERAGE_KEY
 from fairseq_mm.data.binarised_text import (
     check_no_empty_line,
     load_binarised_text,
@@ -59,6 +60,16 @@ class MultimodalCaptioningConfig(MultimodalTaskConfig):
     max_target_positions: int = field(
         default=1024, metadata={"help": "maximum length of a text in tokens, including </s>"}
     )
+    use_ema: bool = field(
+        default=False,
+        metadata={
+            "help": "with --store-ema, for models that embed images and sentences: validate the "
+            "moving average of the weights, and load it as the model of the checkpoint"
+        },
+    )
+    # Any, not bool: fairseq's parser would take the truth value of the text "${...}", which is true
+    store_ema: Any = II("ema.store_ema")  # noqa: RUF009
+    ema_decay: Any = II("ema.ema_decay")  # noqa: RUF009
 
 
 @register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
@@ -225,9 +236,39 @@ class MultimodalCaptioningTask(MultimodalTask):
         # --best-checkpoint-metric is an option of training
         if not from_checkpoint:
             check_best_ranking(self.cfg, is_ranking=self.ranking is not None)
+            self._check_average()
             check_best_checkpoint_metric(self.cfg, self.measures, self.text_names[1])
         self.build_validation(model)
         return model
+
+    def _check_average(self) -> None:
+        """Raise UserError if the options of the moving average of the weights contradict."""
+        if self.cfg.store_ema is True and not 0 <= self.cfg.ema_decay < 1:
+            raise UserError(
+                f"--ema-decay must be 0 or more and below 1, but is {self.cfg.ema_decay}: the "
+                "average of --store-ema would never follow the weights."
+            )
+        if not self.cfg.use_ema:
+            return
+        if self.ranking is None:
+            raise UserError(
+                "--use-ema is for models that embed images and sentences (vse_lstm, vse_gru, "
+                "vse_bow)."
+            )
+        if self.cfg.store_ema is not True:
+            raise UserError(
+                "--use-ema validates the average of the weights, which only --store-ema keeps: "
+                "give both."
+            )
+
+    @property
+    def uses_ema(self) -> bool:
+        """True if fairseq's trainer must pass the average of the weights to :meth:`valid_step`."""
+        return bool(self.cfg.use_ema)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return {**state, AVERAGE_KEY: True} if self.uses_ema else state
 
     def build_criterion(self, cfg: Any, *others: Any, **kwargs: Any) -> Any:
         criterion = super().build_criterion(cfg, *others, **kwargs)
@@ -298,6 +339,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         optimizer: Any,
         update_num: int,
         ignore_grad: bool = False,
+        ema_model: Optional[Any] = None,
     ) -> tuple[Any, Any, dict[str, Any]]:
         if self.ranking is not None:
             self.ranking.forget()
@@ -312,8 +354,11 @@ class MultimodalCaptioningTask(MultimodalTask):
             self.ranking.forget()
 
     def valid_step(
-        self, sample: dict[str, Any], model: Any, criterion: Any
+        self, sample: dict[str, Any], model: Any, criterion: Any, ema_model: Optional[Any] = None
     ) -> tuple[Any, Any, dict[str, Any]]:
+        if ema_model is not None:
+            # fairseq copies it from a model in training mode, with dropout
+            model = ema_model.eval()
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if self.ranking is not None:
             split, device = sample["split"], sample["target"].device

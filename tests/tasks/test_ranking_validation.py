@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.models.ema import EMA
 from numerics import assert_close
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import needs_fork, run_two_processes
 
+from fairseq_mm.cli.main import main
 from fairseq_mm.criterions.pairwise_ranking import PairwiseRankingCriterion
 from fairseq_mm.data.feature_store import open_features
 from fairseq_mm.errors import UserError
@@ -135,6 +137,11 @@ def test_ties_count_against_the_system():
         (("--learn-temperature",), "--learn-temperature is for --loss info_nce, but it is ranking"),
         (("--loss", "info_nce", "--margin", "0.3"), "--margin 0.3 is for --loss ranking: info_nce"),
         (("--loss", "info_nce", "--negatives", "max"), "--negatives max is for --loss ranking"),
+        (("--use-ema",), "--use-ema validates the average of the weights, which only --store-ema"),
+        (
+            ("--store-ema", "--ema-decay", "1"),
+            "--ema-decay must be 0 or more and below 1, but is 1",
+        ),
         (("--word-vectors", "none.txt"), "none.txt: cannot be read as word vectors"),
     ],
 )
@@ -148,6 +155,8 @@ def test_models_that_write_captions_do_not_rank(monkeypatch, tmp_path, data):
         train(
             monkeypatch, data, tmp_path / "a", *BEST, "--criterion", "cross_entropy", arch="m_rnn"
         )
+    with pytest.raises(UserError, match="--use-ema is for models that embed images and sentences"):
+        train(monkeypatch, data, tmp_path / "c", "--store-ema", "--use-ema", arch="m_rnn_tiny")
     message = "--criterion pairwise_ranking is for models that embed .* but the model is MRnnModel"
     with pytest.raises(UserError, match=message):
         train(monkeypatch, data, tmp_path / "b", arch="m_rnn_tiny")
@@ -187,6 +196,65 @@ def test_trained_temperature_is_in_the_checkpoint_and_resumes(monkeypatch, tmp_p
     assert float(temperatures[0].exp()) != pytest.approx(0.1, abs=1e-4)
     # commands need none of it
     assert "rsum" in validate(monkeypatch, data, straight)
+
+
+AVERAGED = ("--store-ema", "--use-ema", "--ema-decay", "0.8", "--word-dropout", "0.4")
+
+
+def average_by_loops(monkeypatch, data, save_dir, *options):
+    """Train with --use-ema; return the checkpoint and the average of the weights, by hand."""
+    average = {}
+
+    class Recorder(EMA):
+        def __init__(self, model, *others, **options):
+            # the average begins with the weights before the first update
+            average.update({name: x.detach().clone() for name, x in model.named_parameters()})
+            super().__init__(model, *others, **options)
+
+        def step(self, new_model, updates=None):
+            for name, x in new_model.named_parameters():
+                average[name] = 0.8 * average[name] + 0.2 * x.detach()
+            super().step(new_model, updates)
+
+    monkeypatch.setattr("fairseq.trainer.build_ema", Recorder)
+    return train(monkeypatch, data, save_dir, *AVERAGED, *BEST, *options), average
+
+
+def test_average_is_validated_and_is_the_model_of_every_command(monkeypatch, tmp_path, data):
+    checkpoint, average = average_by_loops(monkeypatch, data, tmp_path / "ck")
+    state = torch.load(checkpoint)
+    # without dropout: the scores are of the average in evaluation mode, as `rank` computes them
+    rsum, _, _ = scores_by_loops(checkpoint, data)
+    assert state["extra_state"]["val_loss"] == pytest.approx(rsum, abs=0.1)
+    assert float(validate(monkeypatch, data, checkpoint)["rsum"]) == pytest.approx(rsum, abs=0.1)
+    model, _, loaded = load(checkpoint)
+    for name, weight in model.named_parameters():
+        assert_close(weight.detach(), average[name])
+        assert not torch.equal(state["model"][name], weight)
+    assert "uses_ema" not in loaded["task_state"]
+    # a folder has the average, too, and nothing else
+    assert main(["export", str(checkpoint), str(tmp_path / "folder")]) in (0, None)
+    exported = Checkpoint.open(tmp_path / "folder").build("cpu").models[0]
+    assert_close(exported.image_proj.weight.detach(), average["image_proj.weight"])
+    assert "uses_ema" not in (tmp_path / "folder" / "config.json").read_text()
+
+
+def test_training_with_an_average_resumes_from_its_weights(monkeypatch, tmp_path, data):
+    options = (*AVERAGED, "--max-epoch", "4")
+    straight = torch.load(train(monkeypatch, data, tmp_path / "straight", *options))
+    train(monkeypatch, data, tmp_path / "resumed", *options, "--max-epoch", "2")
+    resumed = torch.load(train(monkeypatch, data, tmp_path / "resumed", *options))
+    torch.testing.assert_close(resumed["model"], straight["model"])
+    torch.testing.assert_close(resumed["extra_state"]["ema"], straight["extra_state"]["ema"])
+
+
+def test_a_checkpoint_without_its_average_is_refused(monkeypatch, tmp_path, data):
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *AVERAGED)
+    state = torch.load(checkpoint)
+    del state["extra_state"]["ema"]
+    torch.save(state, checkpoint)
+    with pytest.raises(UserError, match="must contain the average of its weights"):
+        load(checkpoint)
 
 
 @pytest.mark.parametrize(
