@@ -74,7 +74,7 @@ import shlex
 import sys
 from typing import Any, Callable, NamedTuple, Optional
 
-from fairseq_mm.cli import arguments, score_gain, score_inputs, score_output
+from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models, score_output
 from fairseq_mm.cli import score_visual_stories as visual
 from fairseq_mm.cli.arguments import FLAG, NUMBER, Rows, flag
 from fairseq_mm.cli.records import counted
@@ -124,8 +124,12 @@ PRESETS = {
     "wp": Preset("none", ("diversity", "copying"), has_references=False),
 }
 # perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read
-NAMES = (*METRICS, "perplexity")
+NAMES = (*METRICS, *score_models.FIGURES, "perplexity")
 WITHOUT_REFERENCES = ("self_bleu", "seq_rep", "first_distinct")
+# metrics that are computed with any preset if there are neither --references nor --data
+_NEED_NO_REFERENCES = ("clipscore", "diversity", *WITHOUT_REFERENCES)
+_FIGURES = {**FIGURES, **score_models.FIGURES}
+_METRIC_OF_FIGURE = {**METRIC_OF_FIGURE, **score_models.METRIC_OF_FIGURE}
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 INPUTS = (
     *("hypotheses", "compare", "references", "reference_scores", "training_text"),
@@ -245,6 +249,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("comparison and intervals")
     arguments.add_rows(group, _RESAMPLING)
     arguments.add(group, "seed", seed={"default": SEED})
+    score_models.add_model_arguments(parser)
     score_gain.add_gain_arguments(parser)
     group = parser.add_argument_group("output")
     arguments.add(group, "json")
@@ -254,6 +259,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     metrics = [] if args.system is not None else _select_metrics(args)
     has_gain = score_gain.check_gain_options(args, metrics)
+    score_models.check_model_options(args, metrics)
     if args.system is not None:
         score_gain.run_gain(args)
         return
@@ -306,9 +312,9 @@ def _select_metrics(args: argparse.Namespace) -> list[str]:
     if args.metrics is not None:
         metrics = []
         for name in _split_names(args.metrics):
-            metric = METRIC_OF_FIGURE.get(name, name)
+            metric = _METRIC_OF_FIGURE.get(name, name)
             if metric not in NAMES:
-                near = difflib.get_close_matches(name, (*NAMES, *METRIC_OF_FIGURE), n=1)
+                near = difflib.get_close_matches(name, (*NAMES, *_METRIC_OF_FIGURE), n=1)
                 hint = f"; did you mean {near[0]}?" if near else "."
                 raise UserError(
                     f"--metrics: must be of {', '.join(NAMES)}, or figures of them such as bleu4, "
@@ -370,7 +376,7 @@ def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
     """
     if metrics is None:
         return rows
-    figures = {figure for name in _split_names(metrics) for figure in FIGURES.get(name, (name,))}
+    figures = {figure for name in _split_names(metrics) for figure in _FIGURES.get(name, (name,))}
     return [row for row in rows if row.name in figures]
 
 
@@ -435,7 +441,7 @@ def _score(
 
     Fields about the texts of the systems are added to ``result``, the JSON result of the command.
     """
-    references, systems = _read_systems(args)
+    references, systems = _read_systems(args, metrics)
     all_ids = list((references or systems[0]).texts)
     # systems are compared over the items that both have, so that each figure is over equal items
     ids = [key for key in all_ids if all(key in system.texts for system in systems)]
@@ -463,6 +469,7 @@ def _score(
         runs, shared["training_words"] = score_inputs.copied_runs(tokens, training)
     reference_texts = [] if references is None else [references.texts[key] for key in ids]
     with elapsed_time("tokenize references") as show:
+        models = score_models.ModelMetrics(args, ids, show)
         reference_tokens = [list(map(tokenize, item_texts)) for item_texts in reference_texts]
         scored = [
             _score_by_metrics(
@@ -483,6 +490,7 @@ def _score(
                     **shared,
                 ),
                 metrics,
+                models,
                 show,
             )
             for i, system in enumerate(systems)
@@ -523,11 +531,17 @@ def _write_submission(args: argparse.Namespace, system: score_inputs.JoinedTexts
 
 
 def _score_by_metrics(
-    items: TokenizedItems, metrics: list[str], show: Callable[[str], None]
+    items: TokenizedItems,
+    metrics: list[str],
+    models: score_models.ModelMetrics,
+    show: Callable[[str], None],
 ) -> list[Row]:
     """Return the rows of all metrics; ``show`` is called with the name of each metric before it."""
     rows: list[Row] = []
     for name in metrics:
+        if name in score_models.FIGURES:
+            rows += models.score(name, items.texts, items.reference_texts)
+            continue
         show(name)
         rows += score_texts(items, [name])
     return rows
@@ -563,15 +577,19 @@ def _read_shared(
 
 
 def _read_systems(
-    args: argparse.Namespace,
+    args: argparse.Namespace, metrics: list[str]
 ) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
-    """Read the references (None if the preset has none), and the texts of each system.
+    """Read the references, and the texts of each system.
 
-    There are two systems with ``--compare``.
+    There are two systems with ``--compare``. The references are None if the preset has none, or if
+    none are given and no metric needs them.
     """
     paths = [path for path in (args.hypotheses, args.compare) if path]
     references = None
-    if PRESETS[args.preset].has_references:
+    has_none = args.references is None and args.data is None
+    if PRESETS[args.preset].has_references and has_none and {*metrics} <= {*_NEED_NO_REFERENCES}:
+        systems = [score_inputs.read_alone(path) for path in paths]
+    elif PRESETS[args.preset].has_references:
         references = score_inputs.read_score_references(
             args.data, args.split, args.references, args.references_of
         )

@@ -77,7 +77,7 @@ class Extractor:
         device: Union[str, torch.device] = "cpu",
         precision: str = "fp32",
     ) -> None:
-        self.device = _find_device(device)
+        self.device = find_device(device)
         self.preprocessing = preprocessing
         self.precision = precision
         self.reads_videos = isinstance(preprocessing, ClipPreprocessing)
@@ -290,7 +290,11 @@ class Extractor:
         return FirstClips(np.concatenate(rows), is_cut, [images[i] for i in indices])
 
 
-def _find_device(name: Union[str, torch.device]) -> torch.device:
+def find_device(name: Union[str, torch.device]) -> torch.device:
+    """Return the device of a name; ``auto`` is a GPU if there is one, else the CPU.
+
+    Raise UserError if there is no such device.
+    """
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")

@@ -186,7 +186,7 @@ def build_hf(
     """
     transformers = import_extra("transformers", extra="hf", purpose=f"--model {model}")
     source = _find_source(model)
-    with _errors_of(source), _quiet_transformers(transformers):
+    with _errors_of(source), quiet_transformers(transformers):
         settings, commit = _read_config(transformers, source, config)
         if weights == commit:  # a checkpoint records the commit as the weights, too
             weights = None
@@ -263,7 +263,7 @@ def _errors_of(source: _Source) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_transformers(transformers: ModuleType) -> Iterator[None]:
+def quiet_transformers(transformers: ModuleType) -> Iterator[None]:
     """Silence log, warnings and progress bars of transformers inside the context."""
     bars = transformers.utils.logging
     had_bars = bars.is_progress_bar_enabled()

@@ -7,9 +7,10 @@ of texts.
 """
 
 import difflib
+import importlib
 import os
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from torch import Tensor
 
@@ -30,6 +31,8 @@ from fairseq_mm.extract.weights import RANDOM, load_state_dict, read_state_dict,
 
 PREFIX = "open_clip:"
 POOLED_LAYER, GRID_LAYER = "visual", "visual.tokens"
+# weights that vectors of images and texts do not depend on; CoCa's decoder generates captions
+_UNUSED_BY_VECTORS = ("logit_scale", "logit_bias", "text_decoder.")
 
 
 class ClipRows(LibraryRows):
@@ -62,38 +65,65 @@ def split_name(model: str) -> tuple[str, Optional[str]]:
     return name, pretrained or None
 
 
-def build_open_clip(
-    model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
-) -> Backbone:
-    """Build the image encoder of the open_clip model ``open_clip:NAME[/PRETRAINED]``.
+class LoadedClip(NamedTuple):
+    """CLIP model of open_clip with its weights.
+
+    Attributes:
+        network: The model, in evaluation mode.
+        name: Name of the model, such as ``ViT-B-32``.
+        recorded: Text that identifies the weights, see :class:`.Backbone`.
+        needed: Names of the tensors that the results depend on.
+    """
+
+    network: Any
+    name: str
+    recorded: str
+    needed: list[str]
+
+
+def load_open_clip(
+    model: str,
+    *,
+    weights: Optional[str] = None,
+    seed: int = 0,
+    reads_texts: bool = False,
+    option: str = "--model",
+) -> LoadedClip:
+    """Load the open_clip model ``open_clip:NAME[/PRETRAINED]``.
 
     Args:
         model: Name of the model.
-        weights: File with the weights of the whole model, open_clip's tag of published weights, or
+        weights: File with the weights of the model, open_clip's tag of published weights, or
             ``none`` for random weights; None if ``model`` has PRETRAINED.
-        grid: Return one row per position of an image.
         seed: Seed of random weights.
+        reads_texts: True if the text encoder is used, too; a file may otherwise lack its weights.
+        option: Option of the command line that names the model, for messages.
 
     Raises:
         UserError: If open_clip is not installed, or has no such model or weights.
     """
-    open_clip = import_extra("open_clip", extra="clip", purpose=f"--model {model}")
+    where = f"{option} {model}"
+    open_clip = import_extra("open_clip", extra="clip", purpose=where)
     name, pretrained = split_name(model)
     if pretrained and weights and weights != pretrained:
-        raise UserError(f"--model {model} and --weights {weights} name two different weights.")
+        raise UserError(f"{where} and --weights {weights} name two different weights.")
     source = pretrained or weights
     tags = open_clip.list_pretrained_tags_by_model(name)
     if name not in open_clip.list_models():
         near = difflib.get_close_matches(name, open_clip.list_models(), n=4, cutoff=0.4)
-        raise UserError(f"--model {model}: open_clip has no such model. Near: {', '.join(near)}.")
+        raise UserError(f"{where}: open_clip has no such model. Near: {', '.join(near)}.")
     if source in (None, "DEFAULT"):
+        other = "--weights FILE" if option == "--model" else f"{PREFIX}{name}/FILE"
         raise UserError(
-            f"--model {model}: has no default weights. Choose {PREFIX}{name}/TAG "
-            f"({', '.join(tags) or 'none published'}), or --weights FILE."
+            f"{where}: has no default weights. Choose {PREFIX}{name}/TAG "
+            f"({', '.join(tags) or 'none published'}), or {other}."
         )
-    network = _create_network(open_clip, model, name, source if source in tags else None, seed)
-    # a file may lack the text encoder, which does not change the features of images
-    needed = [key for key in network.state_dict() if key.startswith("visual.")]
+    network = _create_network(open_clip, where, name, source if source in tags else None, seed)
+    needed = [
+        key
+        for key in network.state_dict()
+        if (reads_texts and not key.startswith(_UNUSED_BY_VECTORS)) or key.startswith("visual.")
+    ]
     if source == RANDOM:
         recorded = f"{RANDOM}:{seed}"
     elif source in tags:
@@ -103,27 +133,55 @@ def build_open_clip(
         recorded = compute_sha256(source)
     else:
         raise UserError(
-            f"--model {model}: {source!r} is neither a file nor weights of {name} "
+            f"{where}: {source!r} is neither a file nor weights of {name} "
             f"({', '.join(tags) or 'none published'})."
         )
-    if grid and not hasattr(network.visual, "forward_intermediates"):
-        raise UserError(f"--grid: the installed open_clip gives no grid for {name}; update it.")
-    rows = ClipRows(network.visual, model, grid=grid).eval()
-    layer = GRID_LAYER if grid else POOLED_LAYER
+    return LoadedClip(network, name, recorded, needed)
+
+
+def build_open_clip(
+    model: str, *, weights: Optional[str] = None, grid: bool = False, seed: int = 0
+) -> Backbone:
+    """Build the image encoder of the open_clip model ``open_clip:NAME[/PRETRAINED]``.
+
+    :func:`load_open_clip` explains ``model``, ``weights`` and ``seed``, and which errors it raises.
+    With ``grid``, the network returns one row per position of an image.
+    """
+    # a file may lack the text encoder, which does not change the features of images
+    clip = load_open_clip(model, weights=weights, seed=seed)
+    if grid and not hasattr(clip.network.visual, "forward_intermediates"):
+        raise UserError(
+            f"--grid: the installed open_clip gives no grid for {clip.name}; update it."
+        )
+    return build_image_encoder(clip, model, grid=grid)
+
+
+def build_image_encoder(clip: LoadedClip, model: str, *, grid: bool = False) -> Backbone:
+    """Return the image encoder of a loaded model.
+
+    Args:
+        clip: The model.
+        model: Name of the model as the user gave it, for messages.
+        grid: Return one row per position of an image.
+
+    Raises:
+        UserError: If the preprocessing cannot be recorded.
+    """
+    visual = clip.network.visual
     return Backbone(
-        rows,
-        PREFIX + name,
-        recorded,
-        layer,
+        ClipRows(visual, model, grid=grid).eval(),
+        PREFIX + clip.name,
+        clip.recorded,
+        GRID_LAYER if grid else POOLED_LAYER,
         grid,
-        _get_preprocessing(open_clip, network.visual, model),
-        digest=compute_weights_digest(network.float(), needed),
+        _get_preprocessing(importlib.import_module("open_clip"), visual, model),
+        digest=compute_weights_digest(clip.network.float(), clip.needed),
         library=describe_library("open_clip_torch"),
     )
 
 
 def _create_network(
-    open_clip: ModuleType, model: str, name: str, pretrained: Optional[str], seed: int
+    open_clip: ModuleType, where: str, name: str, pretrained: Optional[str], seed: int
 ) -> Any:
     try:
         # open_clip warns that no pretrained weights are loaded, even if a file is loaded next
@@ -132,10 +190,11 @@ def _create_network(
     except Exception as error:  # the hub client raises errors of many classes if it is offline
         reason = describe_hub_error(error)
         if pretrained is None:
-            raise UserError(f"--model {model}: cannot be built: {reason}") from None
+            raise UserError(f"{where}: cannot be built: {reason}") from None
+        other = "--weights FILE" if where.startswith("--model ") else f"{PREFIX}{name}/FILE"
         raise UserError(
-            f"--model {model}: its weights cannot be downloaded or loaded ({reason}). Get the file "
-            f"on another machine and give it: --weights FILE"
+            f"{where}: its weights cannot be downloaded or loaded ({reason}). Get the file on "
+            f"another machine and give it: {other}"
         ) from None
 
 

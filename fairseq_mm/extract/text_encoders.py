@@ -1,0 +1,258 @@
+"""Text encoders of Hugging Face's transformers, for the metrics BERTScore and MAUVE.
+
+The package's extra ``hf`` installs transformers. A model is a folder that ``save_pretrained`` wrote
+with model and tokenizer, or the name of a model on the Hugging Face hub, ``OWNER/NAME[@REVISION]``.
+No code of a folder or of the hub is run.
+"""
+
+import contextlib
+import importlib
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+
+from fairseq_mm.compat import float32_by_default
+from fairseq_mm.errors import UserError, import_extra
+from fairseq_mm.extract.extractor import find_device
+from fairseq_mm.extract.hf_backbones import CONFIG_FILE, WEIGHTS_FILES, quiet_transformers
+from fairseq_mm.extract.library_networks import (
+    compute_weights_digest,
+    describe_hub_error,
+    describe_library,
+)
+from fairseq_mm.extract.weights import check_finite, name_some
+
+# kind of model -> table of transformers with the types of such models
+KINDS = {
+    "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+}
+_KIND_NAMES = {
+    "masked": "a masked language model, such as BERT or RoBERTa",
+    "causal": "a language model, such as GPT-2",
+}
+# tokenizers that split the first word of a text in another way than words after a space
+_BYTE_LEVEL = "Roberta"
+_TOKENS_PER_BATCH = 4096
+_MAX_TEXTS_PER_BATCH = 256
+# what a model without positions of its own, such as DeBERTa-v2, was trained on
+_DEFAULT_MAX_TOKENS = 512
+# (type of the model, number of layers) -> layer that correlates best with human judgments,
+# according to table 8 of Zhang et al. 2020 and the package bert-score
+_BEST_LAYERS = {
+    ("bert", 12): 9,
+    ("bert", 24): 18,
+    ("roberta", 12): 10,
+    ("roberta", 24): 17,
+    ("distilbert", 6): 5,
+    ("xlm-roberta", 12): 9,
+    ("xlm-roberta", 24): 17,
+}
+
+
+class EncodedText(NamedTuple):
+    """Hidden states of the tokens of a text.
+
+    Attributes:
+        hidden: ``[t, D]`` float32.
+        tokens: ``[t]`` token indices, special symbols included.
+    """
+
+    hidden: np.ndarray
+    tokens: np.ndarray
+
+
+class TextEncoder:
+    """Model of transformers that returns the hidden states of the tokens of texts.
+
+    Args:
+        model: Folder, or name of a model on the hub.
+        option: Option of the command line that names the model, for messages.
+        kind: Kind of model that is needed, one of :data:`KINDS`.
+        layer: Layer whose hidden states are returned, from 1; 0 for the layer that correlates best
+            with human judgments, if it is known for such a model; None for the last layer. Layers
+            after it are not built.
+        device: Device of the model; ``auto`` for a GPU if there is one.
+        max_tokens: Maximum number of tokens of a text (default: the number that the model reads).
+
+    Attributes:
+        layer: Layer whose hidden states are returned.
+        adds_space: True if a space is put before every text, as bert-score does for RoBERTa, whose
+            tokenizer would otherwise split the first word in another way than later words.
+        identity: Name of the model, SHA-256 of its weights up to the layer, and version of the
+            library.
+
+    Raises:
+        UserError: If transformers is not installed, the model cannot be loaded or is of another
+            kind, it lacks weights, or there is no such layer.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        option: str,
+        kind: str,
+        layer: Optional[int] = None,
+        device: str = "auto",
+        max_tokens: Optional[int] = None,
+    ) -> None:
+        self._where = f"{option} {model}"
+        transformers: Any = import_extra("transformers", extra="hf", purpose=self._where)
+        self.device = find_device(device)
+        path, revision = self._find_files(model)
+        with self._errors(), quiet_transformers(transformers):
+            place = {"revision": revision, "trust_remote_code": False}
+            config = transformers.AutoConfig.from_pretrained(path, **place)
+            commit = getattr(config, "_commit_hash", None)
+            if not os.path.isdir(path):
+                place["revision"] = commit or revision
+            self._check_kind(config, kind)
+            self.layer = self._choose_layer(config, layer)
+            config.num_hidden_layers = self.layer
+            network, info = transformers.AutoModel.from_pretrained(
+                path, config=config, output_loading_info=True, **place
+            )
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path, **place)
+        self._network: Any = network.eval().float()
+        needed = self._check_weights(info["missing_keys"])
+        digest = compute_weights_digest(self._network, needed)
+        self._network.to(self.device)
+        self.max_tokens = min(self._count_positions(config), max_tokens or 1 << 30)
+        is_byte_level = type(self._tokenizer).__name__.startswith(_BYTE_LEVEL)
+        self.adds_space = kind == "masked" and is_byte_level
+        name = os.path.basename(os.path.abspath(path)) if os.path.isdir(path) else path
+        self.identity = {
+            "model": f"{name}@{commit}" if commit else name,
+            "digest": digest,
+            "library": describe_library("transformers"),
+        }
+
+    def _find_files(self, model: str) -> tuple[str, str]:
+        """Return the folder or the hub's name of a model, and its revision."""
+        if os.path.isdir(model):
+            if not os.path.isfile(os.path.join(model, CONFIG_FILE)):
+                raise UserError(
+                    f"{self._where}: the folder has no {CONFIG_FILE}, so it is no model of "
+                    "transformers (written by save_pretrained)."
+                )
+            files = os.listdir(model)
+            if not any(name in WEIGHTS_FILES or name.endswith(".index.json") for name in files):
+                raise UserError(
+                    f"{self._where}: the weights are missing; the folder must have one of "
+                    f"{', '.join(WEIGHTS_FILES)}."
+                )
+            return model, "main"
+        name, _, revision = model.partition("@")
+        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
+            raise UserError(
+                f"{self._where}: is neither a folder nor the name of a model on the hub, "
+                "OWNER/NAME[@REVISION]."
+            )
+        return name, revision or "main"
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Convert exceptions of transformers inside the context to errors of one line."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:  # the library checks a config only where it reads a setting
+            raise UserError(
+                f"{self._where}: cannot be loaded: {describe_hub_error(error)}. (Without network: "
+                "save model and tokenizer on another machine with save_pretrained, and give the "
+                "folder.)"
+            ) from None
+
+    def _check_kind(self, config: Any, kind: str) -> None:
+        tables = importlib.import_module("transformers.models.auto.modeling_auto")
+        is_wrong = config.model_type not in getattr(tables, KINDS[kind])
+        if is_wrong or getattr(config, "is_encoder_decoder", False):
+            raise UserError(
+                f"{self._where}: must be {_KIND_NAMES[kind]}, but is of the type "
+                f"{config.model_type}."
+            )
+
+    def _choose_layer(self, config: Any, layer: Optional[int]) -> int:
+        count = config.num_hidden_layers
+        if layer is None:
+            return count
+        if layer == 0:
+            return _BEST_LAYERS.get((config.model_type, count), count)
+        if not 1 <= layer <= count:
+            raise UserError(f"{self._where}: has the layers 1 to {count}, but not {layer}.")
+        return layer
+
+    def _check_weights(self, missing: Collection[str]) -> list[str]:
+        """Return the names of the tensors that the hidden states depend on.
+
+        Raise UserError if the files lack one of them, whose values would be random.
+        """
+        # hidden states do not depend on the pooler
+        needed = [name for name in self._network.state_dict() if "pooler." not in name]
+        lacking = sorted(name for name in missing if name in needed)
+        if lacking:
+            raise UserError(
+                f"{self._where}: the weights do not fit the config: they lack {name_some(lacking)}."
+            )
+        check_finite(self._network, needed=needed, origin=self._where)
+        return needed
+
+    def _count_positions(self, config: Any) -> int:
+        positions = getattr(config, "max_position_embeddings", None) or _DEFAULT_MAX_TOKENS
+        # RoBERTa counts positions from the index after padding
+        padding = getattr(getattr(self._network, "embeddings", None), "padding_idx", None)
+        positions -= 0 if padding is None else padding + 1
+        # a tokenizer without a limit has a huge number
+        return min(positions, self._tokenizer.model_max_length)
+
+    @property
+    def edge_tokens(self) -> list[int]:
+        """Indices of the start and the end symbol of texts, those that the tokenizer has."""
+        edges = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
+        return [token for token in edges if token is not None]
+
+    def _tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        space = " " if self.adds_space else ""
+        prepared = [space + text.strip() if text.strip() else "" for text in texts]
+        if not prepared:
+            return []
+        encoded = self._tokenizer(prepared, truncation=True, max_length=self.max_tokens)
+        return encoded["input_ids"]
+
+    @float32_by_default()
+    def encode(self, texts: Sequence[str]) -> Iterator[tuple[int, EncodedText]]:
+        """Yield the position of each text and its hidden states, texts of few tokens first.
+
+        A text without tokens is left out.
+        """
+        tokens = self._tokenize(texts)
+        order = sorted((i for i in range(len(texts)) if tokens[i]), key=lambda i: len(tokens[i]))
+        padding = self._tokenizer.pad_token_id or 0
+        while order:
+            # of the longest texts first in a batch, fewer fit
+            size = max(1, _TOKENS_PER_BATCH // len(tokens[order[0]]))
+            batch = order[: min(size, _MAX_TEXTS_PER_BATCH)]
+            while len(batch) > 1 and len(batch) * len(tokens[batch[-1]]) > _TOKENS_PER_BATCH:
+                batch.pop()
+            del order[: len(batch)]
+            length = len(tokens[batch[-1]])
+            ids = torch.full((len(batch), length), padding)
+            mask = torch.zeros(len(batch), length, dtype=torch.long)
+            for row, i in enumerate(batch):
+                ids[row, : len(tokens[i])] = torch.tensor(tokens[i])
+                mask[row, : len(tokens[i])] = 1
+            with torch.inference_mode():
+                output = self._network(
+                    input_ids=ids.to(self.device), attention_mask=mask.to(self.device)
+                )
+            hidden = output.last_hidden_state.float().cpu().numpy()  # [B, t, D]
+            for row, i in enumerate(batch):
+                count = len(tokens[i])
+                # a copy: a view would keep the batch with its padding in memory
+                yield i, EncodedText(hidden[row, :count].copy(), np.array(tokens[i]))
