@@ -22,21 +22,23 @@ hypothesis) and prints how many facts of the prompts they take up.
 
 import argparse
 import json
+import math
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from known_facts.pairs import COMBINATIONS, Pair, write_splits
+from known_facts.pairs import Pair, count_values, write_splits
 from known_facts.reading import (
     accuracy_with,
-    count_right,
+    count_mentions,
     perplexities,
     rank_readers,
     read_prompt,
 )
-from known_facts.words import KINDS, VALUES
+from known_facts.words import KINDS
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import Rows
@@ -47,7 +49,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bootstrap import interval, resampled
 
 CANDIDATES = 10  # prompts that are ranked for a story, as in Fan et al. 2018
-MAX_PAIRS = COMBINATIONS // 10  # above, most lists of facts would be drawn in vain
+MIN_VALUES = 4
 ORDER = ("valid", "test", "train")  # held-out pairs do not depend on the size of train
 
 _NUMBER: dict[str, Any] = {"metavar": "N", "type": int}
@@ -60,6 +62,10 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
             "--train": ("Pairs of train (default: 20000).", {**_NUMBER, "default": 20_000}),
             "--valid": ("Pairs of valid (default: 500).", {**_NUMBER, "default": 500}),
             "--test": ("Pairs of test (default: 500).", {**_NUMBER, "default": 500}),
+            "--values": (
+                "Number of values of each fact that prompts name, at most 24 (default: all).",
+                _NUMBER,
+            ),
             "--seed": ("Seed of all random choices (default: 1).", {**_NUMBER, "default": 1}),
         },
     ),
@@ -90,16 +96,26 @@ def _write(args: argparse.Namespace) -> None:
     sizes = {split: getattr(args, split) for split in ORDER}
     for split, size in sizes.items():
         least = 1 if split == "train" else CANDIDATES
-        if not least <= size <= MAX_PAIRS:
-            raise UserError(f"--{split}: must be from {least} to {MAX_PAIRS:,}, but is {size}.")
+        if size < least:
+            raise UserError(f"--{split}: must be {least} or more, but is {size}.")
+    if args.values is not None and not MIN_VALUES <= args.values <= 24:
+        raise UserError(f"--values: must be from {MIN_VALUES} to 24, but is {args.values}.")
+    values = count_values(args.values)
+    total, most = sum(sizes.values()), math.prod(values.values()) // 2
+    # No two pairs have the same facts; above the limit, most lists of facts would be drawn in vain.
+    if total > most:
+        raise UserError(
+            f"--train, --valid, --test: must be {most:,} or fewer in all for these values, but are "
+            f"{total:,}."
+        )
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     folder = Path(args.output)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder}: must be a new or an empty folder, but has content.")
-        splits = write_splits(sizes, args.seed)
-        report = _describe(splits, args.seed)
+        splits = write_splits(sizes, args.seed, args.values)
+        report = _describe(splits, args.seed, values)
         folder.parent.mkdir(parents=True, exist_ok=True)
         # The folder appears when it is complete.
         with partial_path(str(folder)) as partial:
@@ -133,19 +149,22 @@ def _write_split(folder: Path, split: str, pairs: list[Pair]) -> None:
         write_file(folder / f"{split}.{name}", "".join(f"{line}\n" for line in lines))
 
 
-def _describe(splits: dict[str, list[Pair]], seed: int) -> dict[str, Any]:
-    """Return the content of ``dependence.json``."""
+def _describe(splits: dict[str, list[Pair]], seed: int, values: dict[str, int]) -> dict[str, Any]:
+    """Return the content of ``dependence.json``; ``values`` is the number of values by kind."""
     held_out = ("valid", "test")
     lengths = [len(pair.story.split()) for pair in splits["train"]]
     ranking: dict[str, Any] = {
         split: {reader: figure.value for reader, figure in rank_readers(splits[split]).items()}
         for split in held_out
     }
-    following = {"+".join(KINDS[:number]): KINDS[:number] for number in range(len(KINDS) + 1)}
+    following = {
+        "+".join(KINDS[:number]): accuracy_with([values[kind] for kind in KINDS[:number]])
+        for number in range(len(KINDS) + 1)
+    }
     return {
         "seed": seed,
         "pairs": {split: len(pairs) for split, pairs in splits.items()},
-        "values": {kind: len(VALUES[kind]) for kind in KINDS},
+        "values": values,
         "types": {
             "prompts": len({word for pair in splits["train"] for word in pair.prompt.split()}),
             "stories": len({word for pair in splits["train"] for word in pair.story.split()}),
@@ -160,9 +179,11 @@ def _describe(splits: dict[str, list[Pair]], seed: int) -> dict[str, Any]:
             "chance": 1 / CANDIDATES,
             **ranking,
             # of a model that follows the facts of these kinds alone; "" is of none
-            "following": {name: accuracy_with(kinds) for name, kinds in following.items()},
+            "following": following,
         },
-        "perplexity": {split: perplexities(splits[split]) for split in held_out},
+        "perplexity": {
+            split: perplexities(splits[split], math.prod(values.values())) for split in held_out
+        },
     }
 
 
@@ -188,22 +209,32 @@ def score_stories(stories: list[Story]) -> dict[str, Any]:
     """Score how stories take up the facts of their prompts, by kind and over all kinds.
 
     ``taken_up`` is the share of facts that at least one sentence takes up; ``right`` is the share
-    of the sentences with a template of the kind whose trace fits the prompt, which a model that
-    does not read the prompt has by chance; ``sentences`` is the mean number of such sentences.
+    of the sentences with a template of the kind whose trace fits the prompt; ``chance`` is this
+    share under the prompts of the other stories; ``sentences`` is the mean number of such sentences
+    in a story.
     """
-    counts = [count_right(story.prompt, story.story) for story in stories]
-    mentions = np.array([[count.mentions[kind] for kind in KINDS] for count in counts], float)
-    right = np.array([[count.right[kind] for kind in KINDS] for count in counts], float)
+    facts = [read_prompt(story.prompt) for story in stories]
+    counts = [count_mentions(story.story) for story in stories]
+    shape = len(stories), len(KINDS)
+    mentions, right, by_chance = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for column, kind in enumerate(KINDS):
+        named = Counter(of_prompt[kind] for of_prompt in facts)
+        for row, (of_prompt, of_story) in enumerate(zip(facts, counts)):
+            values, own = of_story[kind], of_prompt[kind]
+            mentions[row, column] = values.total()
+            right[row, column] = values[own]
+            others = sum(count * (named[x] - (x == own)) for x, count in values.items())
+            by_chance[row, column] = others / max(1, len(stories) - 1)
     groups = {kind: [number] for number, kind in enumerate(KINDS)}
     groups["all"] = list(range(len(KINDS)))
     kinds = {}
     for name, columns in groups.items():
-        sums = [(right > 0), right, mentions, np.ones_like(right)]
+        sums = [(right > 0), right, mentions, np.ones_like(right), by_chance]
         rows = np.stack([each[:, columns].sum(axis=1) for each in sums], axis=1)
         kinds[name] = {
             "taken_up": _share(rows, 0, 3),
             "right": _share(rows, 1, 2),
-            "chance": float(np.mean([1 / len(VALUES[KINDS[column]]) for column in columns])),
+            "chance": _share(rows, 4, 2)["value"],
             "sentences": float(rows[:, 2].mean()),
         }
     return {"stories": len(stories), "kinds": kinds}

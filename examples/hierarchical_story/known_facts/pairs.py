@@ -17,20 +17,26 @@ import math
 import random
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from known_facts.templates import ASIDES, FACTS, FILLERS, PROMPTS
 from known_facts.words import CLASSES, KINDS, VALUES
 
 MAX_FILLERS = 2  # in the beginning, and in the end
 MIDDLE_FILLERS = 2
-# number of different lists of facts
-COMBINATIONS = math.prod(len(VALUES[kind]) for kind in KINDS)
 SLOT = re.compile(r"\{(\w+)\}")
 # slots whose word stays the same in a story
 _SAME = ("name", "friend")
 
 Facts = dict[str, str]
+
+
+def count_values(limit: Optional[int] = None) -> dict[str, int]:
+    """Return the number of values of each kind if prompts name only the first ``limit``.
+
+    None is no limit.
+    """
+    return {kind: min(len(VALUES[kind]), limit or len(VALUES[kind])) for kind in KINDS}
 
 
 class Pair(NamedTuple):
@@ -121,20 +127,24 @@ def write_pair(facts: Facts, rng: random.Random) -> Pair:
     return Pair(facts, prompt, sentences, kinds, writer.log_prob)
 
 
-def write_splits(sizes: dict[str, int], seed: int) -> dict[str, list[Pair]]:
+def write_splits(
+    sizes: dict[str, int], seed: int, limit: Optional[int] = None
+) -> dict[str, list[Pair]]:
     """Generate the pairs of all splits; no two pairs have the same five facts.
 
     Args:
         sizes: Split -> number of pairs. A split does not depend on the splits after it.
         seed: Seed of all random numbers.
+        limit: Number of values of each kind that prompts name, the first ones; None for all.
     """
+    values = {kind: list(VALUES[kind])[:number] for kind, number in count_values(limit).items()}
     used: set[tuple[str, ...]] = set()
     splits = {}
     for split, size in sizes.items():
         rng = random.Random(f"{seed} {split}")
         pairs: list[Pair] = []
         while len(pairs) < size:
-            facts = {kind: rng.choice(list(VALUES[kind])) for kind in KINDS}
+            facts = {kind: rng.choice(values[kind]) for kind in KINDS}
             if tuple(facts.values()) not in used:
                 used.add(tuple(facts.values()))
                 pairs.append(write_pair(facts, rng))

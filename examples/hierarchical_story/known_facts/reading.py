@@ -6,16 +6,17 @@ sentence has a fact's template, so decoys do not mislead it.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
-from known_facts.pairs import COMBINATIONS, SLOT, Facts, Pair
-from known_facts.templates import FACTS
-from known_facts.words import KIND_BY_VALUE, KINDS, VALUE_BY_TRACE, VALUES
 
 from fairseq_mm.metrics import condition_ranking
 from fairseq_mm.metrics.condition_ranking import Figure
+from known_facts.pairs import SLOT, Facts, Pair
+from known_facts.templates import FACTS
+from known_facts.words import KIND_BY_VALUE, KINDS, VALUE_BY_TRACE
 
 
 def _pattern(template: str) -> re.Pattern[str]:
@@ -34,12 +35,13 @@ class Mention(NamedTuple):
 
     Attributes:
         kind: Kind of the fact by the template.
-        value: Value of the trace; None if the word is a trace of no value of this kind.
+        value: Value of the word in the place of a trace, perhaps of another kind; None if the word
+            is no trace.
         place: Index of the sentence in the story.
     """
 
     kind: str
-    value: Any
+    value: Optional[str]
     place: int
 
 
@@ -62,8 +64,8 @@ def read_mentions(story: str) -> list[Mention]:
             for pattern in _PATTERNS[kind]:
                 match = pattern.fullmatch(sentence)
                 if match:
-                    of_kind, value = VALUE_BY_TRACE.get(match["trace"], (None, None))
-                    mentions.append(Mention(kind, value if of_kind == kind else None, place))
+                    _, value = VALUE_BY_TRACE.get(match["trace"], (kind, None))
+                    mentions.append(Mention(kind, value, place))
     return mentions
 
 
@@ -123,50 +125,42 @@ def rank_readers(pairs: Sequence[Pair]) -> dict[str, Figure]:
     return {reader: rank(values, prompts) for reader, values in found.items()}
 
 
-def accuracy_with(kinds: Sequence[str], candidates: int = 10) -> float:
-    """Return the expected ranking accuracy of a model that follows only the facts of ``kinds``.
+def accuracy_with(values: Sequence[int], candidates: int = 10) -> float:
+    """Return the expected ranking accuracy of a model that follows only some of the facts.
 
     Another prompt has the same values of these kinds with the probability p = product of 1 / values
     and then ties; with j ties the credit is 1 / (1 + j), which has the mean (1 - (1 - p)^K) / (K p)
     for K candidates.
+
+    Args:
+        values: Number of values of each kind that the model follows.
+        candidates: Number K of prompts, the true one included.
     """
-    p = 1 / math.prod(len(VALUES[kind]) for kind in kinds)
+    p = 1 / math.prod(values)
     return (1 - (1 - p) ** candidates) / (candidates * p)
 
 
-def perplexities(pairs: Sequence[Pair]) -> dict[str, float]:
+def perplexities(pairs: Sequence[Pair], combinations: int) -> dict[str, float]:
     """Return the lowest perplexity that a model can have, over words and ends of stories.
 
     ``with_prompt`` is of the true distribution of stories given prompts, ``without_prompt`` of the
-    true distribution of stories, in which all lists of facts are equally likely.
+    true distribution of stories, in which all ``combinations`` of facts are equally likely.
     """
     tokens = sum(len(pair.story.split()) + 1 for pair in pairs)
     nats = -sum(pair.log_prob for pair in pairs)
-    prior = len(pairs) * math.log(COMBINATIONS)
+    prior = len(pairs) * math.log(combinations)
     return {
         "with_prompt": math.exp(nats / tokens),
         "without_prompt": math.exp((nats + prior) / tokens),
     }
 
 
-class Taken(NamedTuple):
-    """How a story takes up the facts of its prompt, by kind.
+def count_mentions(story: str) -> dict[str, Counter]:
+    """Count, for each kind, the values in the sentences of a story that take up a fact of it.
 
-    Attributes:
-        mentions: Number of sentences with a template of the kind.
-        right: Number of those whose trace is one of the prompt's value.
+    A word that is no trace counts as the value None.
     """
-
-    mentions: dict[str, int]
-    right: dict[str, int]
-
-
-def count_right(prompt: str, story: str) -> Taken:
-    """Count the sentences of a story that take up a fact, and those that fit the prompt."""
-    facts = read_prompt(prompt)
-    mentions = read_mentions(story)
-    of_kind = {kind: [x.value for x in mentions if x.kind == kind] for kind in KINDS}
-    return Taken(
-        {kind: len(values) for kind, values in of_kind.items()},
-        {kind: values.count(facts.get(kind)) for kind, values in of_kind.items()},
-    )
+    counts: dict[str, Counter] = {kind: Counter() for kind in KINDS}
+    for mention in read_mentions(story):
+        counts[mention.kind][mention.value] += 1
+    return counts

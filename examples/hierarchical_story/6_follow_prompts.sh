@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Prompt following on generated pairs: 6_follow_prompts.sh OUT [ARCH] [options of fairseq-train]
+# Writes PAIRS=4000 (default) pairs with a known dependence to OUT/data, trains ARCH (default:
+# conv_story_gated) in OUT/ARCH, ranks prompts, and counts the facts that STORIES=100 (default)
+# stories take up. conv_story_fusion trains on OUT/conv_story_gated. SIZE is small by default.
+set -euo pipefail
+if [ $# -lt 1 ]; then sed -n 2p "$0" >&2; exit 2; fi
+recipes=$(dirname "$0") data=$1/data arch=${2:-conv_story_gated}
+model=$1/$arch
+export SIZE=${SIZE:-small} STORIES=${STORIES:-100} DRAWS=${DRAWS:-2}
+
+if [ ! -e "$1/pairs/dependence.json" ]; then
+    python "$recipes/prompt_following.py" write "$1/pairs" --train "${PAIRS:-4000}"
+fi
+if [ ! -e "$data/prepare.json" ]; then
+    fairseq-mm prepare writingprompts "$1/pairs" --source-threshold 1 --target-threshold 1 \
+        --output "$data"
+fi
+# The pairs are short and many: smaller batches, and fewer and narrower layers.
+layers=(--decoder-layers '[(64, 4)] * 3')
+if [ "$SIZE" != small ]; then layers=(); fi
+options=(--max-tokens 1500 --max-epoch 4)
+case "$arch" in
+gcnn_lm*)
+    "$recipes/1_train_prompt_lm.sh" "$data/stories" "$model" "$arch" "${layers[@]}" \
+        "${options[@]}" "${@:3}"
+    exec fairseq-mm perplexity "$data" --checkpoint "$model" --split valid
+    ;;
+lstm)
+    "$recipes/4_train_lstm.sh" "$data" "$model" "${options[@]}" "${@:3}"
+    ;;
+*)
+    if [ "$SIZE" = small ]; then layers+=(--encoder-layers '[(64, 3)] * 2'); fi
+    if [ "$arch" = conv_story_fusion ]; then
+        "$recipes/3_train_fusion.sh" "$data" "$model" "$1/conv_story_gated/checkpoint_best.pt" \
+            "${layers[@]}" "${options[@]}" "${@:3}"
+    else
+        "$recipes/2_train_seq2seq.sh" "$data" "$model" "$arch" "${layers[@]}" "${options[@]}" \
+            "${@:3}"
+    fi
+    ;;
+esac
+"$recipes/5_tell_and_score.sh" "$data" "$1/scores-$arch" "$model" valid --min-len 1
+for stories in generated nearest; do
+    echo "$stories:"
+    python "$recipes/prompt_following.py" score "$1/scores-$arch/$stories.jsonl" \
+        --json "$1/scores-$arch/$stories.facts.json"
+done
