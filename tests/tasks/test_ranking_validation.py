@@ -11,6 +11,7 @@ from numerics import assert_close
 from toy_data import make_captions_folder, needs_float16_on_cpu, run_fairseq
 from toy_processes import needs_fork, run_two_processes
 
+import fairseq_mm
 from fairseq_mm.cli.main import main
 from fairseq_mm.criterions.pairwise_ranking import PairwiseRankingCriterion
 from fairseq_mm.data.feature_store import open_features
@@ -167,8 +168,6 @@ def test_models_that_embed_write_no_captions(monkeypatch, tmp_path, data):
     arguments = (data, *TASK, "--path", checkpoint, "--gen-subset", "valid", "--cpu")
     with pytest.raises(UserError, match="embeds images and sentences, and generates no captions"):
         run_fairseq(monkeypatch, "generate", *arguments)
-    import fairseq_mm
-
     model = fairseq_mm.from_pretrained(checkpoint, device="cpu")
     assert not hasattr(model, "generate")
     assert model.embed_texts(["a dog"]).shape == (1, model.models[0].embed_dim)
@@ -298,6 +297,29 @@ def test_training_alone_draws_negatives(monkeypatch, tmp_path, data, options, dr
 def test_trains_with(monkeypatch, tmp_path, data, options):
     checkpoint = train(monkeypatch, data, tmp_path / "ck", *BEST, *options)
     assert torch.load(checkpoint)["extra_state"]["val_loss"] > 0
+
+
+@pytest.mark.parametrize("arch", ["vse_gru", "vse_bow"])
+def test_folder_of_pooled_states_gives_the_same_vectors(monkeypatch, tmp_path, data, arch):
+    """And so does the checkpoint that is written from it."""
+    sizes = ("--word-dim", "6", "--embed-dim", "8")
+    options = ("--loss", "info_nce", "--sentence-pooling", "gpo", *sizes)
+    checkpoint = train(monkeypatch, data, tmp_path / "ck", *options, arch=arch)
+    folder, again = tmp_path / "folder", tmp_path / "again.pt"
+    assert main(["export", str(checkpoint), str(folder)]) in (0, None)
+    assert main(["export", str(folder), str(again), "--to-checkpoint"]) in (0, None)
+    vectors = [
+        fairseq_mm.from_pretrained(path, device="cpu").embed_texts(["a dog", "the cat runs"])
+        for path in (checkpoint, folder, again)
+    ]
+    assert np.array_equal(vectors[0], vectors[1])
+    assert np.array_equal(vectors[0], vectors[2])
+    assert main(["rank", str(data), "--checkpoint", str(folder), "--split", "valid"]) in (0, None)
+
+
+def test_regions_of_a_pooled_feature_are_refused_in_a_line(monkeypatch, tmp_path, data):
+    with pytest.raises(UserError, match="but the features have one region an image"):
+        train(monkeypatch, data, tmp_path / "ck", "--image-pooling", "gpo")
 
 
 def test_checkpoint_of_word_vectors_needs_no_file(monkeypatch, tmp_path, data):
