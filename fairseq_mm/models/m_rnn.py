@@ -32,6 +32,19 @@ RNN, in which one matrix U is multiplied with the concatenation of word and stat
 
 where f is the function of ``--recurrent-activation``, in the paper the sigmoid.
 
+``--attention soft`` replaces the image's vector I by a weighted mean z(t) of the vectors x_i of its
+regions (``fairseq-mm extract --grid``), as Xu et al. 2015 (https://arxiv.org/abs/1502.03044,
+section 4.2) do in an LSTM:
+
+    e_i(t) = v . tanh(K x_i + Q r(t) + b)
+    a(t) = softmax_i(e_i(t))
+    z(t) = sum_i a_i(t) x_i
+    m(t) = g(V_w w(t) + V_r r(t) + V_I z(t))
+
+K, Q, v and b are learned; K x_i has the dimension of the recurrent layer. Xu et al.'s query is the
+state before word t. Their gate, the regulariser of a(t) and the initial state from the mean of the
+regions are left out.
+
 The loss is ``--criterion cross_entropy``, in nats. Equation 6 has a loss in bits and a penalty
 lambda |theta|^2 of the weights theta. The same penalty is ``--optimizer adam_l2 --weight-decay W``
 with W = 2 ln 2 lambda.
@@ -46,7 +59,7 @@ Differs from the paper:
 - ``examples/multimodal_captioning/train_m_rnn.sh`` trains without the penalty, because the paper
   gives no lambda.
 - The image's features are fixed, as in the paper's experiments; several regions (a grid) are
-  averaged.
+  averaged without ``--attention``.
 
 The released TF-mRNN code is another network: it has a GRU of 2048, no word input to the multimodal
 layer, and a tied output layer.
@@ -60,6 +73,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
+from fairseq_mm.errors import UserError
 from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
 from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import (
@@ -70,16 +84,25 @@ from fairseq_mm.models._pooled_features import (
 )
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
+from fairseq_mm.modules.additive_attention import CoverageAttention
 from fairseq_mm.modules.simple_recurrence import ACTIVATIONS, simple_recurrence
 
 WORD_INPUTS = ("second", "first", "none")
 IMAGE_INPUTS = ("multimodal", "recurrent", "both", "both_shared", "none")
 RECURRENT_INPUTS = ("sum", "concatenation")
+ATTENTIONS = ("none", "soft")
 # created at run time, so Any for type checkers
 WordInput: Any = ChoiceEnum(WORD_INPUTS)
 ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 RecurrentInput: Any = ChoiceEnum(RECURRENT_INPUTS)
+Attention: Any = ChoiceEnum(ATTENTIONS)
 RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
+
+
+_POOLED = (
+    "--attention soft attends to the regions of an image, but the features are pooled (1 region an "
+    "image): extract with --grid."
+)
 
 
 @dataclass
@@ -120,6 +143,16 @@ class MRnnConfig(FairseqDataclass):
         "What is added to the product of recurrent matrix and state: the word's vector (sum, "
         "equation 2), or the vector multiplied by a matrix (concatenation, equation 1).",
     )
+    attention: Attention = option(
+        "none",
+        "What the multimodal layer reads of the image's regions: their mean, or with soft a mean "
+        "whose weights depend on the words so far (Xu et al. 2015).",
+    )
+
+
+def _attends(cfg: MRnnConfig) -> bool:
+    # a checkpoint that is older than the option has a config without it
+    return str(getattr(cfg, "attention", "none")) == "soft"
 
 
 class MRnnEncoder(BatchFirstEncoder):
@@ -129,10 +162,12 @@ class MRnnEncoder(BatchFirstEncoder):
         dropout: Dropout probability of the scaled mean.
         scaling: Name of the scaling, see
             :func:`fairseq_mm.models._pooled_features.scale_vectors`.
+        keeps_regions: True to scale each region instead of averaging them.
     """
 
-    def __init__(self, dropout: float, scaling: str) -> None:
+    def __init__(self, dropout: float, scaling: str, *, keeps_regions: bool = False) -> None:
         super().__init__()
+        self.keeps_regions = keeps_regions
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
         # generation casts the model but not the batch: this buffer has the dtype of the model
@@ -142,8 +177,21 @@ class MRnnEncoder(BatchFirstEncoder):
         """Average and scale features [B, N, D] of N regions per image.
 
         ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
-        Returns a dict with ``image``, a list of one tensor [B, D].
+        Returns a dict with ``image``, a list of one tensor [B, D]. If regions are kept, ``image``
+        is [B, N, D], and the dict also has ``padding_mask``.
+
+        Raises:
+            UserError: if regions are kept and there is only one.
         """
+        if self.keeps_regions:
+            if features.size(1) == 1:
+                raise UserError(_POOLED)
+            regions = scale_vectors(features.float(), self.scaling)
+            # one mask for all regions of an image, so that their weighted mean lacks a feature
+            # as the mean would
+            mask = self.dropout(regions.new_ones(len(regions), 1, regions.size(2)))
+            regions = (regions * mask).to(self.precision.dtype)
+            return {"image": [regions], "padding_mask": [padding_mask]}
         image = scale_vectors(masked_mean(features, padding_mask), self.scaling)  # [B, D]
         return {"image": [self.dropout(image).to(self.precision.dtype)]}
 
@@ -191,6 +239,11 @@ class MRnnDecoder(FeatureDecoder):
         self.image_to_word = None
         if image_input in ("recurrent", "both"):
             self.image_to_word = nn.Linear(feature_dim, hidden_dim, bias=False)
+        # made last of the parts that read the image, and only if asked for, so that the random
+        # numbers of all other variants stay the same
+        self.region_attention = None
+        if _attends(cfg):
+            self.region_attention = CoverageAttention(hidden_dim, feature_dim, hidden_dim)
         # V_I^(1) has 256 rows and V_I^(2) 512, so the shared weights are the first rows of V_I^(2).
         self.shares_image_weight = image_input == "both_shared"
         self.output_proj = nn.Linear(multimodal_dim, len(dictionary))
@@ -304,35 +357,61 @@ class MRnnDecoder(FeatureDecoder):
         prev_output_tokens: Tensor,
         encoder_out: dict[str, list[Tensor]],
         incremental_state: Optional[dict] = None,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
         """Compute features [B, T, M], or [B, 1, M] when decoding incrementally.
 
         Features are m(t), the output of the multimodal layer of dimension M. The second result is
-        None. With an incremental state, the image is read only at the first step.
+        None, or with attention a dict whose entry ``image_attention`` has the weights [B, T, N]
+        float32 of N regions. With an incremental state, the image is read only at the first step.
         """
         image = encoder_out["image"][0]
-        saved = None
+        saved: Any = None
         if incremental_state is not None:
             saved = self.get_incremental_state(incremental_state, self.state_key)
             prev_output_tokens = prev_output_tokens[:, -1:]
         if saved is None:
-            to_multimodal, to_word = self.image_terms(image)
-            initial = image.new_zeros(image.size(0), self.hidden_dim)
-        else:
-            initial = saved["state"]
-            to_multimodal, to_word = saved["to_multimodal"], saved["to_word"]
+            saved = self._read_image(image)
+            saved["state"] = image.new_zeros(image.size(0), self.hidden_dim)
+        initial, to_multimodal, to_word = (
+            saved[name] for name in ("state", "to_multimodal", "to_word")
+        )
         if incremental_state is not None and self.word_table is not None:
             terms, states = self._folded_step(self.word_table, prev_output_tokens, initial)
         else:
             terms, states = self.language_terms(prev_output_tokens, to_word, initial)
         if incremental_state is not None:
-            state = {"state": states[:, -1], "to_multimodal": to_multimodal, "to_word": to_word}
+            state = {**saved, "state": states[:, -1]}
             self.set_incremental_state(incremental_state, self.state_key, state)
-        if to_multimodal is not None:
+        extra = None
+        if self.region_attention is not None:
+            weights, _ = self.region_attention(
+                states, saved["keys"], encoder_out["padding_mask"][0]
+            )
+            terms = terms + torch.matmul(weights.to(terms.dtype), to_multimodal)
+            extra = {"attn": None, "image_attention": weights}
+        elif to_multimodal is not None:
             terms = terms + to_multimodal.unsqueeze(1)
         # Equation 4: the scaled tanh of LeCun et al. 1998 "forces the gradients into the most
         # non-linear value range".
-        return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), None
+        return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), extra
+
+    def _read_image(self, image: Tensor) -> dict[str, Optional[Tensor]]:
+        """Compute once for all decoding steps what the image contributes.
+
+        Returns a dict: ``to_multimodal`` and ``to_word`` of :meth:`image_terms`. With attention,
+        ``image`` is [B, N, D], ``to_multimodal`` is V_I x_i for each region, [B, N, M], and the
+        dict also has ``keys``, K x_i + b, [B, N, H].
+        """
+        if self.region_attention is not None:
+            # V_I is linear, so it may precede the weighted mean
+            assert self.image_to_multimodal is not None
+            return {
+                "to_multimodal": self.image_to_multimodal(image),
+                "to_word": None,
+                "keys": self.region_attention.project(image),
+            }
+        to_multimodal, to_word = self.image_terms(image)
+        return {"to_multimodal": to_multimodal, "to_word": to_word}
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)
@@ -341,7 +420,12 @@ class MRnnModel(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: MRnnConfig, task: Any) -> "MRnnModel":
-        encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling))
+        attends = _attends(cfg)
+        if attends and str(cfg.image_input) != "multimodal":
+            raise UserError(
+                f"--attention soft needs --image-input multimodal, but that is {cfg.image_input}."
+            )
+        encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling), keeps_regions=attends)
         decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)
         model = cls(encoder, decoder)
         model.add_module(MODULE_NAME, Provenance.of_task(task))
@@ -349,8 +433,9 @@ class MRnnModel(FairseqEncoderDecoderModel):
 
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
-    ) -> tuple[Tensor, None]:
-        """Compute logits [B, T, V] over V words; the second result is None.
+    ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
+        """Compute logits [B, T, V] over V words, and the second result of
+        :meth:`MRnnDecoder.extract_features`.
 
         Args:
             features: [B, N, D] features of N regions per image.

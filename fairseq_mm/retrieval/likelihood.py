@@ -352,7 +352,9 @@ def build_likelihood(
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")
-    if not all(hasattr(model.decoder, name) for name in contract):
+    # with attention, what the image adds depends on the words before
+    attends = getattr(model.decoder, "region_attention", None) is not None
+    if attends or not all(hasattr(model.decoder, name) for name in contract):
         return DecoderLikelihood(model, read_images, num_images, **options)
     terms = []
     for first in range(0, num_images, 256):

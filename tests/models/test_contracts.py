@@ -71,6 +71,18 @@ class Regions(Captions):
         return build_model(arch, toy_task(feature_attributes={}), **self.options)
 
 
+class AttendedRegions(Captions):
+    """Systems that refuse an image of a single region; an image here has three or two."""
+
+    def build(self, arch, folder):
+        return build_model(arch.partition(" ")[0], toy_task(), **self.options)
+
+    def inputs(self):
+        padding_mask = torch.zeros(B, 3, dtype=torch.bool)
+        padding_mask[1, 1] = True
+        return {"features": torch.randn(B, 3, D), "padding_mask": padding_mask}
+
+
 class StructuredCaptions(Captions):
     """Systems that read a content vector and the tags of the words to write."""
 
@@ -265,6 +277,7 @@ SYSTEMS = {
     "m_rnn_vis_in_rnn_both": Captions(),
     "m_rnn_vis_in_rnn_both_shared": Captions(),
     "m_rnn_tiny": Captions(recurrent_activation="sigmoid", recurrent_input="concatenation"),
+    "m_rnn attention": AttendedRegions(**Captions.options, attention="soft"),
     "transformer_captioner": Regions(
         embed_dim=8, encoder_layers=2, ffn_dim=10, attention_heads=2, feature_dropout=0.0
     ),

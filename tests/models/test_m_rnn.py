@@ -8,6 +8,8 @@ from numerics import assert_close
 from omegaconf import OmegaConf
 from toy_data import build_model, toy_task
 
+from fairseq_mm.errors import UserError
+
 SIZES = {"embedding_dim": 4, "hidden_dim": 6, "multimodal_dim": 9, "feature_scaling": "scale"}
 VARIANTS = [
     "m_rnn",
@@ -172,3 +174,53 @@ def test_word_table_follows_the_model_and_is_in_no_checkpoint(options):
         found, _ = model.decoder(tokens, encoder_out, {})
     assert model.decoder.word_table.dtype == torch.float64
     assert_close(found, expected)
+
+
+def attended_log_probabilities_by_loops(decoder, regions, tokens):
+    """``[T, V]`` for the regions ``[N, D]`` of one image: the equations of ``--attention soft``."""
+    attention = decoder.region_attention
+    r, rows = torch.zeros(decoder.hidden_dim), []
+    for token in tokens:
+        w = decoder.word_proj.weight @ decoder.embedding.weight[token] + decoder.word_proj.bias
+        r = (decoder.recurrent_weight @ r + w).clamp(min=0)
+        scores = []
+        for x in regions:
+            hidden = attention.key_proj.weight @ x + attention.key_proj.bias
+            hidden = torch.tanh(hidden + attention.query_proj.weight @ r)
+            scores.append(math.exp(float(attention.score @ hidden)))
+        z = sum(score / sum(scores) * x for score, x in zip(scores, regions))
+        m = decoder.word_to_multimodal.weight @ w + decoder.image_to_multimodal.weight @ z
+        m = m + decoder.recurrent_to_multimodal.weight @ r + decoder.recurrent_to_multimodal.bias
+        m = torch.tensor([1.7159 * math.tanh(2 / 3 * value) for value in m.tolist()])
+        rows.append((decoder.output_proj.weight @ m + decoder.output_proj.bias).log_softmax(-1))
+    return torch.stack(rows)
+
+
+def test_attention_equals_its_equations():
+    model = build_model(
+        "m_rnn", toy_task(), **{**SIZES, "feature_scaling": "none"}, attention="soft"
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.4)
+    features = torch.randn(2, 3, 5)
+    padding_mask = torch.tensor([[False, False, False], [False, True, False]])
+    tokens = torch.tensor([[2, 4, 5, 6], [2, 7, 8, 9]])
+    with torch.no_grad():
+        logits, extra = model(features, padding_mask, tokens)
+        for row, real in enumerate(~padding_mask):
+            expected = attended_log_probabilities_by_loops(
+                model.decoder, features[row, real], tokens[row]
+            )
+            assert_close(logits[row].log_softmax(-1), expected)
+    weights = extra["image_attention"]
+    assert_close(weights.sum(-1), torch.ones(2, 4))
+    assert weights[1, :, 1].eq(0).all()
+
+
+def test_attention_refuses_pooled_features_and_an_image_elsewhere():
+    model = build_model("m_rnn", toy_task(), **SIZES, attention="soft")
+    with pytest.raises(UserError, match=r"pooled \(1 region an image\): extract with --grid"):
+        model(torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool), torch.tensor([[2], [2]]))
+    with pytest.raises(UserError, match="needs --image-input multimodal, but that is both"):
+        build_model("m_rnn_vis_in_rnn_both", toy_task(), **SIZES, attention="soft")
