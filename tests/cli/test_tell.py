@@ -104,9 +104,9 @@ def test_an_object_a_line_says_what_made_the_story(tell, files, model, tmp_path)
         "prompt_words_cut": 0,
         "options": {
             "beam": 1, "nbest": 1, "sampling": True, "sampling_topk": 10, "sampling_topp": -1.0,
-            "typical_p": -1.0, "temperature": 2.0, "lenpen": 1.0, "unkpen": 0.0, "min_len": 7, "max_len_a": 0,
-            "max_len_b": 7, "no_repeat_ngram_size": 0, "allow_unk": False, "seed": 1,
-            "weights_dtype": "float32",
+            "typical_p": -1.0, "temperature": 2.0, "lenpen": 1.0, "unkpen": 0.0, "min_len": 7,
+            "max_len_a": 0, "max_len_b": 7, "no_repeat_ngram_size": 0, "allow_unk": False,
+            "seed": 1, "weights_dtype": "float32",
         },
         "checkpoint": hashlib.sha256(checkpoint).hexdigest(),
     }  # fmt: skip

@@ -1,0 +1,168 @@
+"""Finds the features and the linear output layer from which a model computes its logits.
+
+During the model's own forward pass, the output layer is replaced by the identity, so the pass
+returns the features. The weight and bias are found by calling the real output layer with a tensor
+that records ``F.linear``. So every model whose logits are ``F.linear`` of the input of its
+decoder's ``output_layer`` is supported without a change.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Callable, NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import BaseFairseqModel
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+
+
+class NonlinearOutputError(Exception):
+    """The log-probabilities of a model are not the log-softmax of a linear map of its features."""
+
+
+class Linear(NamedTuple):
+    """Weight and bias of a decoder's output layer."""
+
+    weight: Tensor
+    bias: Optional[Tensor]
+
+
+class _Watched(Tensor):
+    """Tensor that records weight and bias if ``F.linear`` is called on it, and computes nothing."""
+
+    is_features = False
+    linear: Optional[Linear] = None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple = (), kwargs: Optional[dict] = None
+    ) -> Any:
+        if func is F.linear:
+            input, weight, bias = _linear_arguments(*args, **(kwargs or {}))
+            if isinstance(input, cls) and input.is_features:
+                # Empty memory: nobody reads the values, but code after the product may ask for the
+                # shape.
+                result = weight.new_empty(*input.shape[:-1], len(weight)).as_subclass(cls)
+                result.linear = Linear(weight, bias)
+                return result
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _watch(output_layer: Callable[..., Any], features: Tensor) -> Optional[Linear]:
+    """Return the weight and bias of an output layer that computes ``F.linear`` of its input.
+
+    Return None if ``output_layer`` computes anything else. ``features`` [..., D] are an example of
+    its input; only their shape, dtype and device matter.
+    """
+    # several tokens, because models may treat a single token as a generation step
+    several = features.new_zeros((2,) * (features.dim() - 1) + features.shape[-1:])
+    watched = several.as_subclass(_Watched)
+    watched.is_features = True
+    before = watched._version
+    result = output_layer(watched)
+    if not isinstance(result, _Watched) or result.linear is None:
+        return None
+    # Operations in place leave the record on the tensor; only its version shows them.
+    changed = watched._version > before or result._version > 0
+    return None if changed else result.linear
+
+
+def _linear_arguments(
+    input: Tensor, weight: Tensor, bias: Optional[Tensor] = None
+) -> tuple[Tensor, Tensor, Optional[Tensor]]:
+    return input, weight, bias
+
+
+def unwrap(model: nn.Module, criterion: str) -> BaseFairseqModel:
+    """Return the model inside fairseq's and PyTorch's wrappers for several processes.
+
+    ``criterion`` is the name of the criterion, for the message.
+
+    Raises:
+        UserError: if there is no model of fairseq inside.
+    """
+    module: Any = model
+    while not isinstance(module, BaseFairseqModel):
+        if not hasattr(module, "module"):
+            raise UserError(
+                f"--criterion {criterion}: {type(module).__name__} is no model whose "
+                "output layer it can see; use --criterion cross_entropy."
+            )
+        module = module.module
+    return module
+
+
+@contextlib.contextmanager
+def replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
+    """Replace the attribute ``name`` of the module ``owner`` by ``function`` in a ``with`` block.
+
+    Other modules of the same class keep the attribute.
+    """
+    attributes = vars(owner)
+    missing = object()
+    before = attributes.get(name, missing)
+    attributes[name] = function
+    try:
+        yield
+    finally:
+        if before is missing:
+            del attributes[name]
+        else:
+            attributes[name] = before
+
+
+def extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, Linear]:
+    """Run a forward pass of the model ``module`` with an identity as the decoder's output layer.
+
+    Returns the model's output, which has the features in place of the logits, and the weight and
+    bias of the output layer. ``run`` is a function without arguments that runs the forward pass.
+
+    Raises:
+        NonlinearOutputError: if the logits are not a linear map of the decoder's features.
+    """
+    decoder: Any = getattr(module, "decoder", None)
+    if not hasattr(decoder, "output_layer"):
+        raise NonlinearOutputError("it has no decoder with an output_layer")
+    # An adaptive softmax has its own loss and no single matrix of types.
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise NonlinearOutputError("it has an adaptive softmax")
+    own_output_layer = decoder.output_layer
+    inputs: list[Tensor] = []
+    linears: list[Linear] = []
+
+    def output_layer(features: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        # At each step, because a weight may be cast, replaced, or computed anew by weight
+        # normalisation.
+        linear = _watch(lambda watched: own_output_layer(watched, *args, **kwargs), features)
+        if linear is None:
+            raise NonlinearOutputError("its output_layer is something else")
+        inputs.append(features)
+        linears.append(linear)
+        return features
+
+    with replaced(decoder, "output_layer", output_layer):
+        net_output = run()
+    if len(inputs) != 1:
+        raise NonlinearOutputError(f"its forward pass calls output_layer {len(inputs)} times")
+    if not isinstance(net_output, (tuple, list)) or net_output[0] is not inputs[0]:
+        raise NonlinearOutputError("its forward pass changes what output_layer gives")
+    return net_output, linears[0]
+
+
+@torch.no_grad()
+def check_probabilities(module: BaseFairseqModel, net_output: Any, linear: Linear) -> None:
+    """Check that the log-probabilities of the model ``module`` are the log-softmax of the logits.
+
+    Raises NonlinearOutputError if they are not. The first three tokens of the batch are checked.
+    ``net_output`` is the output of the forward pass, with the features in place of the logits;
+    ``linear`` computes the logits from the features.
+    """
+    features = net_output[0][:1, :3].detach()
+    logits = F.linear(features, linear.weight, linear.bias)
+    rest = net_output[1:]
+    expected = module.get_normalized_probs((logits, *rest), log_probs=True)
+    log_probs = F.log_softmax(logits.float(), dim=-1)
+    if not torch.allclose(log_probs, expected.float(), atol=1e-3, rtol=1e-3, equal_nan=True):
+        raise NonlinearOutputError("its log-probabilities are no log-softmax of it")

@@ -1,0 +1,393 @@
+"""Cross-entropy with unlikelihood of repetitions (``--criterion unlikelihood``).
+
+Welleck, Kulikov, Roller, Dinan, Cho, Weston. Neural Text Generation with Unlikelihood Training.
+ICLR 2020. https://arxiv.org/abs/1908.04319
+
+Token level (equations 4 and 5): the loss of a step is the cross-entropy of its target plus
+``unlikelihood_weight`` times the unlikelihood of the preceding tokens of the same text.
+
+Sequence level (equation 6): for a fraction of the updates, ``sequence_fraction``, the model
+generates the texts of the batch itself, by greedy search or sampling. The loss of such an update
+has no cross-entropy; it is the unlikelihood of each generated token that belongs to an n-gram that
+occurred before in its text.
+
+With ``--contrastive-weight``, an update at token level also makes each text more likely under its
+own source than under the source of another text of the batch, x': its loss has the term
+
+    - log sigmoid(log p(text | x) - log p(text | x'))
+
+Such a term lets a model follow its source, where cross-entropy is content with the most frequent
+sentences. It is not in the paper above; compare Dai, Lin. Contrastive Learning for Image
+Captioning. NeurIPS 2017, https://arxiv.org/abs/1710.02534, who contrast with a reference model.
+
+Differs from the paper:
+- A text is generated from its source (images, prompt, video) and not from the beginning of a text,
+  and it is at most as long as the longest target of the batch, or as the task's constraints allow.
+- Label smoothing can be added to the cross-entropy.
+
+Models whose logits are a linear map of the decoder's features never hold the logits of all tokens
+in memory; other models, such as ``pointer_generator``, compute all log-probabilities.
+"""
+
+import contextlib
+import math
+import weakref
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Callable, Optional
+
+import numpy as np
+import torch
+from fairseq import utils
+from fairseq.criterions import FairseqCriterion, register_criterion
+from fairseq.dataclass import FairseqDataclass
+from fairseq.logging import metrics
+from omegaconf import II
+from torch import Tensor, nn
+
+from fairseq_mm.criterions._linear_output import (
+    NonlinearOutputError,
+    check_probabilities,
+    extract_features,
+    replaced,
+    unwrap,
+)
+from fairseq_mm.errors import UserError
+from fairseq_mm.modules.chunked_cross_entropy import CHUNK_BYTES
+from fairseq_mm.modules.unlikelihood import (
+    StepLosses,
+    repeated_ngrams,
+    step_losses,
+    step_losses_of_log_probs,
+)
+
+_MEGABYTE = 2**20
+# mixed into the seed of an update, so that the choice of its level does not repeat other numbers
+_LEVEL_STREAM = 1908_04319
+_NO_SOURCE = "--{}: {} is a language model, whose texts have no source; leave the option out."
+
+
+@dataclass
+class UnlikelihoodConfig(FairseqDataclass):
+    """Options of the criterion; weight and n-gram size are those of Welleck et al. 2020."""
+
+    unlikelihood_weight: float = field(
+        default=1.0,
+        metadata={
+            "help": "Weight of the unlikelihood of preceding tokens: alpha in Welleck et al. 2020, "
+            "equation 5."
+        },
+    )
+    sequence_fraction: float = field(
+        default=0.0,
+        metadata={
+            "help": "Fraction of the updates, 0 to 1, that penalize n-grams repeated in texts that "
+            "the model generates; 0.5 in Welleck et al. 2020."
+        },
+    )
+    sequence_ngram: int = field(
+        default=4, metadata={"help": "Length of the n-grams that must not be repeated."}
+    )
+    sequence_sampling: bool = field(
+        default=False,
+        metadata={"help": "Sample the texts of --sequence-fraction instead of greedy search."},
+    )
+    contrastive_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Weight of the loss that makes a text more likely under its own source than "
+            "under the source of another text of the batch."
+        },
+    )
+    label_smoothing: float = field(
+        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
+    )
+    chunk_megabytes: int = field(
+        default=CHUNK_BYTES // _MEGABYTE,
+        metadata={"help": "Maximum memory for the logits that are held at once, in MiB."},
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("unlikelihood", dataclass=UnlikelihoodConfig)
+class UnlikelihoodCriterion(FairseqCriterion):
+    """Cross-entropy plus unlikelihood of preceding tokens, or of generated repetitions.
+
+    The arguments are explained in :class:`UnlikelihoodConfig`.
+
+    Raises:
+        UserError: if an option is out of its range.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        unlikelihood_weight: float,
+        sequence_fraction: float,
+        sequence_ngram: int,
+        sequence_sampling: bool,
+        contrastive_weight: float,
+        label_smoothing: float,
+        chunk_megabytes: int,
+    ) -> None:
+        super().__init__(task)
+        weights = {"unlikelihood": unlikelihood_weight, "contrastive": contrastive_weight}
+        for name, weight in weights.items():
+            if not 0 <= weight < math.inf:
+                raise UserError(f"--{name}-weight must be 0 or more and finite, but is {weight}.")
+        if not 0 <= sequence_fraction <= 1:
+            raise UserError(f"--sequence-fraction must be from 0 to 1, but is {sequence_fraction}.")
+        if sequence_ngram < 1:
+            raise UserError(f"--sequence-ngram must be 1 or more, but is {sequence_ngram}.")
+        if sequence_sampling and not sequence_fraction:
+            raise UserError("--sequence-sampling needs --sequence-fraction above 0.")
+        if not 0 <= label_smoothing < 1:
+            raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
+        if chunk_megabytes < 1:
+            raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
+        self.task = task
+        self.sentence_avg = sentence_avg
+        self.unlikelihood_weight = unlikelihood_weight
+        self.sequence_fraction = sequence_fraction
+        self.sequence_ngram = sequence_ngram
+        self.sequence_sampling = sequence_sampling
+        self.contrastive_weight = contrastive_weight
+        self.label_smoothing = label_smoothing
+        self.chunk_bytes = chunk_megabytes * _MEGABYTE
+        # model -> True if its logits are a linear map; weak, so that no model is kept alive
+        self.is_linear: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # a tuple, because the generator is a Module, whose weights would become the criterion's
+        self._generator: tuple[Any, Any] = (None, None)
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Compute the loss summed over tokens, the divisor of gradients, and sums for the log.
+
+        ``model`` may be wrapped for several processes, as by DistributedDataParallel. ``sample`` is
+        a batch as fairseq's datasets collate it. ``reduce`` must be True.
+
+        Raises:
+            UserError: if texts must be generated, but the model has no source to generate from.
+            ValueError: if ``reduce`` is False.
+        """
+        if not reduce:
+            raise ValueError("`reduce` must be True: unlikelihood sums over tokens.")
+        module = unwrap(model, "unlikelihood")
+        if model.training and self.is_sequence_update():
+            return self._sequence_level(model, module, sample)
+        target = sample["target"]
+        losses = self._step_losses(model, module, sample["net_input"], sample, None)
+        nll, unlikelihood = losses.nll.sum(), losses.unlikelihood.sum()
+        loss = nll + self.unlikelihood_weight * unlikelihood
+        if self.label_smoothing:
+            V = len(self.task.target_dictionary)
+            # as fairseq, which spreads epsilon over all types except the target
+            share = self.label_smoothing / (V - 1)
+            loss = loss - (self.label_smoothing + share) * nll + share * V * losses.smooth.sum()
+        contrast = loss.new_zeros(())
+        if self.contrastive_weight and model.training:
+            contrast = self._contrast(model, module, sample, losses.nll)
+            loss = loss + self.contrastive_weight * contrast
+        sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
+        logging_output = self._log(loss, sample_size, sample)
+        logging_output["nll_loss"] = nll.data
+        logging_output["unlikelihood"] = unlikelihood.data
+        logging_output["contrast"] = contrast.data
+        logging_output["target_tokens"] = sample["ntokens"]
+        return loss, sample_size, logging_output
+
+    def _contrast(
+        self, model: nn.Module, module: Any, sample: dict[str, Any], nll: Tensor
+    ) -> Tensor:
+        """Return the sum over texts of the contrastive loss.
+
+        ``nll`` has the negative log-probability of each token that is not padding, under the texts'
+        own sources.
+        """
+        target = sample["target"]
+        own = {k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"}
+        if len(own) == len(sample["net_input"]):
+            raise UserError(_NO_SOURCE.format("contrastive-weight", type(module).__name__))
+        B = target.size(0)
+        # the source of the next text of the batch
+        other = {k: v.roll(-1, dims=0) if torch.is_tensor(v) else v for k, v in own.items()}
+        is_equal = torch.ones(B, dtype=torch.bool, device=target.device)
+        for key, value in own.items():
+            if torch.is_tensor(value):
+                is_equal &= value.eq(other[key]).flatten(1).all(dim=1) if value.dim() > 1 else True
+        net_input = {**sample["net_input"], **other}
+        swapped = self._step_losses(
+            model, module, net_input, {**sample, "net_input": net_input}, None
+        )
+        text = target.ne(self.padding_idx).nonzero()[:, 0]
+        margin = nll.new_zeros(B).index_add(0, text, swapped.nll - nll)
+        return -nn.functional.logsigmoid(margin).masked_fill(is_equal, 0).sum()
+
+    def is_sequence_update(self) -> bool:
+        """Return True if the current update is at sequence level.
+
+        fairseq's trainer sets PyTorch's seed before every update, equally in all processes, so that
+        they agree, and a resumed training makes the same choices.
+        """
+        if self.sequence_fraction in (0, 1):
+            return bool(self.sequence_fraction)
+        seed = torch.initial_seed() % 2**64
+        return np.random.default_rng([seed, _LEVEL_STREAM]).random() < self.sequence_fraction
+
+    def _sequence_level(
+        self, model: nn.Module, module: Any, sample: dict[str, Any]
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Compute the loss of texts that the model generates from the sources of the batch."""
+        tokens = self._generate(module, sample)
+        end = self.task.target_dictionary.eos()
+        previous = tokens.roll(1, dims=1)
+        start = getattr(self.task, "start_index", None)
+        previous[:, 0] = end if start is None else start
+        repeated = repeated_ngrams(tokens, self.sequence_ngram, self.padding_idx)
+        net_input = {**sample["net_input"], "prev_output_tokens": previous}
+        generated = {**sample, "net_input": net_input, "target": tokens}
+        losses = self._step_losses(model, module, net_input, generated, repeated)
+        loss = losses.unlikelihood.sum()
+        count = int(tokens.ne(self.padding_idx).sum())
+        sample_size = tokens.size(0) if self.sentence_avg else count
+        logging_output = self._log(loss, sample_size, sample)
+        logging_output["generated_tokens"] = count
+        logging_output["repeated_tokens"] = repeated.sum().data
+        return loss, sample_size, logging_output
+
+    def _log(self, loss: Tensor, sample_size: int, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return the logged sums; the entries of the other level are 0.
+
+        fairseq sums the same entries over all batches and processes.
+        """
+        zeros = dict.fromkeys(
+            (
+                *("nll_loss", "unlikelihood", "contrast", "target_tokens"),
+                *("generated_tokens", "repeated_tokens"),
+            ),
+            0,
+        )
+        return {
+            "loss": loss.data,
+            **zeros,
+            "ntokens": sample["ntokens"],
+            "nsentences": sample["target"].size(0),
+            "sample_size": sample_size,
+        }
+
+    def _step_losses(
+        self,
+        model: nn.Module,
+        module: Any,
+        net_input: dict[str, Any],
+        sample: dict[str, Any],
+        negatives: Optional[Tensor],
+    ) -> StepLosses:
+        """Run the model and compute the losses of all steps, see :func:`.step_losses`."""
+        options: dict[str, Any] = {"padding_idx": self.padding_idx, "negatives": negatives}
+        if self.is_linear.get(module, True):
+            own_forward = module.forward
+
+            def forward(*args: Any, **kwargs: Any) -> StepLosses:
+                net_output, linear = self._features(module, lambda: own_forward(*args, **kwargs))
+                target = module.get_targets(sample, net_output)
+                return step_losses(
+                    net_output[0], *linear, target, **options, chunk_bytes=self.chunk_bytes
+                )
+
+            is_known = module in self.is_linear
+            try:
+                # inside the forward pass, so that DistributedDataParallel sees the losses as output
+                with replaced(module, "forward", forward):
+                    return model(**net_input)
+            except (NonlinearOutputError, RuntimeError):
+                # a forward pass that computes with its logits may fail when it gets the features
+                if is_known:
+                    raise
+            self.is_linear[module] = False
+        net_output = model(**net_input)
+        log_probs = module.get_normalized_probs(net_output, log_probs=True, sample=sample)
+        target = module.get_targets(sample, net_output)
+        return step_losses_of_log_probs(log_probs, target, **options)
+
+    def _features(self, module: Any, run: Callable[[], Any]) -> tuple[Any, Any]:
+        net_output, linear = extract_features(module, run)
+        if module not in self.is_linear:
+            check_probabilities(module, net_output, linear)
+            self.is_linear[module] = True
+        return net_output, linear
+
+    def _generate(self, module: Any, sample: dict[str, Any]) -> Tensor:
+        """Return texts [B, T], right-padded, that the model generates from the batch's sources.
+
+        Raises UserError if the model is a language model, which has no source.
+        """
+        inputs = {k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"}
+        if len(inputs) == len(sample["net_input"]):
+            raise UserError(_NO_SOURCE.format("sequence-fraction", type(module).__name__))
+        with _evaluation(module):
+            if self._generator[0] is not module:
+                self._generator = module, self._build_generator(module)
+            generator = self._generator[1]
+            generator.max_len_b = max(1, sample["target"].size(1) - 1)
+            search = getattr(generator.search, "search", generator.search)
+            # another sample of a text at each update
+            search.seed = torch.initial_seed() % 2**64
+            hypotheses = self.task.inference_step(
+                generator, [module], {**sample, "net_input": inputs}
+            )
+        texts = [best["tokens"] for best, *_ in hypotheses]
+        return nn.utils.rnn.pad_sequence(
+            texts, batch_first=True, padding_value=self.padding_idx
+        ).to(sample["target"])
+
+    def _build_generator(self, module: Any) -> Any:
+        options = {
+            **getattr(self.task, "generation_defaults", {}),
+            **{"beam": 1, "nbest": 1, "sampling": self.sequence_sampling},
+            # repetitions must be possible, and a text may be shorter than published ones
+            **{"no_repeat_ngram_size": 0, "min_len": 1, "max_len_a": 0},
+        }
+        return self.task.build_generator([module], Namespace(**options))
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log the loss, and of its parts those that the batches have.
+
+        ``loss`` and ``nll_loss`` are in bits, as in fairseq, and ``ppl`` is the perplexity;
+        ``unlikelihood`` is in nats per token. ``repeated`` is the share of tokens of generated
+        texts that repeat an n-gram.
+        """
+        total = {key: sum(log.get(key, 0) for log in logging_outputs) for key in logging_outputs[0]}
+        size = total["sample_size"]
+        metrics.log_scalar("loss", total["loss"] / size / math.log(2), size, round=3)
+        count = total["target_tokens"]
+        if count > 0:
+            metrics.log_scalar("nll_loss", total["nll_loss"] / count / math.log(2), count, round=3)
+            metrics.log_scalar("unlikelihood", total["unlikelihood"] / count, count, round=3)
+            if total["contrast"] > 0:
+                metrics.log_scalar("contrast", total["contrast"] / count, count, round=4)
+            metrics.log_derived("ppl", lambda meters: utils.get_perplexity(meters["nll_loss"].avg))
+        count = total["generated_tokens"]
+        if count > 0:
+            metrics.log_scalar("repeated", total["repeated_tokens"] / count, count, round=3)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def _evaluation(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode in a ``with`` block; then restore the mode of every part."""
+    # fairseq's generator sets it, too, and leaves it
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
