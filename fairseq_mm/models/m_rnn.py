@@ -361,7 +361,7 @@ class MRnnDecoder(FeatureDecoder):
         """Compute features [B, T, M], or [B, 1, M] when decoding incrementally.
 
         Features are m(t), the output of the multimodal layer of dimension M. The second result is
-        None, or with attention a dict whose entry ``image_attention`` has the weights [B, T, N]
+        None. With attention it is a dict, whose entry ``image_attention`` has the weights [B, T, N]
         float32 of N regions. With an incremental state, the image is read only at the first step.
         """
         image = encoder_out["image"][0]
