@@ -31,6 +31,7 @@ SUBCOMMANDS = {
     "extract": "Extract features of images or videos to a feature store.",
     "store": "Inspect, verify, import, merge and convert feature stores.",
     "score": "Score generated texts against references.",
+    "frequencies": "Count the document frequencies that rewards by CIDEr-D need.",
     "embed": "Embed images, sentences and words to a feature store.",
     "rank": "Rank images against sentences (R@K), or stories under prompts or images.",
     "perplexity": "Compute the perplexity of texts.",

@@ -6,7 +6,7 @@ coco-caption, the length difference in the Gaussian penalty is counted in bigram
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import chain
 from typing import Optional
 
@@ -14,13 +14,37 @@ MAX_ORDER = 4
 SIGMA = 6.0
 SCALE = 10.0
 
-Ngram = tuple[str, ...]
+# words are text, or numbers that stand for words
+Ngram = tuple[Hashable, ...]
 # counts of the n-grams of one text, by order
 Counts = list[dict[Ngram, int]]
 
 
-def _ngram_counts(tokens: Sequence[str]) -> Counts:
+def _ngram_counts(tokens: Sequence[Hashable]) -> Counts:
     return [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(1, MAX_ORDER + 1)]
+
+
+class InverseDocumentFrequencies:
+    """Squared weights of n-grams: the square of log(documents) - log(documents with the n-gram).
+
+    Args:
+        frequencies: Number of documents that contain each n-gram.
+        num_documents: Number of all documents.
+    """
+
+    def __init__(self, frequencies: Mapping[Ngram, int], num_documents: int) -> None:
+        # The weight of an n-gram occurs only squared. An unseen n-gram counts as seen once.
+        squares = {
+            frequency: (math.log(num_documents) - math.log(frequency)) ** 2
+            for frequency in {1, *frequencies.values()}
+        }
+        self.squares = {ngram: squares[count] for ngram, count in frequencies.items()}
+        self.unseen = squares[1]
+
+
+def count_documents(items: Sequence[Sequence[Counts]]) -> Counter:
+    """Count in how many items each n-gram occurs; an item is the n-gram counts of its texts."""
+    return Counter(chain.from_iterable(set(chain(*chain(*x))) for x in items))
 
 
 class CiderD:
@@ -32,24 +56,25 @@ class CiderD:
 
     Args:
         references: Tokenized references of each item.
+        weights: Weights of n-grams from the document frequencies of other items (default: the
+            frequencies of ``references``).
     """
 
-    def __init__(self, references: Sequence[Sequence[Sequence[str]]]) -> None:
+    def __init__(
+        self,
+        references: Sequence[Sequence[Sequence[Hashable]]],
+        weights: Optional[InverseDocumentFrequencies] = None,
+    ) -> None:
         self._counts = [[_ngram_counts(tokens) for tokens in item] for item in references]
         self.num_documents = len(self._counts)
         if not self._counts:
             raise ValueError("CIDEr's document frequencies must come from 1 item or more, not 0.")
-        frequencies = Counter(chain.from_iterable(set(chain(*chain(*x))) for x in self._counts))
-        # The weight of an n-gram occurs only squared. An unseen n-gram counts as seen once.
-        squared_idf = {
-            frequency: (math.log(self.num_documents) - math.log(frequency)) ** 2
-            for frequency in {1, *frequencies.values()}
-        }
-        self._squared_idf = {ngram: squared_idf[count] for ngram, count in frequencies.items()}
-        self._unseen = squared_idf[1]
+        if weights is None:
+            weights = InverseDocumentFrequencies(count_documents(self._counts), len(self._counts))
+        self._squared_idf, self._unseen = weights.squares, weights.unseen
         self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
-    def score_item(self, hypothesis: Sequence[str], index: int) -> float:
+    def score_item(self, hypothesis: Sequence[Hashable], index: int) -> float:
         """Compute the CIDEr-D, 0 to 10, of a tokenized hypothesis for item ``index``; the corpus
         score is the mean over items."""
         references, inverse_norms = self._counts[index], self._inverse_norms[index]

@@ -6,6 +6,7 @@ fairseq's beam search if it needs them.
 
 import logging
 import os
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional
@@ -22,9 +23,11 @@ from fairseq_mm.compat import activate
 from fairseq_mm.data.binarised_split import read_binarised_references
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
+from fairseq_mm.data.reward_text import RewardText, text_files
 from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
+from fairseq_mm.generation.sampling_policy import SamplingPolicy, evaluation_mode
 from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
     CAPTION_MEASURES,
@@ -36,6 +39,10 @@ from fairseq_mm.tasks._generated_text import (
 from fairseq_mm.tasks._generation_options import explain_failed_search, read_generation_options
 
 logger = logging.getLogger(__name__)
+
+# generation options of the texts that --criterion self_critical draws
+POLICY_OPTIONS = ("max_len_a", "max_len_b", "min_len")
+_LENGTHS = "max_len_a, max_len_b and min_len"
 
 
 @dataclass
@@ -114,6 +121,8 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     start_index: Optional[int] = None
     config: ClassVar[type[GenerationTaskConfig]]
+    # for criterions, which import neither tasks nor generation
+    evaluation_mode = staticmethod(evaluation_mode)
     carried_options: tuple[str, ...] = ()
     side_names: tuple[str, str] = ("source", "text")
 
@@ -234,6 +243,58 @@ class GenerationTask(GeneratesText, FairseqTask):
     def __init__(self, cfg: Any, **options: Any) -> None:
         activate()  # repairs of fairseq, here also for programs that call none of its commands
         super().__init__(cfg, **options)
+
+    def train_step(
+        self,
+        sample: dict[str, Any],
+        model: Any,
+        criterion: Any,
+        optimizer: Any,
+        update_num: int,
+        ignore_grad: bool = False,
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        # a criterion that samples seeds its samples by the update
+        if hasattr(criterion, "update_num"):
+            criterion.update_num = update_num
+        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def build_policy(self, model: Any, beam: int, *, sampling: bool, text: str) -> SamplingPolicy:
+        """Build what draws texts from a model in training; it sets the model to evaluation mode.
+
+        Args:
+            model: Model without wrappers for several processes.
+            beam: Number of texts per input; 1 without ``sampling``, which is greedy search.
+            sampling: Whether texts are sampled.
+            text: JSON object of generation options, the value of ``--sample-args``.
+
+        Raises:
+            UserError: if an option is no length, or the task has a prefix of words.
+        """
+        options = read_generation_options(text, "--sample-args")
+        for name in options:
+            if name not in POLICY_OPTIONS:
+                raise UserError(
+                    f"--sample-args: {name} does not go with samples of --criterion self_critical, "
+                    f"which are drawn independently from the model: give {_LENGTHS} alone."
+                )
+        if getattr(self.cfg, "prefix_words", None):
+            raise UserError("--prefix-words: does not go with --criterion self_critical.")
+        defaults = {name: self.generation_defaults[name] for name in POLICY_OPTIONS}
+        values = {**defaults, **options, "beam": beam, "sampling": sampling, "unnormalized": True}
+        generator = self.build_generator([model], Namespace(**values))
+        # fairseq's beam has no more texts than the dictionary has words
+        generator.beam_size = beam
+        return SamplingPolicy(self, model, generator)
+
+    def reward_text(self) -> RewardText:
+        """Return how the words of texts are compared for rewards."""
+        return RewardText(self.target_dictionary)
+
+    def reward_files(self, split: str) -> list[str]:
+        """Return the paths, some of which may not exist, of a split's texts and of their items."""
+        base = os.path.join(self.cfg.data, split)
+        languages = getattr(self.cfg, "source_lang", None), getattr(self.cfg, "target_lang", None)
+        return text_files(base, languages)
 
     def get_prefix(self, sample: dict[str, Any]) -> Optional[Tensor]:
         """Return the tokens [B, p] with which the texts generated for the batch ``sample`` begin.

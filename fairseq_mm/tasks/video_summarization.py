@@ -34,6 +34,7 @@ from fairseq_mm.data.indexed_oov import oov_token, restore_oov_words
 from fairseq_mm.data.input_files import check_line_counts
 from fairseq_mm.data.multimodal_dataset import MultimodalDataset
 from fairseq_mm.data.prepared_files import check_prepared_file
+from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.split_files import read_oov_words, read_visual_ids
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import TOKENIZERS, prepared_tokenizer
@@ -487,6 +488,10 @@ class VideoSummarizationTask(MultimodalTask):
                 for _ in range(num_texts + min(self.nbest, len(hypotheses)))
             )
         return batch
+
+    def reward_text(self) -> RewardText:
+        splits = self.subwords.kind != "none"
+        return RewardText(self.dictionary, subwords=self.subwords if splits else None)
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
         """Return the detokenized text of a hypothesis, with words instead of indexed OOV tokens.

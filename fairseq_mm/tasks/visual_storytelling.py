@@ -24,6 +24,7 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from fairseq_mm.data.feature_store import FeatureStores
+from fairseq_mm.data.reward_text import RewardText
 from fairseq_mm.data.split_files import MISSING_IMAGES, read_missing_images
 from fairseq_mm.data.story_text import NUM_IMAGES, SEPARATOR
 from fairseq_mm.errors import UserError
@@ -277,6 +278,9 @@ class VisualStorytellingTask(MultimodalCaptioningTask):
     ) -> None:
         if isinstance(getattr(generator, "search", None), ConstrainedSearch):
             begin_with(generator, prefix_tokens)
+
+    def reward_text(self) -> RewardText:
+        return RewardText(self.dictionary, ignored=[self.separator_index])
 
     def decode_hypothesis(self, tokens: Tensor, split: str, line: int) -> str:
         """Return the words of a story without sentence separators, like references.

@@ -1,0 +1,324 @@
+"""Self-critical sequence training (``--criterion self_critical``): rewards in place of likelihood.
+
+Rennie, Marcheret, Mroueh, Ross, Goel. Self-critical Sequence Training for Image Captioning. CVPR
+2017. https://arxiv.org/abs/1612.00563
+
+Luo. A Better Variant of Self-Critical Sequence Training. 2020. https://arxiv.org/abs/2003.09971
+
+Per input, K texts w^1 to w^K are sampled from the model. The loss is minus the expected reward r of
+a text; its gradient is estimated from the samples (REINFORCE):
+
+    - 1/K sum_k (r(w^k) - b_k) grad log p(w^k)
+
+where the baseline b_k is
+
+    greedy     reward of the text of greedy search      (Rennie et al. 2017, equation 7)
+    samples    mean reward of the other K - 1 samples   (Luo 2020, equation 5)
+
+Both have the expectation of the exact gradient, because b_k does not depend on w^k. The texts are
+sampled without gradients; one pass of the model then computes the log-probabilities of all of them.
+Meanwhile, worker processes compute the rewards (:mod:`fairseq_mm.metrics.rewards`). The references
+of an input are all lines of the training split with the same image, images or video.
+
+In validation, the loss is that of ``cross_entropy``, with the references as targets.
+
+Differs from both papers:
+- A word that generation never writes, such as ``<unk>``, is not sampled, and p is the distribution
+  over the other words.
+- Without ``--sample-dropout``, the model's dropout is off: the gradient is that of the model that
+  has drawn the samples, and that generates after the training.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+import numpy as np
+import torch
+from fairseq.criterions import register_criterion
+from fairseq.criterions.cross_entropy import CrossEntropyCriterion
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.models import BaseFairseqModel
+from omegaconf import II
+from torch import Tensor, nn
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.document_frequencies import digest_texts, read_frequencies
+from fairseq_mm.metrics.reward_workers import RewardWorkers
+from fairseq_mm.metrics.rewards import Job, Rewards, read_rewards
+
+logger = logging.getLogger(__name__)
+
+BASELINES = ("samples", "greedy")
+# created at run time, so Any for type checkers
+Baseline: Any = ChoiceEnum(BASELINES)
+_NAME = "--criterion self_critical"
+# fairseq's name of the split that is trained
+TRAIN = "train"
+# sums over the samples of an update that the log has
+_SUMS = ("reward", "greedy_reward", "sample_length", "cut_samples")
+
+
+@dataclass
+class SelfCriticalConfig(FairseqDataclass):
+    rewards: str = field(
+        default="cider=1",
+        metadata={
+            "help": "Rewards and their weights, such as cider=1,bleu=0.5: cider (CIDEr-D, 0 to "
+            "10), bleu (smoothed BLEU-4) and rouge_l."
+        },
+    )
+    num_samples: int = field(default=5, metadata={"help": "Number of samples per input."})
+    baseline: Baseline = field(
+        default="samples",
+        metadata={
+            "help": "Reward with which that of a sample is compared: the mean of the input's other "
+            "samples (Luo 2020), or the text of greedy search (Rennie et al. 2017)."
+        },
+    )
+    sample_args: str = field(
+        default="{}",
+        metadata={
+            "help": "Lengths of samples as a JSON object with max_len_a, max_len_b or min_len "
+            "(default: the task's for generation)."
+        },
+    )
+    sample_dropout: bool = field(
+        default=False,
+        metadata={"help": "Apply the model's dropout when log-probabilities are computed."},
+    )
+    reward_workers: int = field(
+        default=2,
+        metadata={"help": "Number of processes that compute rewards; 0 for the training process."},
+    )
+    sentence_avg: bool = II("optimization.sentence_avg")
+
+
+@register_criterion("self_critical", dataclass=SelfCriticalConfig)
+class SelfCriticalCriterion(CrossEntropyCriterion):
+    """Self-critical sequence training with samples or greedy search as baseline.
+
+    For the arguments see the options of :class:`SelfCriticalConfig`.
+
+    Attributes:
+        update_num: Number of the update, which the task sets; samples depend on it.
+
+    Raises:
+        UserError: if an option is out of range, or the task generates no text.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        rewards: str,
+        num_samples: int,
+        baseline: Any,
+        sample_args: str,
+        sample_dropout: bool,
+        reward_workers: int,
+    ) -> None:
+        super().__init__(task, sentence_avg)
+        if not hasattr(task, "build_policy"):
+            raise UserError(
+                f"{_NAME}: --task {task.cfg._name} does not sample; use a task of ours."
+            )
+        self.weights = read_rewards(rewards)
+        self.baseline = str(baseline)
+        least = 2 if self.baseline == "samples" else 1
+        if num_samples < least:
+            raise UserError(
+                f"--num-samples must be {least} or more with --baseline {self.baseline}, but is "
+                f"{num_samples}."
+            )
+        if reward_workers < 0:
+            raise UserError(f"--reward-workers must be 0 or more, but is {reward_workers}.")
+        self.num_samples = num_samples
+        self.sample_args = sample_args
+        self.sample_dropout = sample_dropout
+        self.reward_workers = reward_workers
+        self.update_num = 0
+        self.text = task.reward_text()
+        self._policies: Optional[tuple[Any, ...]] = None  # of samples, and of greedy search
+        self._workers: Optional[RewardWorkers] = None
+        self._references: dict[str, _References] = {}
+        self._is_constant_said = False
+        self._frequencies = None
+        if "cider" in self.weights:
+            files = digest_texts(task.reward_files(TRAIN))
+            self._frequencies = read_frequencies(
+                task.cfg.data, TRAIN, find=self.text.find, texts=files
+            )
+
+    def forward(
+        self, model: nn.Module, sample: dict[str, Any], reduce: bool = True
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Compute the loss, the divisor of gradients, and sums for the log.
+
+        In training, the gradient of the loss is the estimate, summed over the samples, and the
+        divisor is their number. In validation, this is ``cross_entropy``.
+        """
+        if not model.training:
+            return super().forward(model, sample, reduce)
+        module = _unwrap(model)
+        is_exact = not self.sample_dropout
+        with self.task.evaluation_mode(module):
+            drawn = self._draw(module, sample)
+        assert self._policies is not None
+        policy, workers = self._policies[0], self._workers
+        assert workers is not None
+        workers.submit(self._jobs(sample, drawn))
+        own_forward = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            return policy.log_probabilities(sample, drawn[0])
+
+        # inside the forward pass, so that DistributedDataParallel averages gradients as usual
+        module.forward = forward
+        try:
+            if is_exact:
+                with self.task.evaluation_mode(module):
+                    log_probabilities = model(**sample["net_input"])
+            else:
+                log_probabilities = model(**sample["net_input"])
+        finally:
+            vars(module).pop("forward", None)
+        assert module.forward == own_forward
+        rewards = torch.tensor(workers.collect(), dtype=torch.float64)
+        return self._loss(log_probabilities, rewards, sample, drawn)
+
+    def _loss(
+        self, log_probabilities: Tensor, rewards: Tensor, sample: dict[str, Any], drawn: Any
+    ) -> tuple[Tensor, int, dict[str, Any]]:
+        """Return the results of :meth:`forward`.
+
+        ``log_probabilities`` are [B, K], ``rewards`` [B, K], or [B, K + 1] with that of greedy
+        search at the end.
+        """
+        K = self.num_samples
+        own = rewards[:, :K]
+        advantages = own - baselines(rewards, K)
+        if not self._is_constant_said and bool((own == own[:, :1]).all()) and not advantages.any():
+            self._is_constant_said = True
+            logger.warning(
+                f"{_NAME}: all texts of each input of update {self.update_num} have the same "
+                "reward, so there is no gradient."
+            )
+        loss = -(advantages.to(log_probabilities) * log_probabilities).sum()
+        tokens, is_cut = drawn[0]
+        count = own.numel()
+        logging_output = {
+            "loss": -float(own.sum()),
+            "ntokens": int(tokens.ne(self.padding_idx).sum()),
+            "nsentences": len(own),
+            "sample_size": count,
+            "reward": float(own.sum()),
+            "greedy_reward": float(rewards[:, K:].sum()) * K,
+            "sample_length": int(tokens.ne(self.padding_idx).sum() - (~is_cut).sum()),
+            "cut_samples": int(is_cut.sum()),
+            "samples": count,
+        }
+        return loss, count, logging_output
+
+    def _draw(self, module: Any, sample: dict[str, Any]) -> list[Any]:
+        """Return the samples of a batch, and with ``--baseline greedy`` also the greedy texts."""
+        if self._policies is None:
+            self._policies = self._build_policies(module)
+            rewards = Rewards(self.weights, self._frequencies)
+            # by now, the loaders of data have been forked, which need no frequencies
+            self._workers = RewardWorkers(rewards, self.reward_workers)
+        # validation's samples, if any, have stream 0
+        return [policy.draw(sample, self.update_num + 1) for policy in self._policies]
+
+    def _build_policies(self, module: Any) -> tuple[Any, ...]:
+        def build(beam: int, *, sampling: bool) -> Any:
+            return self.task.build_policy(module, beam, sampling=sampling, text=self.sample_args)
+
+        policies = [build(self.num_samples, sampling=True)]
+        if self.baseline == "greedy":
+            policies.append(build(1, sampling=False))
+        return tuple(policies)
+
+    def _jobs(self, sample: dict[str, Any], drawn: list[Any]) -> list[Job]:
+        """Return the texts and references of each input of a batch."""
+        split = sample["split"]
+        if split not in self._references:
+            self._references[split] = _References(self.task.datasets[split], self.text, split)
+        references = self._references[split]
+        texts: list[list[Any]] = [[] for _ in sample["id"]]
+        end = self.text.end
+        for tokens, is_cut in drawn:
+            for own, lines, cuts in zip(texts, tokens.tolist(), is_cut.tolist()):
+                for line, cut in zip(lines, cuts):
+                    length = line.index(end)
+                    # the end of a cut text is not the model's
+                    own.append(self.text.words(line[: length + (not cut)]))
+        return [Job(own, references[line]) for own, line in zip(texts, sample["id"].tolist())]
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
+        """Log the mean reward, length and share of cut samples; in validation the loss in bits."""
+        samples = sum(log.get("samples", 0) for log in logging_outputs)
+        if not samples:
+            super().reduce_metrics(logging_outputs)
+            return
+        for name in ("loss", *_SUMS):
+            total = float(sum(log.get(name, 0) for log in logging_outputs))
+            if name != "greedy_reward" or total:
+                metrics.log_scalar(name, total / samples, samples, round=4)
+
+    @staticmethod
+    def logging_outputs_can_be_summed() -> bool:
+        return True
+
+
+def baselines(rewards: Tensor, num_samples: int) -> Tensor:
+    """Return the baseline [B, K] of each of K samples.
+
+    Args:
+        rewards: [B, K] rewards of the samples, for the means of the other samples; or [B, K + 1]
+            with the reward of greedy search at the end, which is then the baseline.
+        num_samples: K.
+    """
+    own, greedy = rewards[:, :num_samples], rewards[:, num_samples:]
+    if greedy.size(1):
+        return greedy.expand_as(own)
+    # not from the sum of all: a constant reward must give exactly itself
+    others = ~torch.eye(num_samples, dtype=torch.bool)
+    rows = own.unsqueeze(1).expand(-1, num_samples, -1)[:, others]
+    first = own[:, :1]
+    differences = rows.reshape(len(own), num_samples, -1) - first.unsqueeze(1)
+    return first + differences.mean(dim=2)
+
+
+class _References:
+    """References of the lines of a split: the texts of all lines with the same item."""
+
+    def __init__(self, dataset: Any, text: Any, split: str) -> None:
+        if dataset.target is None:
+            raise UserError(f"{_NAME}: the split {split} has no references.")
+        self.text = text
+        # texts that were cut for the model are not cut here
+        self.lines = getattr(dataset.target, "lines", dataset.target)
+        self.item = dataset.item
+        self.order = np.argsort(self.item, kind="stable")
+        self.starts = np.searchsorted(self.item[self.order], np.arange(self.item.max() + 2))
+
+    def __getitem__(self, line: int) -> list[list[Any]]:
+        item = self.item[line]
+        lines = self.order[self.starts[item] : self.starts[item + 1]]
+        return [self.text.words(self.lines[int(i)].tolist()) for i in lines]
+
+
+def _unwrap(model: nn.Module) -> Any:
+    """Return the model inside fairseq's and PyTorch's wrappers for several processes."""
+    module: Any = model
+    while not isinstance(module, BaseFairseqModel):
+        if not hasattr(module, "module") or "FullySharded" in type(module).__name__:
+            raise UserError(
+                f"{_NAME}: {type(module).__name__} is no model that can generate: use another "
+                "--ddp-backend."
+            )
+        module = module.module
+    return module

@@ -1,0 +1,65 @@
+"""Turns token indices into the words that rewards of ``--criterion self_critical`` compare.
+
+Where the data folder has one token a word, a word is the index of its token, because comparing
+numbers is faster than comparing text. Where words are split into subwords, a word is text. The end
+of a text is a word, too: texts with and without it get different rewards.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any, Optional
+
+from fairseq.data import Dictionary
+
+
+class RewardText:
+    """Conversion of token indices into the words that rewards compare.
+
+    Args:
+        dictionary: Dictionary of the texts.
+        ignored: Indices of tokens that are no words, such as the separator of sentences.
+        subwords: Subword vocabulary whose ``decode`` turns tokens, separated by spaces, into text;
+            None if each token is a word.
+    """
+
+    def __init__(
+        self,
+        dictionary: Dictionary,
+        *,
+        ignored: Collection[int] = (),
+        subwords: Optional[Any] = None,
+    ) -> None:
+        self.dictionary = dictionary
+        self.end = dictionary.eos()
+        self.ignored = frozenset([dictionary.bos(), dictionary.pad(), self.end, *ignored])
+        self.subwords = subwords
+
+    def words(self, tokens: Sequence[int]) -> list[Hashable]:
+        """Return the words of a text; the end is the last if ``tokens`` end with ``</s>``."""
+        kept = [token for token in tokens if token not in self.ignored]
+        ends = len(tokens) > 0 and tokens[-1] == self.end
+        if self.subwords is None:
+            return [*kept, self.end] if ends else list(kept)
+        symbols = self.dictionary.symbols
+        text = self.subwords.decode(" ".join(symbols[token] for token in kept)).split()
+        return [*text, self.dictionary.eos_word] if ends else list(text)
+
+    def spell(self, word: Any) -> str:
+        """Return the text of a word, as a file of document frequencies has it."""
+        return self.dictionary.symbols[word] if self.subwords is None else word
+
+    def find(self, spellings: Iterable[str]) -> list[Hashable]:
+        """Return the words with the given texts, the inverse of :meth:`spell`."""
+        if self.subwords is not None:
+            return list(spellings)
+        return [self.dictionary.index(text) for text in spellings]
+
+
+def text_files(base: str, languages: tuple[Optional[str], Optional[str]]) -> list[str]:
+    """Return the paths of a split's binarised texts and of the items of its lines.
+
+    ``base`` is the path of the split in its folder, ``languages`` are the file extensions of source
+    and target texts, both None if there are no source texts.
+    """
+    source, target = languages
+    text = base if target is None else f"{base}.{source}-{target}.{target}"
+    return [f"{text}.bin", f"{text}.idx", f"{base}.visual_ids"]

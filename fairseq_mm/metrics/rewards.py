@@ -1,0 +1,97 @@
+"""Computes rewards of sampled texts: weighted sums of CIDEr-D, BLEU and ROUGE-L of one item.
+
+Words are text, or numbers that stand for words. A text that was ended has the end token as its last
+word, in references and in samples, so that the n-grams contain the end. Otherwise, nothing in the
+reward would tell a caption from one that stops before its last noun ("a dog runs through the").
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.bleu import MAX_ORDER, bleu_sums
+from fairseq_mm.metrics.cider import CiderD, InverseDocumentFrequencies
+from fairseq_mm.metrics.rouge import rouge_l
+
+REWARDS = ("cider", "bleu", "rouge_l")
+Words = Sequence[Hashable]
+
+
+class Job(NamedTuple):
+    """Samples and references of one item."""
+
+    samples: Sequence[Words]
+    references: Sequence[Words]
+
+
+def read_rewards(text: str) -> dict[str, float]:
+    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; a name alone has the weight 1.
+
+    Raises:
+        UserError: if a reward does not exist or is given twice, or a weight is no positive number.
+    """
+    rewards: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, value = part.strip().partition("=")
+        if name not in REWARDS:
+            raise UserError(f"--rewards {text}: {name!r} is none of {', '.join(REWARDS)}.")
+        try:
+            weight = float(value) if sign else 1.0
+        except ValueError:
+            weight = math.nan
+        if not 0 < weight < math.inf:
+            raise UserError(
+                f"--rewards {text}: the weight of {name} must be a number above 0, but is "
+                f"{value!r}."
+            )
+        if name in rewards:
+            raise UserError(f"--rewards {text}: has {name} twice.")
+        rewards[name] = weight
+    return rewards
+
+
+def smoothed_bleu(hypothesis: Words, references: Sequence[Words]) -> float:
+    """Compute BLEU-4 of one text, 0 to 1, smoothed as by Lin and Och 2004 (ORANGE, section 4).
+
+    One is added to the matches and to the n-grams of orders 2 to 4: without it, most sampled
+    captions would have a reward of 0.
+    """
+    sums = bleu_sums(hypothesis, references).tolist()  # type: ignore[arg-type]
+    matches, totals = sums[:MAX_ORDER], sums[MAX_ORDER : 2 * MAX_ORDER]
+    length, closest = sums[-2:]
+    if not matches[0]:
+        return 0.0
+    logs = math.log(matches[0] / totals[0])
+    logs += sum(math.log((m + 1) / (n + 1)) for m, n in zip(matches[1:], totals[1:]))
+    return min(1.0, math.exp(1 - closest / length)) * math.exp(logs / MAX_ORDER)
+
+
+class Rewards:
+    """Weighted sum of metrics as a reward of sampled texts.
+
+    Args:
+        weights: Weight of each metric, see :func:`read_rewards`.
+        frequencies: Weights of n-grams for CIDEr-D; None if ``weights`` have no ``cider``.
+    """
+
+    def __init__(
+        self, weights: Mapping[str, float], frequencies: Optional[InverseDocumentFrequencies]
+    ) -> None:
+        self.weights = dict(weights)
+        self.frequencies = frequencies
+
+    def score(self, job: Job) -> list[float]:
+        """Compute the reward of each sample of an item."""
+        samples, references = job
+        totals = [0.0] * len(samples)
+        for name, weight in self.weights.items():
+            if name == "cider":
+                cider = CiderD([references], self.frequencies)
+                scores = [cider.score_item(words, 0) for words in samples]
+            elif name == "bleu":
+                scores = [smoothed_bleu(words, references) for words in samples]
+            else:
+                scores = [rouge_l(words, references) for words in samples]  # type: ignore[arg-type]
+            totals = [total + weight * score for total, score in zip(totals, scores)]
+        return totals
