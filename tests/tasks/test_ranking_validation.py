@@ -317,6 +317,19 @@ def test_folder_of_pooled_states_gives_the_same_vectors(monkeypatch, tmp_path, d
     assert main(["rank", str(data), "--checkpoint", str(folder), "--split", "valid"]) in (0, None)
 
 
+def test_regions_are_pooled_in_training_ranking_and_search(monkeypatch, tmp_path):
+    grids = make_captions_folder(tmp_path / "grids", rows=4)
+    checkpoint = train(monkeypatch, grids, tmp_path / "ck", *BEST, "--image-pooling", "gpo")
+    assert torch.load(checkpoint)["model"]["region_pooling.score_proj.weight"].shape == (1, 64)
+    store = tmp_path / "images.h5"
+    command = ["embed", grids, "--checkpoint", checkpoint, "--split", "valid", "--of", "images"]
+    assert main([*map(str, command), "--output", str(store)]) in (0, None)
+    model = fairseq_mm.from_pretrained(checkpoint, device="cpu")
+    regions = open_features([str(grids / "features.h5")]).read("valid3.jpg")
+    expected = model.embed_features([regions])
+    np.testing.assert_allclose(open_features([str(store)]).read("valid3.jpg"), expected, atol=1e-6)
+
+
 def test_regions_of_a_pooled_feature_are_refused_in_a_line(monkeypatch, tmp_path, data):
     with pytest.raises(UserError, match="but the features have one region an image"):
         train(monkeypatch, data, tmp_path / "ck", "--image-pooling", "gpo")
