@@ -91,10 +91,11 @@ def write_data(folder: Path) -> None:
         writer.finish()
 
 
-def build_trainer(folder: Path, save_dir: Path) -> Trainer:
+def build_trainer(folder: Path, save_dir: Path, *others: str) -> Trainer:
     arguments = [str(folder), "--task", "multimodal_captioning", "--arch", "m_rnn", "--cpu"]
     arguments += ["--criterion", "cross_entropy", "--optimizer", "adam", "--lr", "0.001"]
     arguments += ["--batch-size", str(BATCH), "--clip-norm", "5", "--save-dir", str(save_dir)]
+    arguments += others
     args = options.parse_args_and_arch(options.get_training_parser(), arguments)
     cfg = convert_namespace_to_omegaconf(args)
     task = tasks.setup_task(cfg.task)

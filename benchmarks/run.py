@@ -16,6 +16,8 @@ than 10 % worse, relative to its limit, or to its first peer if it has no limit.
 """
 
 import argparse
+import contextlib
+import io
 import json
 import platform
 import resource
@@ -325,6 +327,58 @@ def caption_training(setting: Setting) -> Iterator[Row]:
     yield Row("m_rnn, an update of 128 captions", ours, {"plain loop": theirs})
 
 
+def reward_training(setting: Setting) -> Iterator[Row]:
+    """A self-critical update of 128 images with 5 samples each, and the wait for its rewards.
+
+    The peers are a cross-entropy update of 128 captions, and the self-critical update. With one
+    thread, the training process computes the rewards; with more, two other processes do.
+    """
+    import m_rnn as program
+
+    from fairseq_mm.cli.main import main as run_command
+
+    steps, workers = (1 if setting.is_small else 5), 0 if setting.threads == 1 else 2
+    options = ["--criterion", "self_critical", "--one-per-item", "--sample-args"]
+    # captions of the drawn data's length: an untrained model would write on
+    options += ['{"max_len_b": 12, "min_len": 8}', "--reward-workers", str(workers)]
+    times: list[tuple[float, float, float]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        program.write_data(Path(folder))
+        with contextlib.redirect_stdout(io.StringIO()):
+            run_command(["frequencies", folder])
+        plain = program.build_trainer(Path(folder), Path(folder, "plain"))
+        trainer = program.build_trainer(Path(folder), Path(folder, "rewards"), *options)
+        for number in range(setting.rounds + 1):
+            waits: list[float] = []
+            with _timed_rewards(setting.clock, waits):
+                ours, *_ = program.timed_by_fairseq(trainer, steps, number + 1, setting.clock)
+            theirs, *_ = program.timed_by_fairseq(plain, steps, number + 1, setting.clock)
+            times.append((ours / steps, theirs / steps, statistics.median(waits)))
+    ours, theirs, rewards = (statistics.median(column) for column in zip(*times[1:]))
+    yield Row("m_rnn, a self-critical update, 128 x 5", ours, {"cross-entropy": theirs})
+    yield Row("waiting for 640 rewards", rewards, {"the update": ours})
+
+
+@contextlib.contextmanager
+def _timed_rewards(clock: Callable[[], float], waits: list[float]) -> Iterator[None]:
+    """Append the seconds of every wait for rewards to ``waits`` in a ``with`` block."""
+    from fairseq_mm.metrics.reward_workers import RewardWorkers
+
+    own = RewardWorkers.collect
+
+    def collect(self: RewardWorkers) -> list[list[float]]:
+        start = clock()
+        found = own(self)
+        waits.append(clock() - start)
+        return found
+
+    RewardWorkers.collect = collect  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RewardWorkers.collect = own  # type: ignore[method-assign]
+
+
 def train_captioner(folder: Path) -> tuple[str, str]:
     """Train ``m_rnn`` for one update; return the paths of an image and of the checkpoint."""
     images = [str(folder / f"{number}.jpg") for number in range(8)]
@@ -394,6 +448,7 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "clip_extraction": clip_extraction,
     "embedding_training": embedding_training,
     "caption_training": caption_training,
+    "reward_training": reward_training,
     "starting": starting,
 }
 
