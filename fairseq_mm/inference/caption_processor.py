@@ -12,6 +12,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
+from fairseq_mm.inference.known_images import get_known_image
 from fairseq_mm.inference.processor import Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 
@@ -90,7 +91,8 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
             # the reader has checked the dimension of its extractor, and the embedder the features
             if are_features and self.embedder is None:
                 self.reader.check_dimension(features, position)
-            yield Example(features=features.astype(np.float32))
+            origin = get_known_image(inputs[position])
+            yield Example(features=features.astype(np.float32), origin=origin)
 
     def _embedded(self, features: Iterator[Any], size: int) -> Iterator[Any]:
         """Yield the embedding [1, K] of each image's features, computed ``size`` images at a time.

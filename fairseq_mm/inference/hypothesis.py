@@ -1,12 +1,24 @@
 """Class of generated and scored texts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Optional, Union
+
+from fairseq_mm.inference.known_images import KnownImage
+
+# for annotations alone: these modules import torch
+if TYPE_CHECKING:
+    from fairseq_mm.inference.prompt_processor import Prompt
+    from fairseq_mm.inference.video_processor import Transcript
+
+Source = Union[KnownImage, Sequence[Optional[KnownImage]], "Prompt", "Transcript"]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """Generated text, or a given text that was scored.
+
+    In a notebook, a hypothesis is shown with its image, images, prompt or transcript.
 
     Args:
         text: Detokenized text.
@@ -17,7 +29,13 @@ class Hypothesis:
         line: Tokens separated by spaces, as ``fairseq-generate`` prints them.
         sentences: Detokenized sentences of a visual story, one per image; empty for other texts.
         index: Index of the input; when sampling, the random numbers of an input depend on it.
-        source: Prompt or transcript that the text was generated from; None for other inputs.
+        source: Input that the text was generated from: the image of a caption, as it was given (a
+            path, the bytes of a file, a PIL image or an array ``[height, width, 3]``); the list of
+            a visual story's images, with None for a missing image; a
+            :class:`.prompt_processor.Prompt`; a :class:`.video_processor.Transcript`. An open file
+            is its path. None for features, open files without a path, and language models.
+        utility: Mean utility of the text with the other samples of its input as references, if the
+            option ``mbr`` chose the text; else None.
     """
 
     text: str
@@ -27,7 +45,14 @@ class Hypothesis:
     line: str
     sentences: list[str] = field(default_factory=list)
     index: int = 0
-    source: Optional[Any] = field(default=None, compare=False)
+    # not in the repr: the bytes of an image would fill pages
+    source: Optional[Source] = field(default=None, compare=False, repr=False)
+    utility: Optional[float] = None
 
     def __str__(self) -> str:
         return self.text
+
+    def _repr_html_(self) -> str:
+        from fairseq_mm.inference.hypothesis_html import render_hypothesis
+
+        return render_hypothesis(self)

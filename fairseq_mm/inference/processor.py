@@ -30,7 +30,7 @@ class Example:
         missing: [rows] bool, True for rows of missing images, whose features are zeros.
         source: [s] token indices of the source text; None for no source text. Prompts end with
             ``</s>``; transcripts have the start and end symbols that ``--source-ends`` sets.
-        origin: Prompt or transcript that ``source`` was made from; becomes
+        origin: Image, image sequence, prompt or transcript that the example was made from; becomes
             :attr:`.Hypothesis.source`.
         oov_tokens: Out-of-vocabulary words that ``<unk-0>``, ``<unk-1>``, ... in ``source`` stand
             for.

@@ -1,5 +1,6 @@
 """Turns image sequences into examples of the task ``visual_storytelling``."""
 
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
@@ -12,6 +13,7 @@ from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sente
 from fairseq_mm.errors import UserError
 from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.known_images import get_known_image
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 
@@ -81,9 +83,16 @@ class VisualStoryProcessor(Processor[ImageSequence]):
             # a wrong sequence is reported before its unreadable images, and the others go on
             try:
                 check_sequence(sequence)
-                yield errors[0] if errors else self.build_example(position, rows)
+                if errors:
+                    yield errors[0]
+                    continue
+                example = self.build_example(position, rows)
             except UserError as error:
                 yield error
+            else:
+                known = [get_known_image(image) for image in sequence]
+                is_known = any(image is not None for image in known)
+                yield dataclasses.replace(example, origin=known if is_known else None)
 
     def build_example(self, position: int, features: Sequence[Optional[np.ndarray]]) -> Example:
         """Build the example of an image sequence from the features of its five images.

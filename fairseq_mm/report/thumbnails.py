@@ -1,16 +1,11 @@
 """Converts images to small JPEGs in data URIs."""
 
-import base64
-import io
-from typing import Optional
-
 from PIL import Image
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract.data_uris import jpeg_uri
 from fairseq_mm.extract.images import read_image
 from fairseq_mm.extract.media_list import MediaFile, by_any_key, list_images
-
-_QUALITY = 82
 
 
 def read_listed(image: MediaFile) -> Image.Image:
@@ -31,23 +26,6 @@ def thumbnail_uri(image: MediaFile, side: int) -> str:
     ``side`` is the maximum length of the longer side in pixels.
     """
     return jpeg_uri(read_listed(image), side=side)
-
-
-def jpeg_uri(pixels: Image.Image, *, side: Optional[int] = None, quality: int = _QUALITY) -> str:
-    """Encode an image as a JPEG, and return its data URI.
-
-    Args:
-        pixels: PIL image in RGB.
-        side: Maximum length of the longer side in pixels; None for no limit.
-        quality: JPEG quality of PIL, 1 to 95.
-    """
-    if side is not None:
-        pixels = pixels.copy()  # thumbnail() changes the image itself
-        pixels.thumbnail((side, side))
-    # JPEG also for PNGs: a page with hundreds of images stays small enough for a browser
-    stream = io.BytesIO()
-    pixels.save(stream, "JPEG", quality=quality)
-    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
 class Thumbnails:

@@ -65,8 +65,15 @@ def reader_of(model):
 def test_images_are_captioned_by_the_extractor_of_the_training_features(trained, captioner, images):
     reader = reader_of(captioner)
     assert reader.identity["weights"] == compute_sha256(str(trained / "squeezenet.pth"))
-    expected = texts_of(captioner, reader.extractor.extract(images))
+    features = reader.extractor.extract(images)
+    expected = texts_of(captioner, features)
     assert texts_of(captioner, images) == expected
+    # features have no image to show
+    assert [best.source for best, *_ in captioner.generate(features)] == [None] * len(images)
+    found = captioner.generate(images, beam=2, nbest=2)
+    assert [[text.source for text in texts] for texts in found] == [[path] * 2 for path in images]
+    assert captioner.score("a", images[0]).source == images[0]
+    assert "<img src=" in found[0][1]._repr_html_()
     assert all(set(text.split()) <= set(WORDS) for text in expected)
 
 

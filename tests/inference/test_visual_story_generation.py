@@ -62,6 +62,10 @@ def test_images_are_read_by_the_extractor_of_the_training_features(pixel_model, 
     features = pixel_model.processor.reader.extractor.extract(images)
     (expected,) = generated(pixel_model, [[rows.reshape(1, -1) for rows in features]])
     assert story == expected
+    assert (story.source, expected.source) == (images, None)
+    with_missing = [*images[:2], None, *images[3:]]
+    assert pixel_model.generate(with_missing, **LENGTHS)[0].source == with_missing
+    assert story._repr_html_().count("<img src=") == 5
     assert story.text == " ".join(story.sentences)
     assert repr(pixel_model).endswith("checkpoint_best.pt': stories by glac_tiny, cpu)")
     contents = [open(path, "rb").read() for path in images]  # noqa: SIM115
