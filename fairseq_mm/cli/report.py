@@ -1,12 +1,22 @@
-"""Shows hypotheses, images and references as one self-contained HTML page.
+"""Shows texts, images and references as one self-contained HTML page.
 
   fairseq-mm report --data data-bin/flickr8k --hypotheses generate.txt \\
       --images photos/ --output page.html
+  fairseq-mm report --data data-bin/flickr8k --hypotheses a.jsonl \\
+      --hypotheses b.jsonl --name greedy --name beam --output page.html
+
+The page has the items first, then the scores, the training curves and what was
+run. Words are marked if the text alone proves a fault: a phrase that is said
+twice in a row, an unknown word, an end that is cut off. The page counts these
+faults in the references as well.
 
 --hypotheses is a file in any format that `fairseq-mm score --data` accepts, and
-its texts are assigned to the references in the same way. --scores takes files
-that `fairseq-mm score --per-item` wrote, or any JSON lines with "id" and numbers.
---result is a file that `fairseq-mm score --json` wrote.
+its texts are assigned to the references in the same way. For several systems,
+which must have texts of the same items, the page has the scores of --metrics and
+their differences from the first system, with 95 % intervals of a paired bootstrap.
+For one system, --scores takes files that `fairseq-mm score --per-item` wrote, or
+any JSON lines with "id" and numbers, and --result a file that `fairseq-mm score
+--json` wrote.
 """
 
 import argparse
@@ -14,20 +24,33 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.arguments import REPEATED, Rows
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.defaults import SEED
 
 if TYPE_CHECKING:
+    from fairseq_mm.cli.report_systems import System
+    from fairseq_mm.cli.score_inputs import References
+    from fairseq_mm.report.figures import Chart
     from fairseq_mm.report.html_page import Section
+    from fairseq_mm.report.report_items import ReportItem
+    from fairseq_mm.report.system_scores import ScoreLine
 
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 ARGUMENTS: Rows = {
-    "--hypotheses": ("Generated texts.", {"metavar": "FILE", "required": True}),
+    "--hypotheses": (
+        "Generated texts; may be given again, for other systems.",
+        {"metavar": "FILE", "required": True, "action": "append"},
+    ),
+    "--name": (
+        "Name of a system, given as often as --hypotheses (default: names of the files).",
+        {"metavar": "TEXT", **REPEATED},
+    ),
     "--images": (
         "Folder or .tar of the images; may be given again. Without it the page has no images.",
         {"metavar": "FOLDER", **REPEATED},
@@ -38,6 +61,11 @@ ARGUMENTS: Rows = {
     ),
     "--result": ("JSON with the scores of the whole split.", _FILE),
     "--training-log": ("Log of fairseq-train, for the training curves.", _FILE),
+    "--figures": (
+        "Write the training curves, and the chart of the differences, into this folder as SVG and "
+        "as PNG of 300 dots per inch.",
+        {"metavar": "DIR"},
+    ),
     "--title": ("Title of the page (default: data folder and split).", {"metavar": "TEXT"}),
     "--limit": (
         "Maximum number of items (default: all).",
@@ -46,6 +74,23 @@ ARGUMENTS: Rows = {
     "--side": (
         "Longer side of the images in pixels (default: 224).",
         {"type": arguments.positive, "default": 224, "metavar": "N"},
+    ),
+}
+
+
+_COMPUTED: Rows = {
+    "--metrics": (
+        "Metrics, as of score, that need no further files (default with several --hypotheses: "
+        "bleu,rouge_l,cider).",
+        {"metavar": "NAMES"},
+    ),
+    "--tokenizer": (
+        "Tokens, as of score (default: ptb).",
+        {"choices": ("ptb", "m_rnn", "wp", "none")},
+    ),
+    "--bootstrap": (
+        "Number of resamples for the intervals (default: 1000).",
+        {"type": arguments.positive, "metavar": "N"},
     ),
 }
 
@@ -59,47 +104,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         output={"required": True, "type": Path, "help": "Page to write."},
     )
     arguments.add_rows(parser, ARGUMENTS)
+    group = parser.add_argument_group("scores that the report computes")
+    arguments.add_rows(group, _COMPUTED)
+    arguments.add(group, "seed", seed={"default": SEED})
 
 
 def run(args: argparse.Namespace) -> None:
-    from fairseq_mm.cli.score_inputs import existing_file, join_texts, read_score_references
-    from fairseq_mm.cli.score_output import print_problems
-    from fairseq_mm.cli.score_visual_stories import without_separators
+    from fairseq_mm.cli import report_systems as systems_of
+    from fairseq_mm.cli.score_inputs import read_score_references
+    from fairseq_mm.report.figures import check_figures_folder, write_figures
     from fairseq_mm.report.html_page import render_page, write_page
-    from fairseq_mm.report.item_gallery import gallery_section
-    from fairseq_mm.report.training_curves import curves_section, read_training_log
+    from fairseq_mm.report.report_items import items_section
+    from fairseq_mm.report.system_scores import difference_chart, glance_section, lines_of_result
+    from fairseq_mm.report.training_curves import read_training_log, training_charts
 
-    # before images are read, which takes minutes
+    # before texts are scored and images are read, which takes minutes
     arguments.check_writable("--output", str(args.output))
-    read = read_score_references(str(args.data), args.split, None)
-    references = read.texts
-    joined = join_texts(args.hypotheses, read)
-    print_problems(args.hypotheses, joined.problems())
-    texts = {key: without_separators(text) for key, text in joined.texts.items()}
-    scores = _read_scores(args.scores, references)
-    items, missing = _make_items(args, references, texts, scores)
-
-    sections = []
+    systems_of.check_score_options(args)
+    if args.figures is not None:
+        check_figures_folder(args.figures)
+        if args.training_log is None and len(args.hypotheses) == 1:
+            raise UserError("--figures: needs --training-log or several --hypotheses.")
+    curves = (
+        None if args.training_log is None else training_charts(read_training_log(args.training_log))
+    )
+    references = read_score_references(str(args.data), args.split, None)
+    systems = systems_of.read_systems(args, references)
+    lines: list[ScoreLine] = []
+    if args.metrics is not None:
+        lines = systems_of.compute_scores(args, systems, references)
+    systems_of.read_scores(args.scores, systems[0], references)
     if args.result is not None:
-        sections.append(figures_section(_read_result(args.result)))
-    if args.training_log is not None:
-        sections.append(curves_section(read_training_log(args.training_log)))
-    note = "Words that no reference has are marked."
-    if len(items) < len(references):
-        note = f"The first {len(items):,} of {len(references):,} items. {note}"
-    sections.append(gallery_section(items, heading="Items", note=note))
-    files = {
-        "hypotheses": args.hypotheses,
-        "references": read.path,
-        "dictionary": existing_file(args.data, "dict.txt"),
-        "result": args.result and str(args.result),
-        "training log": args.training_log and str(args.training_log),
-    }
-    command = shlex.join(["fairseq-mm", *sys.argv[1:]])
-    sections.append(card_section(command, files, hypotheses=args.hypotheses))
-    subtitle = f"{len(texts):,} of {len(references):,} items have a hypothesis"
+        lines = lines_of_result(systems_of.read_result(args.result, systems[0], references))
+    items, missing = _make_items(args, references.texts, systems)
+    names = [system.name for system in systems]
+    is_part = len(items) < len(references.texts)
+    first = items_section(items, names, first_of=len(references.texts) if is_part else None)
+    differences = difference_chart(lines, names)
+    sections = [glance_section(lines, names)] if lines else []
+    sections.append(first)
+    sections += _later_sections(args, systems, references, lines, differences, curves)
     page = render_page(
-        args.title or f"{args.data.resolve().name}, {args.split}", sections, subtitle=subtitle
+        args.title or f"{args.data.resolve().name}, {args.split}",
+        sections,
+        subtitle=f"{len(systems[0].texts):,} of {len(references.texts):,} items have a hypothesis",
+        has_contents=True,
     )
     write_page(args.output, page)
     print(
@@ -107,17 +156,67 @@ def run(args: argparse.Namespace) -> None:
         f"{os.path.getsize(args.output) / 1e6:.1f} MB"
         + (f"; {len(missing):,} images not found, the first is {missing[0]}" if missing else "")
     )
+    if args.figures is not None:
+        charts = [*([differences] if differences else []), *(curves or ())]
+        print(
+            f"wrote {args.figures}: {', '.join(write_figures(args.figures, charts)) or 'nothing'}"
+        )
 
 
-def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: str) -> "Section":
-    """Return a section of the page: command, hashes of files, decoding settings and versions.
+def _later_sections(
+    args: argparse.Namespace,
+    systems: "Sequence[System]",
+    references: "References",
+    lines: "Sequence[ScoreLine]",
+    differences: "Optional[Chart]",
+    curves: "Optional[Sequence[Chart]]",
+) -> "list[Section]":
+    """Return the sections after the items: scores, training curves, and what was run.
+
+    Args:
+        args: Parsed command line.
+        systems: Systems.
+        references: References of the split.
+        lines: Scores of the systems; empty for no scores.
+        differences: Chart of the differences between the systems; None for no chart.
+        curves: Charts of the training; None if there is no training log.
+    """
+    from fairseq_mm.cli.report_systems import resampling_note
+    from fairseq_mm.cli.score_inputs import existing_file
+    from fairseq_mm.report.system_scores import scores_section
+    from fairseq_mm.report.training_curves import curves_section
+
+    sections = []
+    names = [system.name for system in systems]
+    if lines:
+        note = resampling_note(args) if len(systems) > 1 else ""
+        sections.append(scores_section(lines, names, differences, resampling=note))
+    if curves is not None:
+        sections.append(curves_section(curves))
+    files: dict[str, Optional[str]] = {
+        f"hypotheses {system.name}".rstrip(): system.path for system in systems
+    }
+    files["references"] = references.path
+    files["dictionary"] = existing_file(args.data, "dict.txt")
+    files["result"] = args.result and str(args.result)
+    files["training log"] = args.training_log and str(args.training_log)
+    command = shlex.join(["fairseq-mm", *sys.argv[1:]])
+    # the settings of decoding are those of one file
+    single = systems[0].path if len(systems) == 1 else None
+    return [*sections, card_section(command, files, hypotheses=single)]
+
+
+def card_section(
+    command: str, files: dict[str, Optional[str]], *, hypotheses: Optional[str]
+) -> "Section":
+    """Return the folded section with the command, hashes of files, decoding settings and versions.
 
     Args:
         command: Command line.
         files: Dict from the label of an input file in the section to its path; None as a path
             leaves the file out.
         hypotheses: Path of the generated texts. If the first lines of the file name the checkpoint
-            and the decoding settings, both are added.
+            and the decoding settings, both are added. None for several files.
     """
     from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.report.html_page import section
@@ -135,38 +234,18 @@ def card_section(command: str, files: dict[str, Optional[str]], *, hypotheses: s
     if "decoding" in card:
         rows.append(("decoding", json.dumps(card["decoding"], ensure_ascii=False)))
     rows.append(("versions", ", ".join(f"{k} {v}" for k, v in card["versions"].items())))
-    return section("What was run", "key_values.html", rows=rows)
-
-
-def figures_section(result: Mapping[str, Any]) -> "Section":
-    """Return a section of the page that is a table with one row per metric.
-
-    ``result`` is the content of a file that ``fairseq-mm score --json`` wrote.
-    """
-    from fairseq_mm.metrics.score_rows import format_figure
-    from fairseq_mm.report.html_page import section
-
-    rows = []
-    for entry in result["scores"]:
-        number = format_figure(str(entry.get("metric")), entry.get("value"), decimals=4)
-        remark = " ".join(str(entry[key]) for key in ("signature", "note") if entry.get(key))
-        rows.append((entry.get("metric"), number, remark))
-    return section("Figures", "scores.html", rows=rows)
+    return section("What was run", "key_values.html", rows=rows)._replace(is_folded=True)
 
 
 def _make_items(
-    args: argparse.Namespace,
-    references: dict[str, list[str]],
-    texts: dict[str, str],
-    scores: dict[str, dict[str, float]],
-) -> tuple[list, list[str]]:
+    args: argparse.Namespace, references: dict[str, list[str]], systems: "Sequence[System]"
+) -> "tuple[list[ReportItem], list[str]]":
     """Build the items of the page: an image, or image sequence, with its texts and scores.
 
     Args:
         args: Parsed command line.
         references: Dict from item id to references.
-        texts: Dict from item id to hypothesis.
-        scores: For each item id, a dict from the name of a score to its value.
+        systems: Systems with their texts and the scores of these.
 
     Returns:
         items: Items of the page.
@@ -174,7 +253,9 @@ def _make_items(
     """
     from tqdm.auto import tqdm
 
-    from fairseq_mm.report.item_gallery import Item
+    from fairseq_mm.cli.score_visual_stories import without_separators
+    from fairseq_mm.report.report_items import ReportItem, SystemText
+    from fairseq_mm.report.text_faults import find_faults
     from fairseq_mm.report.thumbnails import Thumbnails
 
     thumbnails = Thumbnails(args.images, args.side) if args.images else None
@@ -188,7 +269,12 @@ def _make_items(
                 images[name] = thumbnails.data_uri(name)
             else:
                 missing.append(name)
-        items.append(Item(key, texts.get(key), references[key], scores.get(key, {}), images))
+        shown = []
+        for system in systems:
+            text = system.texts.get(key)
+            words = None if text is None else find_faults(without_separators(text))
+            shown.append(SystemText(words, system.scores.get(key, {})))
+        items.append(ReportItem(key, shown, references[key], images))
     # some missing images are reported, but if all are missing, it is the wrong folder
     if thumbnails is not None and not any(item.images for item in items):
         raise UserError(
@@ -196,42 +282,3 @@ def _make_items(
             f"as {missing[0]}."
         )
     return items, missing
-
-
-def _read_scores(
-    paths: list[Path], references: dict[str, list[str]]
-) -> dict[str, dict[str, float]]:
-    """Read the files of ``--scores``; return for each item id a dict from score name to value.
-
-    Raises:
-        UserError: if a file has an id that is not in ``references``, a dict with item ids as keys.
-    """
-    from fairseq_mm.data.input_files import read_objects
-
-    scores: dict[str, dict[str, float]] = {}
-    for path in paths:
-        for where, record in read_objects(path):
-            key = record.pop("id", None)
-            if not isinstance(key, str) or key not in references:
-                raise UserError(f"{where}: the split has no item {key!r}.")
-            # --per-item also writes texts
-            numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
-            scores.setdefault(key, {}).update(numbers)
-    return scores
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    from fairseq_mm.data.input_files import read_json
-
-    result = read_json(path)
-    if not isinstance(result, dict) or not isinstance(result.get("scores"), list):
-        raise UserError(f'{path}: must be what score --json writes, but has no list "scores".')
-    for number, entry in enumerate(result["scores"], 1):
-        # null is a valid value: a metric that could not be computed, with a note
-        value = entry.get("value") if isinstance(entry, dict) else "nothing"
-        if value is not None and not isinstance(value, (int, float)):
-            raise UserError(
-                f"{path}: entry {number} of `scores` must have a number or null as its `value`, "
-                f"but is {repr(entry)[:60]}."
-            )
-    return result

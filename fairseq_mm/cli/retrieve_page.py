@@ -50,7 +50,7 @@ class RetrievedPage:
             scores = {name: entry[name] for name in names if entry.get(name) is not None}
             text = entry.get("text")
             images = self._images(entry["id"]) if text is None else {}
-            items.append(Item(entry["id"], text, (), scores, images))
+            items.append(Item(entry["id"], text, scores, images))
         query = self._query_card(query_text)
         shown = [*items, query]
         # A folder may lack some images, but a folder without any image of the page is wrong.
@@ -60,8 +60,8 @@ class RetrievedPage:
                 f"images, such as {self._missing[0]}."
             )
         sections = [
-            gallery_section([query], heading="Query", is_sortable=False),
-            gallery_section(items, heading="Nearest", is_sortable=False),
+            gallery_section([query], heading="Query"),
+            gallery_section(items, heading="Nearest"),
         ]
         searched = self.args.store or f"{self.args.data}, {self.args.split}"
         page = render_page(query.key, sections, subtitle=f"{len(items)} nearest of {searched}")
@@ -83,7 +83,7 @@ class RetrievedPage:
         # U+2212 is the minus sign; a hyphen before a word would look like a dash.
         words = [f"\u2212 {word}" for word in args.minus or []]
         words += [f"+ {word}" for word in args.plus or []]
-        return Item(" ".join([name, *words]), text, (), {}, images)
+        return Item(" ".join([name, *words]), text, {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
         """Return a dict from the id of each image of an item to its data URI.

@@ -48,16 +48,12 @@ def write_search_page(
         is_image = number >= sentences
         if is_image:
             items = [_item(os.path.basename(query), query, {}, args.html)]
-            sections.append(gallery_section(items, heading="Query", is_sortable=False))
+            sections.append(gallery_section(items, heading="Query"))
         items = [
             _item(image.id, image.path, {"score": image.score}, args.html)
             for image in result.images
         ]
-        sections.append(
-            gallery_section(
-                items, heading="Nearest" if is_image else query, note=note, is_sortable=False
-            )
-        )
+        sections.append(gallery_section(items, heading="Nearest" if is_image else query, note=note))
     title = queries[0] if len(queries) == 1 else counted(len(queries), "query", "queries")
     page = render_page(title, sections, subtitle=f"{num_images:,} images in {args.folder}")
     write_page(Path(args.html), page)
@@ -77,4 +73,4 @@ def _item(name: str, path: str, scores: dict[str, float], page: str) -> Item:
     uri = thumbnail_uri(MediaFile(name, path), _SIDE)
     # relative, so that a page in the folder can be moved or copied with it
     link = os.path.relpath(path, os.path.dirname(os.path.abspath(page)))
-    return Item(name, None, (), scores, {name: uri}, {name: quote(link)})
+    return Item(name, None, scores, {name: uri}, {name: quote(link)})

@@ -25,11 +25,13 @@ class Section(NamedTuple):
         heading: Plain text; empty for a section without a heading.
         body: HTML with escaped values.
         scripts: Names of scripts in ``templates/`` that run after the page is built.
+        is_folded: True to show the heading alone until it is clicked.
     """
 
     heading: str
     body: str
     scripts: tuple[str, ...] = ()
+    is_folded: bool = False
 
 
 def plain_number(value: float) -> str:
@@ -68,15 +70,28 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def render_page(title: str, sections: Iterable[Section], *, subtitle: str = "") -> str:
+def render_page(
+    title: str, sections: Iterable[Section], *, subtitle: str = "", has_contents: bool = False
+) -> str:
     """Return the HTML document with these sections.
 
-    ``title`` and ``subtitle`` are plain text; the page has no subtitle if it is empty.
+    Args:
+        title: Plain text.
+        sections: Sections in their order.
+        subtitle: Plain text; empty for a page without subtitle.
+        has_contents: True to link the headings of the sections at the head of the page.
     """
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it
     scripts = dict.fromkeys(name for part in sections for name in part.scripts)
-    return render("page.html", title=title, subtitle=subtitle, sections=sections, scripts=scripts)
+    return render(
+        "page.html",
+        title=title,
+        subtitle=subtitle,
+        sections=sections,
+        scripts=[*scripts, "contents.js"] if has_contents else scripts,
+        has_contents=has_contents,
+    )
 
 
 def write_page(path: Path, page: str) -> None:

@@ -1,11 +1,7 @@
-"""Makes sections of a page that show one card per image, with hypothesis, references and scores, or
-one card per video, with its summary.
-
-Cards of images can be sorted and filtered if JavaScript runs, and else have the order of the split.
+"""Makes sections of a page that show one card per image, with a text and scores, or one card per
+video, with its summary.
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
@@ -18,69 +14,34 @@ from fairseq_mm.report.thumbnails import jpeg_uri
 
 
 class Item(NamedTuple):
-    """Image, or image sequence, of a split with its texts and scores.
+    """Image, or image sequence, with a text and scores.
 
     Attributes:
         key: Id of the image, or ids of the sequence's images, separated by tabs.
-        hypothesis: Generated text; None if no text was generated.
-        references: References before tokenization.
-        scores: Dict from the name of a metric to the score of the hypothesis.
+        text: Text; None for an image without text.
+        scores: Dict from the name of a score to its value.
         images: Dict from the id of an image to its data URI.
         links: Dict from the id of an image to the URL that a click on the image opens.
     """
 
     key: str
-    hypothesis: Optional[str]
-    references: Sequence[str] = ()
+    text: Optional[str]
     scores: Mapping[str, float] = {}
     images: Mapping[str, str] = {}
     links: Mapping[str, str] = {}
 
     @property
-    def finite_scores(self) -> dict[str, float]:
-        """Return the scores that are finite numbers, by which items can be sorted."""
-        return {name: value for name, value in self.scores.items() if math.isfinite(value)}
-
-    @property
     def shown_scores(self) -> dict[str, str]:
-        """Return a dict from the name of each score, finite or not, to its formatted value."""
+        """Return a dict from the name of each score to its formatted value."""
         return {name: format_figure(name, x, decimals=4) for name, x in self.scores.items()}
 
-    @property
-    def marked_words(self) -> list[tuple[str, bool]]:
-        """Return (word, is novel) for each word of the hypothesis.
 
-        A word is novel if no reference contains it. Without references, no word is novel.
-        """
-        # case and punctuation do not make a word novel: hypotheses are lower-cased tokens
-        known = {_bare(word) for sentence in self.references for word in sentence.split()}
-        return [
-            (word, bool(self.references) and bool(_bare(word)) and _bare(word) not in known)
-            for word in (self.hypothesis or "").split()
-        ]
+def gallery_section(items: Sequence[Item], *, heading: str, note: str = "") -> Section:
+    """Return a page section with a card per item.
 
-
-def gallery_section(
-    items: Sequence[Item], *, heading: str, note: str = "", is_sortable: bool = True
-) -> Section:
-    """Return a page section: a card per item, a filter, and a menu to sort the cards by a score.
-
-    Args:
-        items: Items in the order of the split.
-        heading: Heading of the section, plain text.
-        note: Plain text above the cards.
-        is_sortable: True to add the filter and the menu, of which a page can have only one.
+    ``heading`` and ``note``, a text above the cards, are plain text.
     """
-    names = list(dict.fromkeys(name for item in items for name in item.scores))
-    values = {"items": items, "names": names, "note": note, "is_sortable": is_sortable}
-    # the script fails on a page without the menu
-    scripts = ["gallery.js"] if is_sortable else []
-    # JSON of the scores, which the script sorts by; it has no NaN, see finite_scores
-    return section(heading, "gallery.html", *scripts, **values, dumps=json.dumps)
-
-
-def _bare(word: str) -> str:
-    return "".join(filter(str.isalnum, word.lower()))
+    return section(heading, "gallery.html", items=items, note=note)
 
 
 class SummaryCard(NamedTuple):

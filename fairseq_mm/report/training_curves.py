@@ -6,12 +6,13 @@ which then writes the same lines as ``simple``. Lines may begin with time stamps
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
-from fairseq_mm.report.figures import COLORS, Titles, draw
+from fairseq_mm.report.figures import COLORS, Chart, Titles
 from fairseq_mm.report.html_page import Section, plain_number, section
 
 # metric -> subset (train, valid, ...) -> update -> value
@@ -102,18 +103,23 @@ def _numbers(figures: dict) -> dict[str, float]:
 _COLORS = {"train": COLORS["accent"], "valid": COLORS["second"]}
 
 
-def curves_section(curves: Curves) -> Section:
-    """Return a page section with one chart per metric that changes during the training.
+def training_charts(curves: Curves) -> list[Chart]:
+    """Return one chart per metric that changes during the training.
 
     ``curves`` is the result of :func:`read_training_log`.
     """
-    charts = [
+    return [
         _chart(name, subsets)
         for name, subsets in sorted(curves.items(), key=_shown_order)
         if any(len(set(points.values())) > 1 for points in subsets.values())
     ]
+
+
+def curves_section(charts: Sequence[Chart]) -> Section:
+    """Return a folded page section with the charts that :func:`training_charts` returns."""
     note = "" if charts else "One epoch only: no curves."
-    return section("Training", "figures.html", figures=charts, note=note)
+    drawn = [chart.draw() for chart in charts]
+    return section("Training", "figures.html", figures=drawn, note=note)._replace(is_folded=True)
 
 
 def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
@@ -124,7 +130,7 @@ def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
     return name == "lr", name not in ("ppl", "loss"), name
 
 
-def _chart(name: str, subsets: dict[str, dict[float, float]]) -> str:
+def _chart(name: str, subsets: dict[str, dict[float, float]]) -> Chart:
     values = sorted(value for points in subsets.values() for value in points.values())
     # a first perplexity of thousands would flatten the rest of the curve
     highest = min(values[-1], 4 * values[len(values) // 2]) if name == "ppl" else values[-1]
@@ -152,4 +158,4 @@ def _chart(name: str, subsets: dict[str, dict[float, float]]) -> str:
         axes.legend(labelcolor="linecolor")
         return titles
 
-    return draw(plot, 4.6, 2.7, name)
+    return Chart(name, plot, 4.6, 2.7)

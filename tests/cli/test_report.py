@@ -26,7 +26,7 @@ def data(tmp_path) -> Path:
         sentences = [f"a dog number {number}", NASTY]
         references.append(json.dumps({"id": name, "references": sentences}))
         hypotheses.append(f"H-{2 * number}\t-0.5\ta cat {NASTY}")
-        record = {"id": name, "hypothesis": "a cat", "cider": number / 4, "true": True}
+        record = {"id": name, "hypothesis": f"a cat {NASTY}", "cider": number / 4, "true": True}
         scores.append(json.dumps(record))
     figures = {"scores": [{"metric": "bleu4", "value": 0.25, "signature": "bleu|n:4"}]}
     log = [f"epoch 00{n} | loss {3 / n} | num_updates {n}" for n in (1, 2)]
@@ -43,8 +43,9 @@ def data(tmp_path) -> Path:
 
 
 def report(data: Path, *options: object) -> int:
-    arguments = ["--data", data, "--hypotheses", data / "generate.txt"]
-    arguments += ["--output", data / "page.html", *options]
+    arguments = ["--data", data, "--output", data / "page.html", *options]
+    if "--hypotheses" not in options:
+        arguments += ["--hypotheses", data / "generate.txt"]
     return main(["report", "--split", "test", *map(str, arguments)])
 
 
@@ -84,9 +85,14 @@ def test_the_page_has_images_texts_scores_figures_curves_and_card(data, capsys):
     images = [attributes["src"] for tag, attributes in tags if tag == "img"]
     assert len(images) == 3
     assert all(uri.startswith("data:image/jpeg;base64,") for uri in images)
-    assert [json.loads(unescape(text)) for text in re.findall(r'data-scores="(.*?)"', page)] == [
-        {"cider": number / 4, "true": 1.0} for number in range(3)
+    assert [json.loads(unescape(text)) for text in re.findall(r'data-numbers="(.*?)"', page)] == [
+        [number / 4, 1.0] for number in range(3)
     ]
+    # what is looked at first comes first, and the rest is folded
+    headings = re.findall(r"<(?:summary><)?h2>(.*?)<", page)
+    assert headings == ["Items", "Scores", "Training", "What was run"]
+    assert re.findall(r"<summary><h2>(.*?)<", page) == ["Training", "What was run"]
+    assert "bleu|n:4" in page.partition("signatures and")[2]
     for text in ("a dog number 2", "bleu|n:4", "generate.txt", "sha256", "3 of 3 items"):
         assert text in page
     assert "page.html: 3 items" in capsys.readouterr().out
@@ -99,7 +105,7 @@ def test_nothing_is_loaded_and_no_caption_becomes_a_script(data):
     assert page.count("<script") == 1
     for tag, attributes in Tags(page).tags:
         for name in ("src", "href", "xlink:href", "action"):
-            assert attributes.get(name, "data:").startswith("data:"), tag
+            assert attributes.get(name, "data:").startswith(("data:", "#part")), tag
     assert not re.search(r"https?://|url\(|@import", page)
 
 
@@ -142,12 +148,33 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
         (["--scores", "{data}/list.jsonl"], r"list.jsonl:1: the split has no item \[1\]"),
         (["--training-log", "{data}/test.visual_ids"], "has no line of fairseq-train"),
         (["--images", "{data}/other"], r"has none of the 3 images, such as a\.jpg"),
+        (["--scores", "{data}/of_others.jsonl"], r"of_others\.jsonl:1: has the scores of 'a dog'"),
+        (["--result", "{data}/of_others.json"], r"was computed with other references, r\.jsonl"),
+        (["--result", "{data}/of_texts.json"], r"was computed with other hypotheses, h\.jsonl"),
+        (["--hypotheses", "{data}/no.jsonl"], r"no\.jsonl: cannot be read as text"),
+        (["--figures", "{data}/train.log"], r"train\.log: must be a folder, but is a file"),
+        (["--figures", "{data}/no/figures"], "there is no folder .*/no"),
+        (["--figures", "{data}"], "--figures: needs --training-log or several --hypotheses"),
+        (
+            ["--metrics", "bleu5"],
+            "--metrics: must be of bleu, .* but has 'bleu5'; did you mean bleu",
+        ),
+        (["--metrics", ","], "--metrics: must name a metric"),
+        (["--metrics", "rouge,rouge_l"], "rouge and rouge_l both have a score"),
+        (["--metrics", "bleu", "--result", "{data}/figures.json"], "--result: leave it out"),
+        (["--bootstrap", "10"], "--bootstrap: needs --metrics or several"),
+        (["--metrics", "bleu", "--seed", "-1"], "--seed: must be 0 or more"),
+        (["--name", "a", "--name", "b"], "must be given once for each of the 1 --hyp.* 2 times"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, message):
     (data / "other.jsonl").write_text('{"id": "z.jpg", "cider": 1}\n')
     (data / "list.json").write_text('{"scores": [{"metric": "bleu", "value": [1]}]}')
     (data / "list.jsonl").write_text('{"id": [1]}\n')
+    (data / "of_others.jsonl").write_text('{"id": "a.jpg", "hypothesis": "a dog", "cider": 1}\n')
+    for role, name in (("references", "of_others.json"), ("hypotheses", "of_texts.json")):
+        card = {"files": {role: {"path": f"{role[0]}.jsonl", "sha256": "0" * 64}}}
+        (data / name).write_text(json.dumps({"scores": [], "card": card}))
     (data / "other").mkdir()
     Image.new("RGB", (8, 8)).save(data / "other" / "z.jpg")
     assert report(data, *[option.format(data=data) for option in options]) == 2
@@ -213,3 +240,91 @@ def test_sentences_of_stories_are_shown_without_their_separators(data):
     assert report(data) == 0
     shown = re.sub(r"<.*?>", "", (data / "page.html").read_text())
     assert "a dog . it sleeps ." in shown
+
+
+@pytest.fixture
+def two(data) -> list[object]:
+    """Options of two systems, of which the second is right for one of three images."""
+    for name, texts in {
+        "a.jsonl": ["two cats sleep", "two cats sleep", "two cats cats sleep"],
+        "b.jsonl": ["a dog number 0", "two cats sleep", "two cats sleep on a"],
+    }.items():
+        lines = [json.dumps({"id": i, "hypothesis": x}) for i, x in zip(CAPTIONS, texts)]
+        (data / name).write_text("\n".join(lines))
+    hypotheses = ["--hypotheses", data / "a.jsonl", "--hypotheses", data / "b.jsonl"]
+    return ["--data", data, "--split", "test", *hypotheses, "--output", data / "page.html"]
+
+
+def run_two(two, *options) -> int:
+    return main(["report", *map(str, [*two, *options])])
+
+
+def test_two_systems_stand_side_by_side_with_paired_differences(data, two, capsys):
+    scored = ["score", data / "b.jsonl", "--compare", data / "a.jsonl", "--data", data]
+    scored += ["--split", "test", "--metrics", "bleu,rouge_l,cider", "--json", data / "all.json"]
+    assert main([*map(str, scored)]) == 0
+    expected = {x["metric"]: x for x in json.loads((data / "all.json").read_text())["comparison"]}
+    assert run_two(two, "--figures", data / "figures") == 0
+    page = (data / "page.html").read_text()
+    assert re.findall(r'class="system">(\w)<', page) == ["a", "b"] * 3
+    rows = re.findall(r'<th scope="row">(BLEU-1|ROUGE-L|CIDEr-D)</th>(.*?)</tr>', page)
+    assert len(rows) == 3
+    for name, cells in rows:
+        entry = expected[{"BLEU-1": "bleu1", "ROUGE-L": "rouge_l", "CIDEr-D": "cider"}[name]]
+        # the interval of the difference, as score computes it with the same seed
+        low, high = (f"{100 * x:+.1f}" for x in entry["interval"])
+        ends = re.search(r"([+\d.]+) \[(\S+), (\S+)\]", cells).groups()
+        assert ends == (f"{100 * entry['difference']:+.1f}", low.replace("+0.0", "0.0"), high)
+    assert '<mark class="repeat" title="repeated">cats</mark>' in page
+    assert '<mark class="cut" title="cut off">a</mark>' in page
+    assert "seed 1" in page
+    assert sorted(path.name for path in (data / "figures").iterdir()) == [
+        *("differences.png", "differences.svg")
+    ]
+    assert "differences.svg, differences.png" in capsys.readouterr().out
+
+
+def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
+    lines = (data / "a.jsonl").read_text().splitlines()
+    (data / "a.jsonl").write_text("\n".join(lines[1:]))
+    (data / "b.jsonl").write_text("\n".join([*lines[:1], *lines[2:]]))
+    assert run_two(two) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(
+        r"b\.jsonl: must have texts for the items of \S*a\.jsonl, but lacks 1 \(b\.png\) and has "
+        r"besides 1 \(a\.jpg\)\.",
+        error,
+    )
+    assert not (data / "page.html").exists()
+    assert run_two(two, "--scores", data / "scores.jsonl") == 2
+    assert "--scores: leave it out; the report computes" in capsys.readouterr().err
+
+
+def test_the_seed_and_the_number_of_samples_determine_the_intervals(data, two):
+    def intervals(*options):
+        assert run_two(two, "--metrics", "cider", *options) == 0
+        return re.findall(r"\[\S+, \S+\]</td>", (data / "page.html").read_text())
+
+    first = intervals("--bootstrap", 7)
+    assert first == intervals("--bootstrap", 7)
+    assert {*first} != {*intervals("--bootstrap", 7, "--seed", 2)}
+
+
+def test_names_of_systems_are_given_or_made_different(data, two, capsys):
+    assert run_two(two, "--name", "<b>", "--name", "beam 3") == 0
+    page = (data / "page.html").read_text()
+    assert 'class="system">&lt;b&gt;<' in page
+    assert "beam 3 \u2212 &lt;b&gt;" in page
+    assert run_two(two, "--name", "x", "--name", "x") == 2
+    assert "--name: systems must have different names, but have x, x." in capsys.readouterr().err
+    (data / "other").mkdir()
+    (data / "other" / "a.jsonl").write_text((data / "a.jsonl").read_text())
+    assert run_two(two, "--hypotheses", data / "other" / "a.jsonl") == 0
+    assert f'class="system">{data}/other/a.jsonl<' in (data / "page.html").read_text()
+
+
+def test_metrics_are_computed_for_one_system_as_well(data):
+    assert report(data, "--metrics", "bleu4,diversity", "--tokenizer", "none") == 0
+    page = (data / "page.html").read_text()
+    assert re.findall(r'<th scope="row">(.*?)</th>', page)[:2] == ["BLEU-4", "distinct-1"]
+    assert "bleu4|refs:2|tok:none" in page

@@ -22,7 +22,7 @@ def test_title_heading_and_table_are_escaped():
 
 
 def test_the_script_of_a_kind_of_section_stands_once():
-    part = Section("", "text", ("gallery.js",))
+    part = Section("", "text", ("items.js",))
     page = render_page("title", [part, part])
     assert page.count("querySelector('.gallery')") == 1
     assert page.count("<section>text</section>") == 2

@@ -1,10 +1,10 @@
-"""What was run, and the figures."""
+"""What was run."""
 
 import hashlib
 import json
 import re
 
-from fairseq_mm.cli.report import card_section, figures_section
+from fairseq_mm.cli.report import card_section
 
 
 def test_files_stand_with_their_hashes(tmp_path):
@@ -34,21 +34,3 @@ def test_checkpoints_and_stores_of_the_hypotheses_stand_beside_them(tmp_path):
         ("decoding", r".*&#34;beam&#34;: 3.*"),
     ):
         assert re.search(rf">{role}<.*?>\s*(<\w+>)?{value}\s*<", body, re.DOTALL)
-
-
-def test_figures_stand_with_their_signatures():
-    result = {
-        "scores": [
-            {"metric": "bleu4", "value": 0.27845, "signature": "bleu|n:4"},
-            {"metric": "meteor", "value": None, "signature": "", "note": "java <not> found"},
-            {"metric": "vocabulary", "value": 165.0},
-            {"metric": "perplexity", "value": 23.4567},
-        ]
-    }
-    body = figures_section(result).body
-    assert ">bleu4<" in body
-    assert ">0.2784<" in body or ">0.2785<" in body
-    assert "bleu|n:4" in body
-    assert ">165<" in body
-    assert ">23.46<" in body
-    assert "java &lt;not&gt; found" in body

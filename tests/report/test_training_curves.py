@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fairseq_mm.report.training_curves import curves_section
+from fairseq_mm.report.training_curves import curves_section, training_charts
 
 
 def svg_of(body):
@@ -19,7 +19,7 @@ def points(svg, number: int) -> list[tuple[float, float]]:
 
 def test_points_lie_in_proportion_to_updates_and_values():
     curves = {"loss": {"train": {10: 4.0, 20: 1.0}, "valid": {10: 2.0, 15: 0.0}}}
-    body = curves_section(curves).body
+    body = curves_section(training_charts(curves)).body
     svg = svg_of(body)
     (left, y4), (right, y1) = points(svg, 0)
     (x10, y2), (x15, y0) = points(svg, 1)
@@ -33,11 +33,11 @@ def test_points_lie_in_proportion_to_updates_and_values():
     ]
     texts = {text.text for text in svg.iter("text")}
     assert {"loss", "train", "valid", "updates", "0", "4"} <= texts
-    assert body == curves_section(curves).body
+    assert body == curves_section(training_charts(curves)).body
 
 
 def test_a_first_perplexity_of_thousands_does_not_flatten_the_others():
-    section = curves_section({"ppl": {"train": {1: 5000, 2: 30, 3: 20, 4: 15}}})
+    section = curves_section(training_charts({"ppl": {"train": {1: 5000, 2: 30, 3: 20, 4: 15}}}))
     svg = svg_of(section.body)
     places = points(svg, 0)
     assert places[3][1] - places[1][1] > 10
@@ -45,13 +45,14 @@ def test_a_first_perplexity_of_thousands_does_not_flatten_the_others():
 
 
 def test_one_epoch_has_no_curve_and_constants_have_no_chart():
-    once = curves_section({"loss": {"train": {10: 4.0}}})
+    once = curves_section(training_charts({"loss": {"train": {10: 4.0}}}))
     assert "One epoch only" in once.body
+    assert once.is_folded
     curves = {"lr": {"train": {1: 0.1, 2: 0.1}}, "loss": {"train": {1: 2.0, 2: 1.0}}}
-    assert curves_section(curves).body.count("<svg") == 1
+    assert curves_section(training_charts(curves)).body.count("<svg") == 1
 
 
 def test_names_from_the_log_are_escaped():
-    section = curves_section({"<b>": {"x<y": {1: 1, 2: 2}}})
+    section = curves_section(training_charts({"<b>": {"x<y": {1: 1, 2: 2}}}))
     assert "<b>" not in section.body
     assert "x&lt;y" in section.body

@@ -1,0 +1,260 @@
+"""Reads the systems of ``fairseq-mm report``, and computes their scores and differences."""
+
+import argparse
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Optional
+
+from fairseq_mm.cli import score, score_output
+from fairseq_mm.cli.records import list_first
+from fairseq_mm.cli.score_inputs import References, join_texts
+from fairseq_mm.cli.score_visual_stories import without_separators
+from fairseq_mm.data.elapsed_time import elapsed_time
+from fairseq_mm.data.input_files import file_digest, read_json, read_objects
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.result_card import allows_unk
+from fairseq_mm.metrics.score_rows import Row, TokenizedItems
+from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, score_texts
+from fairseq_mm.report.system_scores import Difference, ScoreLine
+
+# the others need transcripts, training texts or sentences, and score computes them
+METRICS = (
+    *("bleu", "meteor", "meteor_vist", "rouge", "rouge_l", "cider", "content_f1"),
+    *("diversity", "self_bleu", "seq_rep"),
+)
+DEFAULT_METRICS = "bleu,rouge_l,cider"
+
+
+class System(NamedTuple):
+    """A system and its texts.
+
+    Attributes:
+        name: Name on the page; empty for a single system.
+        path: Path of the file of texts.
+        texts: Dict from item id to text.
+        scores: For each item id, a dict from the name of a score to its value.
+    """
+
+    name: str
+    path: str
+    texts: Mapping[str, str]
+    scores: dict[str, dict[str, float]]
+
+
+def read_systems(args: argparse.Namespace, references: References) -> list[System]:
+    """Read the files of ``--hypotheses``; problems of the texts are printed on stderr.
+
+    Raises:
+        UserError: if a file cannot be read, two systems have texts of different items, or the
+            options do not fit together.
+    """
+    names = _names(args)
+    systems = []
+    for name, path in zip(names, args.hypotheses):
+        joined = join_texts(path, references)
+        score_output.print_problems(path, joined.problems())
+        systems.append(System(name, path, joined.texts, {}))
+    first = systems[0]
+    for system in systems[1:]:
+        lacks = [key for key in first.texts if key not in system.texts]
+        more = [key for key in system.texts if key not in first.texts]
+        if lacks or more:
+            what = " and ".join(
+                f"{verb} {len(ids):,} ({list_first(ids, 3)})"
+                for verb, ids in (("lacks", lacks), ("has besides", more))
+                if ids
+            )
+            raise UserError(
+                f"{system.path}: must have texts for the items of {first.path}, but {what}."
+            )
+    return systems
+
+
+def _names(args: argparse.Namespace) -> list[str]:
+    """Return the name of each system: those of ``--name``, or the names of the files."""
+    paths = args.hypotheses
+    if args.name:
+        if len(args.name) != len(paths):
+            raise UserError(
+                f"--name: must be given once for each of the {len(paths)} --hypotheses, but is "
+                f"given {len(args.name)} times."
+            )
+        names = list(args.name)
+    elif len(paths) == 1:
+        return [""]
+    else:
+        names = [Path(path).stem for path in paths]
+        if len(set(names)) < len(names):
+            names = list(paths)
+    if len(set(names)) < len(names):
+        raise UserError(f"--name: systems must have different names, but have {', '.join(names)}.")
+    return names
+
+
+def check_score_options(args: argparse.Namespace) -> None:
+    """Check the options about scores before files are read; set the default of ``--metrics``.
+
+    Raises:
+        UserError: if they do not fit together.
+    """
+    several = len(args.hypotheses) > 1
+    for option in ("scores", "result"):
+        if getattr(args, option) and (several or args.metrics):
+            raise UserError(
+                f"--{option}: leave it out; the report computes the scores of "
+                f"{'several systems' if several else '--metrics'} itself."
+            )
+    if several and args.metrics is None:
+        args.metrics = DEFAULT_METRICS
+    for option in ("bootstrap", "tokenizer"):
+        if getattr(args, option) is not None and args.metrics is None:
+            raise UserError(f"--{option}: needs --metrics or several --hypotheses.")
+    if args.seed < 0:
+        raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
+    if args.metrics is not None:
+        _split_metrics(args.metrics)
+
+
+def _split_metrics(text: str) -> tuple[list[str], set[str]]:
+    """Return the metrics that ``--metrics`` names, and the names of all scores that it asks for."""
+    metrics: list[str] = []
+    figures: set[str] = set()
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        metric = METRIC_OF_FIGURE.get(name, name)
+        if metric not in METRICS:
+            known = (*METRICS, *METRIC_OF_FIGURE)
+            near = [x for x in difflib.get_close_matches(name, known, n=3) if x != name]
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise UserError(
+                f"--metrics: must be of {', '.join(METRICS)}, or scores of them such as bleu4, but "
+                f"has {name!r}{hint}"
+            )
+        figures.update(FIGURES.get(name, (name,)))
+        if metric not in metrics:
+            metrics.append(metric)
+    if not metrics:
+        raise UserError("--metrics: must name a metric, but is empty.")
+    if {"rouge", "rouge_l"} <= {*metrics}:
+        raise UserError("--metrics: rouge and rouge_l both have a score rouge_l; give one of them.")
+    return metrics, figures
+
+
+def compute_scores(
+    args: argparse.Namespace, systems: Sequence[System], references: References
+) -> list[ScoreLine]:
+    """Compute the scores of all systems, and their differences from the first.
+
+    The scores of the items are added to ``System.scores``.
+    """
+    metrics, figures = _split_metrics(args.metrics)
+    tokenizer = args.tokenizer or "ptb"
+    tokenize = score.load_tokenizer(tokenizer)
+    ids = list(systems[0].texts)
+    originals = [[without_separators(text) for text in references.texts[key]] for key in ids]
+    rows: list[list[Row]] = []
+    with elapsed_time("scores") as show:
+        written = [[tokenize(text) for text in texts] for texts in originals]
+        for system in systems:
+            show(system.name)
+            texts = [without_separators(system.texts[key]) for key in ids]
+            items = TokenizedItems(
+                hypotheses=list(map(tokenize, texts)),
+                references=written,
+                tokenization=tokenizer,
+                texts=texts,
+                reference_texts=originals,
+                allows_unk=allows_unk(system.path),
+            )
+            rows.append([row for row in score_texts(items, metrics) if row.name in figures])
+        lines = []
+        compared = [
+            {
+                str(entry["metric"]): entry
+                for entry in score_output.compare(
+                    others, rows[0], samples=args.bootstrap or score.COMPARE_SAMPLES, seed=args.seed
+                )
+            }
+            for others in rows[1:]
+        ]
+    for number, row in enumerate(rows[0]):
+        of_systems = [others[number] for others in rows]
+        differences = [_difference(entries.get(row.name)) for entries in compared]
+        note = "; ".join(dict.fromkeys(other.note for other in of_systems if other.note))
+        values = [other.value for other in of_systems]
+        lines.append(ScoreLine(row.name, values, differences, row.signature, note))
+        for system, other in zip(systems, of_systems):
+            for key, value in zip(ids, other.per_item or ()):
+                if value is not None:
+                    system.scores.setdefault(key, {})[other.name] = value
+    return lines
+
+
+def _difference(entry: Optional[Mapping[str, Any]]) -> Optional[Difference]:
+    if entry is None:
+        return None
+    return Difference(entry["difference"], entry.get("interval"), entry.get("p"))
+
+
+def resampling_note(args: argparse.Namespace) -> str:
+    """Return the sentence that says how the intervals were computed."""
+    samples = args.bootstrap or score.COMPARE_SAMPLES
+    return (
+        f"Differences have 95 % intervals of a paired bootstrap over the items ({samples:,} "
+        f"samples, seed {args.seed}); those without 0 are bold. An interval is of its "
+        "own difference: of twenty differences that are 0 in truth, one is bold on average."
+    )
+
+
+def read_scores(paths: Sequence[Path], system: System, references: References) -> None:
+    """Read the files of ``--scores`` into ``System.scores``.
+
+    Raises:
+        UserError: if a file has an id that the split lacks, or scores of another text than the
+            system's.
+    """
+    for path in paths:
+        for where, record in read_objects(path):
+            key = record.pop("id", None)
+            if not isinstance(key, str) or key not in references.texts:
+                raise UserError(f"{where}: the split has no item {key!r}.")
+            # --per-item also writes texts
+            text = record.get("hypothesis")
+            if isinstance(text, str) and text != system.texts.get(key):
+                raise UserError(
+                    f"{where}: has the scores of {text[:60]!r}, but the text of {key!r} in "
+                    f"{system.path} is {str(system.texts.get(key))[:60]!r}."
+                )
+            numbers = {x: float(y) for x, y in record.items() if isinstance(y, (int, float))}
+            system.scores.setdefault(key, {}).update(numbers)
+
+
+def read_result(path: Path, system: System, references: References) -> dict[str, Any]:
+    """Read a file that ``fairseq-mm score --json`` wrote.
+
+    Raises:
+        UserError: if it is no such file, or its card has the hash of other references or texts.
+    """
+    result = read_json(path)
+    if not isinstance(result, dict) or not isinstance(result.get("scores"), list):
+        raise UserError(f'{path}: must be what score --json writes, but has no list "scores".')
+    for number, entry in enumerate(result["scores"], 1):
+        # null is a valid value: a metric that could not be computed, with a note
+        value = entry.get("value") if isinstance(entry, dict) else "nothing"
+        if value is not None and not isinstance(value, (int, float)):
+            raise UserError(
+                f"{path}: entry {number} of `scores` must have a number or null as its `value`, "
+                f"but is {repr(entry)[:60]}."
+            )
+    card = result.get("card")
+    files = card.get("files") if isinstance(card, dict) else None
+    for role, now in (("references", references.path), ("hypotheses", system.path)):
+        entry = files.get(role) if isinstance(files, dict) else None
+        digest = entry.get("sha256") if isinstance(entry, dict) else None
+        if digest and os.path.isfile(now) and digest != file_digest(now):
+            raise UserError(
+                f"{path}: must have the scores of {now}, but was computed with other {role}, "
+                f"{entry.get('path') if isinstance(entry, dict) else None}."
+            )
+    return result

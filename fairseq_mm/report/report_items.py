@@ -1,0 +1,136 @@
+"""Makes the section of a report with one card per item: images, the text of each system with its
+faults and scores, and the references.
+
+Cards can be sorted by a score, or by the difference between two systems, and filtered by words and
+faults, if JavaScript runs. Browsers lay out the cards on the screen only, so that 5,000 cards need
+no more time than a few.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from fairseq_mm.report.html_page import Section, section
+from fairseq_mm.report.readable import label, main_names, readable
+from fairseq_mm.report.text_faults import FAULTS, Word, count_faults, find_faults
+
+
+class SystemText(NamedTuple):
+    """Text of a system for an item.
+
+    Attributes:
+        words: Words of the text with their faults; None if the system has no text for the item.
+        scores: Dict from the name of a score to its value for this text.
+    """
+
+    words: Optional[Sequence[Word]]
+    scores: Mapping[str, float]
+
+
+class ReportItem(NamedTuple):
+    """Item of a split: an image, an image sequence or a video.
+
+    Attributes:
+        key: Id of the item; ids of the images of a sequence, separated by tabs.
+        texts: Text of each system.
+        references: References before tokenization.
+        images: Dict from the id of an image to its data URI.
+    """
+
+    key: str
+    texts: Sequence[SystemText]
+    references: Sequence[str]
+    images: Mapping[str, str]
+
+    @property
+    def faults(self) -> list[str]:
+        """Return the kinds of faults of the item's texts, each once."""
+        found = (word.fault for text in self.texts for word in text.words or () if word.fault)
+        return list(dict.fromkeys(found))
+
+
+def items_section(
+    items: Sequence[ReportItem], systems: Sequence[str], *, first_of: Optional[int] = None
+) -> Section:
+    """Return the page section with the items.
+
+    Args:
+        items: Items in the order of the split.
+        systems: Name of each system.
+        first_of: Number of items of the split, if ``items`` has the first of them only.
+    """
+    names = list(
+        dict.fromkeys(name for item in items for text in item.texts for name in text.scores)
+    )
+    # BLEU of a single caption is 0 for most captions: four words in a row seldom match
+    shown = [name for name in names if not name.startswith("bleu")] or names
+    orders = _orders(names if len(systems) == 1 else main_names(shown), systems)
+    return section(
+        "Items",
+        "items.html",
+        "items.js",
+        items=items,
+        systems=systems,
+        orders=[text for text, _, _ in orders],
+        values=[
+            _compact([_value(item, name, which) for _, name, which in orders]) for item in items
+        ],
+        main=main_names(shown),
+        faults=_fault_lines(items, systems),
+        kinds=FAULTS,
+        first_of=first_of,
+        label=label,
+        readable=readable,
+    )
+
+
+# a score of system i, or the difference between two systems (i, j)
+_Which = tuple[int, ...]
+
+
+def _orders(names: Sequence[str], systems: Sequence[str]) -> list[tuple[str, str, _Which]]:
+    """Return (text in the menu, score, systems) for each number by which items can be sorted."""
+    several = len(systems) > 1
+    orders: list[tuple[str, str, _Which]] = []
+    for name in names:
+        for j in range(1, len(systems)):
+            text = f"{label(name)}: {systems[j]} \u2212 {systems[0]}"
+            orders.append((text, name, (j, 0)))
+        for i, system in enumerate(systems):
+            orders.append((f"{label(name)}: {system}" if several else label(name), name, (i,)))
+    return orders
+
+
+def _value(item: ReportItem, name: str, which: _Which) -> Optional[float]:
+    """Return the number by which an item is sorted; None if there is no finite number."""
+    values = [item.texts[i].scores.get(name, math.nan) for i in which]
+    value = values[0] - values[1] if len(values) == 2 else values[0]
+    return value if math.isfinite(value) else None
+
+
+def _compact(values: Sequence[Optional[float]]) -> str:
+    # six digits sort as well as all, and a page has thousands of these lists
+    return json.dumps([value and float(f"{value:.6g}") for value in values], separators=(",", ":"))
+
+
+def _fault_lines(
+    items: Sequence[ReportItem], systems: Sequence[str]
+) -> dict[str, list[tuple[str, int, int]]]:
+    """Return, for each kind of fault that a system has, (name, texts with the fault, all texts) of
+    each system and of the references."""
+    groups = {
+        system: [item.texts[i].words or () for item in items if item.texts[i].words is not None]
+        for i, system in enumerate(systems)
+    }
+    counts = {system: count_faults(texts) for system, texts in groups.items()}
+    kinds = [kind for kind in FAULTS if any(count[kind] for count in counts.values())]
+    references = [find_faults(text) for item in items for text in item.references] if kinds else []
+    by_people = count_faults(references)
+    return {
+        kind: [
+            *((system or "texts", counts[system][kind], len(groups[system])) for system in systems),
+            *([("references", by_people[kind], len(references))] if references else []),
+        ]
+        for kind in kinds
+    }
