@@ -798,7 +798,7 @@ INVOCATIONS = (
     ),
     Invocation(
         "caption images",
-        named("m_rnn_images"),
+        named("m_rnn_images", "transformer_captioner_images"),
         captioned(IMAGES),
         fast=("m_rnn_images",),
         exact=False,
@@ -827,7 +827,7 @@ INVOCATIONS = (
     Invocation("python caption features", OF_IMAGES, python_caption),
     Invocation(
         "python caption images",
-        named("m_rnn_images", "mlbl_b_vectors"),
+        named("m_rnn_images", "transformer_captioner_images", "mlbl_b_vectors"),
         python_caption_images,
         exact=False,
     ),

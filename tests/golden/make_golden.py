@@ -80,6 +80,8 @@ CHOSEN = {
     "m_rnn_vis_in_rnn_both": (0.5, 0.0, 0),  # 0.71
     "m_rnn_vis_in_rnn_both_shared": (0.5, 3.0, 1),  # 0.80
     "m_rnn_images": (1.0, 0.0, 0),  # 0.57
+    "transformer_captioner": (0.3, 1.5, 2),  # 0.63
+    "transformer_captioner_images": (1.0, 1.5, 1),  # 0.54
     "lbl": (0.5, 3.0, 0),  # 1.00
     "mlbl_b": (0.5, 3.0, 0),  # 0.54
     "mlbl_f": (0.5, 3.0, 1),  # 0.63

@@ -102,6 +102,18 @@ CAPTIONS = _family(
             "captions_images",
             f"--arch m_rnn {_M_RNN} --feature-scaling root",
         ),
+        (
+            "transformer_captioner",
+            CAPTIONER,
+            "captions",
+            "--arch transformer_captioner_tiny",
+        ),
+        (
+            "transformer_captioner_images",
+            CAPTIONER,
+            "captions_images",
+            "--arch transformer_captioner_tiny --encoder-layers 0",
+        ),
         ("lbl", CAPTIONER, "captions", "--arch lbl_tiny"),
         ("mlbl_b", CAPTIONER, "captions", "--arch mlbl_b_tiny"),
         ("mlbl_f", CAPTIONER, "captions", "--arch mlbl_f_tiny"),
