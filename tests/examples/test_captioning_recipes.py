@@ -10,7 +10,7 @@ POSITIONAL = ("data", "saved", "embedding")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "multimodal_captioning"
 
 
-@pytest.mark.parametrize("recipe", ["train_m_rnn", "train_vse"])
+@pytest.mark.parametrize("recipe", ["train_m_rnn", "train_vse", "train_transformer"])
 def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
     for gpus in (1, 2, 16, 64):
         (call,) = run_recipe(EXAMPLE, recipe, "data", "saved", GPUS=str(gpus))
@@ -168,3 +168,41 @@ def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_
     assert (tmp_path / "out4000" / "m_rnn" / "mobilenet_v2.pt").exists()
     error = run_recipe(EXAMPLE, "own_images", "a.jsonl", "out4000", status=2, UPDATES="0")
     assert error == "UPDATES must be a number of 1 or more, but is 0.\n"
+
+
+def make_text(folder):
+    folder.mkdir()
+    for name in ("dict.txt", "train.bin", "train.idx", "train.visual_ids"):
+        (folder / name).touch()
+    (folder / "valid.references.jsonl").touch()
+    (folder / "features.h5").write_text("pooled")
+
+
+def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
+    make_text(tmp_path / "text")
+    (tmp_path / "out" / "transformer_captioner").mkdir(parents=True)
+    (tmp_path / "out" / "transformer_captioner" / "checkpoint_best.pt").touch()
+    calls = run_recipe(EXAMPLE, "strong", "text", "photos", "out")
+    described = ["caption", "score", "perplexity"]
+    assert subcommands(calls) == [
+        *("extract", "fairseq-train", *described),
+        *("frequencies", "fairseq-train", *described),
+    ]
+    assert {"--grid", "out/data/features.h5"} <= set(calls[0])
+    assert not (tmp_path / "out" / "data" / "features.h5").exists()  # not the pooled ones
+    assert (tmp_path / "out" / "data" / "valid.references.jsonl").exists()
+    first, second = (parse_training(call) for call in calls if call[0] == "fairseq-train")
+    assert (first.arch, first.max_update, first.label_smoothing) == (
+        "transformer_captioner", 2820, 0.1,
+    )  # fmt: skip
+    assert (second.criterion, second.max_update) == ("self_critical", 470)
+    assert second.finetune_from_model == "out/transformer_captioner/checkpoint_best.pt"
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out") == []
+
+
+def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recipe, tmp_path):
+    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2)
+    assert error == "text: no prepared data folder: it has no train.visual_ids.\n"
+    make_text(tmp_path / "text")
+    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, CRITICAL_UPDATES="no")
+    assert error == "CRITICAL_UPDATES must be a number of 1 or more, but is no.\n"

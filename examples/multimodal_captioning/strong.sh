@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The strongest captions here: strong.sh DATA PHOTOS OUT [variables UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
+# DATA: a folder of `fairseq-mm prepare flickr8k` or `prepare captions`. Extracts a grid of features of
+# every image, trains transformer_captioner by cross-entropy and then for CIDEr-D (self-critical),
+# captions and scores the validation images with both. Run it again to continue after an interruption.
+# UPDATES, CRITICAL_UPDATES: number of updates of the two trainings.
+# WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
+set -euo pipefail
+if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
+text=$1 photos=$2 out=$3
+source "$(dirname "$0")/steps.sh"
+total=5
+critical=${CRITICAL_UPDATES:-470}  # 5 epochs of the images of Flickr8k
+if ! [[ "$critical" =~ ^[1-9][0-9]*$ ]]; then
+    echo "CRITICAL_UPDATES must be a number of 1 or more, but is $critical." >&2
+    exit 2
+fi
+if [ ! -e "$text/train.visual_ids" ]; then
+    echo "$text: no prepared data folder: it has no train.visual_ids." >&2
+    exit 2
+fi
+extract() {
+    mkdir -p "$data"
+    # the folder's own text with other features
+    cp "$text"/dict.txt "$text"/*.bin "$text"/*.idx "$text"/*.visual_ids \
+        "$text"/*.references.jsonl "$data"
+    fairseq-mm extract "$photos" --model mobilenet_v2 --grid --resize squash --crop none \
+        "${weights[@]}" --output "$data/features.h5"
+}
+train_critically() {
+    mkdir -p "$out/self_critical"
+    if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/self_critical/mobilenet_v2.pt"; fi
+    "$recipes/train_self_critical.sh" "$data" "$out/self_critical" \
+        "$out/transformer_captioner/checkpoint_best.pt" --max-update "$critical" \
+        --preload-features --num-workers 0 2>&1 | tee -a "$out/self_critical/train.log"
+}
+describe() {
+    fairseq-mm caption "$data" --split valid --checkpoint "$out/$1" --beam 3 --jsonl \
+        --output "$out/$1/captions.jsonl"
+    fairseq-mm score "$out/$1/captions.jsonl" --data "$data" --split valid \
+        --metrics bleu,rouge_l,cider,novelty,diversity,seq_rep --json "$out/$1/scores.json"
+    fairseq-mm perplexity "$data" --checkpoint "$out/$1" --split valid
+}
+step extract extract
+step "train transformer_captioner" train train_transformer.sh transformer_captioner 2820 \
+    --validate-interval 3
+step "score transformer_captioner" describe transformer_captioner
+step "train self_critical" train_critically
+step "score self_critical" describe self_critical
+cat <<END
+
+Caption an image:  fairseq-mm caption photo.jpg --checkpoint $(printf %q "$out/self_critical")
+END
