@@ -26,7 +26,7 @@ ALLOWED = {
     "extract": {"compat", "data"},
     "inference": {
         *("compat", "data", "extract", "generation", "models", "ngrams", "prepare"),
-        *("retrieval", "tasks"),
+        *("metrics", "retrieval", "tasks"),
     },
     "conversion": {"compat", "data", "extract", "models", "modules", "tasks"},
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MAX_PIXELS
-from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, WEIGHTS_DTYPES
+from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED, UTILITIES, WEIGHTS_DTYPES
 from fairseq_mm.inference.checkpoint_files import with_local_paths
 
 CHECKPOINT_HELP = (
@@ -88,6 +88,11 @@ GENERATION: dict[str, dict[str, Any]] = {
         "metavar": "P",
         "help": "Sample from the tokens whose information content is nearest to the entropy and "
         "whose probabilities sum up to P (locally typical sampling).",
+    },
+    "mbr": {
+        "choices": UTILITIES,
+        "help": "Minimum Bayes risk: of the --beam N texts (default: 16) that --sampling samples, "
+        "return those most similar to the other samples by this metric.",
     },
     "temperature": {
         "type": float,

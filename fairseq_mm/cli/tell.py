@@ -23,6 +23,9 @@ stories, ranked by their score (computed at the --temperature of the samples).
 With --best-by ranking, stories are ranked by their log-likelihood under their
 own prompt minus the highest log-likelihood under 9 other prompts of the run or
 of --other-prompts; the field prompt_margin has this difference in nats per token.
+Stories of images are ranked by their own images and by those of 9 other sequences
+of the run that share no image with them (images_margin). With --mbr METRIC, the
+best stories are those most similar to the other stories sampled for the input.
 If the name of --output contains {k}, the stories of each rank k are written to a
 file of their own, like the output of fairseq-mm retrieve prompts --k, the baseline
 of Fan et al. 2018 (Figure 7).
@@ -73,7 +76,7 @@ if TYPE_CHECKING:
 
 _OF_PROMPTS = (
     *("prompt", "prompts", "truncate_prompt", "prompt_model", "prompt_topk"),
-    *("prompt_temperature", "best_by", "other_prompts"),
+    *("prompt_temperature", "other_prompts"),
 )
 _OF_IMAGES = (
     *("inputs", "sequences", "features", "ids", "split", "line", "limit", "compare", "weights"),
@@ -97,6 +100,7 @@ _RULES = (
     Rule("prompt_model", excludes=("prompt", "prompts"), because="it generates the prompts"),
     Rule("best_of", excludes=("beam",), because="it is the number of stories that are drawn"),
     Rule("best_by", needs=("best_of",)),
+    Rule("best_by", excludes=("mbr",), because="each is an order of the stories"),
     Rule("other_prompts", needs=("best_by",)),
     Rule("prompt_topk", needs=("prompt_model",)),
     Rule("prompt_temperature", needs=("prompt_model",)),
@@ -211,8 +215,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number.add_argument(
         "--best-by",
         choices=("score", "ranking"),
-        help="Order of --best-of: by score, or by the likelihood under the story's own prompt "
-        "compared with other prompts (default: score).",
+        help="Order of --best-of: by score, or by the likelihood under the story's own prompt or "
+        "images compared with others (default: score).",
     )
     output = parser.add_argument_group("output")
     form = output.add_mutually_exclusive_group()

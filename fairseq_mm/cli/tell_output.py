@@ -27,6 +27,7 @@ PEOPLE = "people"
 # width of a table if the output is no terminal, and least width of its columns
 _WIDE, _NARROWEST = 160, 12
 SIDE = 400  # pixels of an image on the page
+_POOL = 256  # image sequences from which --best-by ranking samples others
 
 
 def heading(index: int, title: str) -> str:
@@ -61,6 +62,7 @@ def write_visual_stories(
     inputs = [Input(x.id, x.index, x, where=x.where) for x in sequences]
     texts = TextRun("tell", args, [*systems.values()], configs, inputs, copies=args.n or 1)
     facts = dict(zip(systems, texts.provenance()))
+    rankings = _open_rankings(args, systems, configs, sequences, store)
     page = Page(args.images) if args.html else None
     # if only --html is given, the page is the output, and nothing is printed
     has_text = not args.html or args.output or args.jsonl or args.raw
@@ -71,12 +73,22 @@ def write_visual_stories(
         return _read_sequences([item.value for item in inputs], systems, store)
 
     with texts.open_outputs(None if has_text else []):
-        for item, _, hypotheses in texts.generate(read, size=size):
+        for item, examples, hypotheses in texts.generate(read, size=size):
+            margins: dict[str, list[Any]] = {}
+            for place, (name, ranking) in enumerate(rankings.items()):
+                ranked = ranking.rank(
+                    examples[place],
+                    hypotheses[place],
+                    index=item.index,
+                    batch_size=args.batch_size,
+                )[: args.nbest or 1]
+                hypotheses[place] = [story.hypothesis for story in ranked]
+                margins[name] = ranked
             stories = dict(zip(systems, hypotheses))
             if texts.form == "raw":
                 lines = [story.line for system in hypotheses for story in system]
             elif texts.form == "jsonl":
-                lines = [*_records(args, item.value, stories, facts)]
+                lines = [*_records(args, item.value, stories, facts, margins)]
             else:
                 lines = _format_stories(args, item.value, stories)
                 if len(inputs) > 1:
@@ -92,6 +104,44 @@ def write_visual_stories(
     number = counted(texts.num_texts, *texts.text_names)
     size_in_mb = os.path.getsize(args.html) / 1e6
     return texts.finish(page=f"{number}, {size_in_mb:.1f} MB{absent}")
+
+
+def _open_rankings(
+    args: argparse.Namespace,
+    systems: Mapping[str, Any],
+    configs: Sequence[Any],
+    sequences: Sequence[ImageSequence],
+    store: Any,
+) -> dict[str, Any]:
+    """Return the ranking of each system's stories; empty without ``--best-by ranking``.
+
+    The other image sequences are the first ``_POOL`` of the run that can be read.
+
+    Args:
+        args: Parsed command line.
+        systems: Dict from the name of a system to its generator.
+        configs: Generation config of each system.
+        sequences: Image sequences of the run.
+        store: Feature store; None to read the image files.
+    """
+    if args.best_by != "ranking":
+        return {}
+    from fairseq_mm.inference.prompt_ranking import PromptRanking
+
+    distinct = {tuple(sequence.keys): sequence for sequence in sequences}
+    pool = [
+        examples
+        for examples in _read_sequences([*distinct.values()][:_POOL], systems, store)
+        if not isinstance(examples, UserError)
+    ]
+    rankings = {
+        name: PromptRanking(model, [examples[i] for examples in pool], seed=config.seed)
+        for i, ((name, model), config) in enumerate(zip(systems.items(), configs))
+    }
+    for ranking in rankings.values() if pool else ():
+        # if there is no other sequence, this fails before any story is generated
+        ranking.draw_others(next(iter(ranking.prompts.values())), 0)
+    return rankings
 
 
 def _read_sequences(
@@ -161,6 +211,7 @@ def _records(
     sequence: ImageSequence,
     stories: Mapping[str, Any],
     facts: Mapping[str, dict[str, Any]],
+    margins: Mapping[str, Sequence[Any]],
 ) -> Iterator[str]:
     """Yield the JSON records of an image sequence: one per system.
 
@@ -171,6 +222,7 @@ def _records(
         sequence: Image sequence.
         stories: Dict from the name of a system to its hypotheses, best first.
         facts: Dict from the name of a system to the fields about its checkpoint and options.
+        margins: Dict from the name of a system to its ranked stories; empty without ranking.
     """
     about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
     if args.compare:
@@ -184,6 +236,9 @@ def _records(
         }
         fields = {**about, **others, **facts[name]}
         ranks = rank_fields(args, hypotheses)
+        for rank, story in zip(ranks, margins.get(name, ())):
+            rank["images_margin"] = round(story.margin, 4)
+            rank["images_rank"] = story.prompt_rank
         yield json_line(sequence.id, hypotheses, fields, as_line=True, each=ranks)
 
 

@@ -295,7 +295,12 @@ class UnlikelihoodCriterion(FairseqCriterion):
                 net_output, linear = self._features(module, lambda: own_forward(*args, **kwargs))
                 target = module.get_targets(sample, net_output)
                 return step_losses(
-                    net_output[0], *linear, target, **options, chunk_bytes=self.chunk_bytes
+                    net_output[0],
+                    linear.weight,
+                    linear.bias,
+                    target,
+                    **options,
+                    chunk_bytes=self.chunk_bytes,
                 )
 
             is_known = module in self.is_linear

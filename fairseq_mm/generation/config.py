@@ -17,9 +17,11 @@ import numpy as np
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import (
+    MBR_BEAM,
     NAMES_ELSEWHERE,
     SAMPLING_BEAM,
     SEED,
+    UTILITIES,
     WEIGHTS_DTYPES,
 )
 
@@ -83,6 +85,11 @@ class GenerationConfig:
             nearest to the entropy must reach to be sampled from at each step; -1 for all tokens.
             They are chosen among the tokens that ``sampling_topk`` and ``sampling_topp`` leave. See
             Meister et al. 2023, https://arxiv.org/abs/2202.00666.
+        mbr: Utility of minimum Bayes risk decoding: ``bleu``, ``rouge_l``, ``meteor`` or ``cider``.
+            Of the ``beam`` texts that are sampled for an input (default: 16), the ``nbest`` texts
+            with the highest mean utility are returned; the utility of a text is its score with
+            another sample as reference. None for no such choice. See Eikema, Aziz 2022,
+            https://arxiv.org/abs/2108.04718.
         temperature: Divisor of the logits; above 1 it flattens the distribution.
         lenpen: Length penalty of a beam search, from 0 to 10; above 1 it favours long texts.
         unkpen: Penalty of ``<unk>`` in the search; it has an effect only with ``allow_unk``.
@@ -110,6 +117,7 @@ class GenerationConfig:
     sampling_topk: int = -1
     sampling_topp: float = -1.0
     typical_p: float = -1.0
+    mbr: Optional[str] = None
     temperature: float = 1.0
     lenpen: float = 1.0
     unkpen: float = 0.0
@@ -126,7 +134,7 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         for name, kind in _TYPES.items():
             # the class is frozen: a plain assignment would raise an error
-            if name != "prefix" or self.prefix is not None:
+            if name not in _OPTIONAL or getattr(self, name) is not None:
                 object.__setattr__(self, name, typed_option(name, getattr(self, name), kind))
         for name, least in _AT_LEAST.items():
             if getattr(self, name) < least:
@@ -166,6 +174,20 @@ class GenerationConfig:
             if getattr(self, name) != -1 and not self.sampling:
                 raise UserError(f"`{name}` is {getattr(self, name)}, but needs `sampling`.")
 
+        if self.mbr is None:
+            return
+        if self.mbr not in UTILITIES:
+            raise UserError(
+                f"`mbr` must be one of {', '.join(UTILITIES)}, but is {_shortened(self.mbr)}."
+            )
+        if not self.sampling:
+            raise UserError(
+                "`mbr` chooses among samples, not among the texts of a beam search: "
+                "it needs `sampling`."
+            )
+        if self.beam < 2:
+            raise UserError(f"`beam` must be 2 or more samples for `mbr`, but is {self.beam}.")
+
     @classmethod
     def of_task(cls, task: Any, preset: Optional[str] = None, **options: Any) -> "GenerationConfig":
         """Build the config of a task from the task's defaults, a preset and given options.
@@ -185,7 +207,7 @@ class GenerationConfig:
         types = {**_TYPES, **{name: type(value) for name, value in allowed.items()}}
         options = {
             name: typed_option(name, value, types[name])
-            if name in types and (name, value) != ("prefix", None)
+            if name in types and not (name in _OPTIONAL and value is None)
             else value
             for name, value in options.items()
         }
@@ -201,7 +223,8 @@ class GenerationConfig:
             defaults.update(presets[preset])
         values = {**defaults, **options}
         if values.get("sampling") and "beam" not in options:
-            values["beam"] = max(SAMPLING_BEAM, values.get("nbest", 1))
+            number = SAMPLING_BEAM if values.get("mbr") is None else MBR_BEAM
+            values["beam"] = max(number, values.get("nbest", 1))
         # if only one of the two lengths is given, the default of the other must not contradict it
         if "min_len" in options and "max_len_b" not in options:
             values["max_len_b"] = max(values["max_len_b"], values["min_len"])
@@ -240,8 +263,9 @@ class GenerationConfig:
 
 
 # after the class, because its fields are the options; a task adds its constraints
+_OPTIONAL = ("prefix", "mbr")
 _TYPES: dict[str, type] = {
-    item.name: str if item.name == "prefix" else type(item.default)
+    item.name: str if item.name in _OPTIONAL else type(item.default)
     for item in dataclasses.fields(GenerationConfig)
     if item.name != "constraints"
 }

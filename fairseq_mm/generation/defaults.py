@@ -64,12 +64,15 @@ NAMES_ELSEWHERE = {
     "max_new_tokens": "max_len_b",
 }
 
+# utilities of minimum Bayes risk decoding
+UTILITIES = ("bleu", "rouge_l", "meteor", "cider")
 # default seed of sampling; fairseq's own --seed
 SEED = 1
 # types of the weights of linear layers that generation can use on a CPU
 WEIGHTS_DTYPES = ("float32", "bfloat16", "int8")
-# number of sampled texts per input, by default
+# number of sampled texts per input, by default, and of those that minimum Bayes risk chooses from
 SAMPLING_BEAM = 1
+MBR_BEAM = 16
 
 ALLOW_UNK_HELP = (
     "Allow <unk> in generated text (default: the most probable other token takes its place)."

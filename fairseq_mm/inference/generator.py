@@ -27,6 +27,7 @@ from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.generation.watched_search import watched
 from fairseq_mm.inference.checkpoint import LoadedModels
+from fairseq_mm.inference.expected_utility import rank_by_utility
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
@@ -338,10 +339,15 @@ class Generator(Picklable):
         ordered: dict[int, list[Hypothesis]] = {}
         # `collate` sorts the batch by the length of its sources; `item` has the original positions
         for position, hypotheses in zip(order, finalized):
-            ordered[position] = [
+            # minimum Bayes risk compares all samples
+            number = config.nbest if config.mbr is None else config.beam
+            built = [
                 self._build_hypothesis(best, examples[position], indices[position])
-                for best in hypotheses[: config.nbest]
+                for best in hypotheses[:number]
             ]
+            if config.mbr is not None:
+                built = rank_by_utility(built, config.mbr)[: config.nbest]
+            ordered[position] = built
         return [ordered[position] for position in range(len(examples))]
 
     def _build_hypothesis(

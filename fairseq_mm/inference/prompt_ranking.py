@@ -1,14 +1,16 @@
-"""Ranks several stories of one prompt by how well they fit the prompt.
+"""Ranks several stories of one prompt, or of one image sequence, by how well they fit it.
 
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018, section 5.5, scores a story
 under its own prompt and under 9 others. Here, the stories of one prompt are ranked by their
 log-likelihood under the prompt minus the highest log-likelihood under another prompt, in nats per
-token. The paper ranks stories for its Figure 7, "the relevance of the kth best story to a given
-prompt", but does not say by which score.
+token. Stories of images are ranked in the same way, by the images of other sequences. The paper
+ranks stories for its Figure 7, "the relevance of the kth best story to a given prompt", but does
+not say by which score.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Optional
+from itertools import repeat
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import torch
@@ -40,6 +42,9 @@ class RankedStory(NamedTuple):
 class PromptRanking:
     """Ranking of the stories of a prompt by their likelihood under this and other prompts.
 
+    With a model of visual stories, the prompts are image sequences. Sequences that have an image in
+    common are of one album; they are never compared.
+
     Args:
         generator: Generator whose models compute the likelihoods.
         prompts: Prompts from which the other prompts are sampled, as a processor returns them;
@@ -57,7 +62,7 @@ class PromptRanking:
         distractors: int = DISTRACTORS,
     ) -> None:
         self.generator = generator
-        self.prompts = {_get_tokens(example): example for example in prompts}
+        self.prompts = {_get_parts(example): example for example in prompts}
         self.seed = seed
         self.distractors = distractors
 
@@ -69,8 +74,13 @@ class PromptRanking:
         Raises:
             UserError: if there is no other prompt.
         """
-        own = _get_tokens(example)
-        others = [other for tokens, other in self.prompts.items() if tokens != own]
+        own = set(_get_parts(example))
+        others = [other for parts, other in self.prompts.items() if own.isdisjoint(parts)]
+        if not others and example.features is not None:
+            raise UserError(
+                "ranking by images compares a story under its images and under those of other "
+                "sequences, but no sequence has other images: give more sequences."
+            )
         if not others:
             raise UserError(
                 "ranking by prompts compares a story under its prompt and under others, but there "
@@ -114,6 +124,10 @@ class PromptRanking:
         return sorted(ranked, key=lambda x: -x.margin)
 
 
-def _get_tokens(example: Example) -> tuple[int, ...]:
-    assert example.source is not None
-    return tuple(example.source.tolist())
+def _get_parts(example: Example) -> tuple[Any, ...]:
+    """Return the images of a sequence, as bytes of their features, or the one prompt."""
+    if example.features is None:
+        assert example.source is not None
+        return (tuple(example.source.tolist()),)
+    rows = zip(example.features, example.missing if example.missing is not None else repeat(False))
+    return tuple(row.tobytes() for row, is_missing in rows if not is_missing)

@@ -38,7 +38,11 @@ def build_record(
     """
     # the best hypothesis is always a field of its own, where `score` looks for it
     entries = [
-        {"hypothesis": best.line if as_line else best.text, "score": round(best.score, 4)}
+        {
+            "hypothesis": best.line if as_line else best.text,
+            "score": round(best.score, 4),
+            **({} if best.utility is None else {"utility": round(best.utility, 4)}),
+        }
         for best in hypotheses
     ]
     entries = [{**entry, **fields} for entry, fields in zip(entries, each)] if each else entries

@@ -444,3 +444,78 @@ def test_words_that_the_model_does_not_know_are_never_generated(tell, files):
     _, output, _ = tell(*arguments, "--raw", "--preset", "sampling", "--temperature", 9)
     words = set(output.split()) - {"<sent>"}
     assert words <= set(STORY_WORDS)
+
+
+class TestBestOf:
+    """The best of several stories that are sampled for an image sequence."""
+
+    N = 4
+
+    @pytest.fixture
+    def records(self, tell, files):
+        def run(*options):
+            given = ["--data", files["data"], "--split", "valid", "--checkpoint", files["stored"]]
+            sampled = ["--best-of", self.N, "--sampling", "--seed", 3, "--jsonl"]
+            status, printed, errors = tell(*given, *sampled, *options, *LENGTH)
+            assert (status, errors) == (0, "")
+            return [json.loads(line) for line in printed.splitlines()]
+
+        return run
+
+    def test_by_ranking_the_margin_over_other_images_decides(self, records, files):
+        found = records("--best-by", "ranking", "--nbest", self.N)
+        store = open_features([str(files["store"])])
+        generator = fairseq_mm.from_pretrained(files["stored"], device="cpu")
+        examples = [
+            generator.processor.build_example(
+                i, [store.read(key) if key in store else None for key in record["id"].split("\t")]
+            )
+            for i, record in enumerate(found)
+        ]
+        assert len(found) == 4
+        for place, record in enumerate(found):
+            margins = []
+            for entry in record["hypotheses"]:
+                tokens = generator.encode(entry["hypothesis"])
+                scored = generator.score_tokens([tokens] * len(found), examples)
+                sums = [sum(x.positional_scores) for x in scored]
+                own = sums.pop(place)
+                margins.append((own - max(sums)) / len(tokens))
+                assert entry["images_margin"] == pytest.approx(margins[-1], abs=2e-4)
+                assert entry["images_rank"] == 1 + sum(x >= own for x in sums)
+            assert margins == sorted(margins, reverse=True)
+            assert (record["best_by"], record["candidates"]) == ("ranking", self.N)
+
+    def test_batches_change_nothing(self, records):
+        for by in (["--best-by", "ranking"], ["--mbr", "bleu"]):
+            assert records(*by, "--batch-size", 1) == records(*by, "--batch-size", 3)
+
+    def test_by_minimum_bayes_risk_the_utility_is_written(self, records, files):
+        first = records("--mbr", "rouge_l")[0]
+        (best,) = stories_of_split(*(files, [0]), sampling=True, beam=self.N, mbr="rouge_l", seed=3)
+        assert first["sentences"] == best.sentences
+        assert first["utility"] == pytest.approx(best.utility, abs=1e-4)
+        assert first["options"]["mbr"] == "rouge_l"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (["--mbr", "bleu"], "`mbr` chooses among samples"),
+            (["--mbr", "bleu", "--sampling", "--beam", 1], "2 or more samples for `mbr`, but is 1"),
+            (
+                ["--mbr", "bleu", "--sampling", "--best-of", 3, "--best-by", "ranking"],
+                "--best-by and --mbr: leave one of the two out: each is an order of the stories",
+            ),
+            (
+                ["--sampling", "--best-of", 3, "--best-by", "ranking", "--limit", 1],
+                "no sequence has other images: give more sequences",
+            ),
+            (["--typical-p", 2], "`typical_p` must be above 0 and at most 1"),
+        ],
+    )
+    def test_bad_options_are_one_line(self, tell, files, options, message):
+        given = ["--data", files["data"], "--split", "valid", "--checkpoint", files["stored"]]
+        status, printed, errors = tell(*given, *options, *LENGTH)
+        assert (status, printed) == (2, "")
+        assert errors.count("\n") == 1
+        assert message in errors
