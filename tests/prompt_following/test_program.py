@@ -141,7 +141,7 @@ def test_prompts_without_facts_are_refused(program, tmp_path):
     ("arch", "sizes"),
     [
         ("conv_story_gated", f"{WIDTHS} {LAYERS}"),
-        ("gcnn_lm", f"{WIDTHS} --decoder-layers [(12,4)]"),
+        pytest.param("gcnn_lm", f"{WIDTHS} --decoder-layers [(12,4)]", marks=pytest.mark.slow),
         pytest.param("lstm", f"{WIDTHS} {LSTM}", marks=pytest.mark.slow),
         pytest.param("conv_story_fusion", f"{WIDTHS} {LAYERS}", marks=pytest.mark.slow),
     ],
