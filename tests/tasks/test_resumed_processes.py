@@ -47,6 +47,10 @@ VG_BART = (*VIDEOS, "--arch", "vg_bart_tiny")
 # folder of data and options; two processes make three updates an epoch, of videos two
 FAST = {
     "m_rnn": M_RNN,
+    "m_rnn_self_critical": (
+        *(*CAPTIONS, "--arch", "m_rnn_tiny", "--criterion", "self_critical", "--rewards"),
+        *("bleu,rouge_l=2", "--num-samples", "3", "--sample-args", '{"max_len_b": 8}'),
+    ),
     "vse_random": VSE_RANDOM,
     "conv_story": (
         *("stories", "--task", "hierarchical_story", "--arch", "conv_story_tiny"),
