@@ -50,7 +50,7 @@ $(STAMP): setup.py constraints.txt
 	@test -n "$(wildcard $(WHEELHOUSE)/fairseq_fixed-*.whl)" || $(need_compiler)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) torch torchvision
-	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,convert,hf,hub,report,serve,timm,docs,dev]'
+	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,clip,convert,hf,hub,mauve,report,serve,timm,docs,dev]'
 	touch $@
 
 install: $(STAMP)

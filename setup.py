@@ -49,6 +49,7 @@ EXTRAS = {
     "dev": [
         *("argcomplete>=3.1", "build>=1", "fairscale>=0.4.13", "mypy", "pre-commit", "pytest>=7"),
         *("pytest-xdist>=3", "tensorboardX>=2.5"),
+        *("ipykernel>=6", "nbclient>=0.8"),  # examples/quickstart.ipynb
         # openapi-spec-validator brings jsonschema
         *("openapi-spec-validator>=0.7", "ruff", "twine>=5"),
     ],
