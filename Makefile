@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE =
 .PHONY: help install wheelhouse check test soak gpu-check bench lint demo docs dist-check test-legacy clean
 
 help:
-	@echo "make demo         draw images and stories, learn to tell them, show the results (demo/)"
+	@echo "make demo         train a model for each of the five tasks on drawings, show them on a page (demo/)"
 	@echo "make check        run ruff and the fast tests, before each commit (one minute)"
 	@echo "make test         run all tests but the long ones"
 	@echo "make soak         run the long tests too"

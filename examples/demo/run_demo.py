@@ -1,122 +1,52 @@
 #!/usr/bin/env python3
-"""Draws images, trains a captioning and a visual story model on them, and shows
-the results.
+"""Draws images, stories and clips, trains a model for each of five tasks on them,
+and shows on one page what the models write and find.
 
     make demo
     python examples/demo/run_demo.py --output demo2 --seed 2
 
-The program needs no data. It draws images of coloured shapes with captions,
-trains a small image network for their features, and trains an m-RNN with
-fairseq-train. Then it draws stories of five images, in which something happens
-from image to image, and trains GLAC with a non-local block. Captions and stories
-are made in parallel if there are two cores. Every command is shown before it
-runs, and can be run again by hand. An interrupted run continues when the same
-command is run again. It takes some minutes on two cores.
+The program needs no data. It draws images of coloured shapes and trains a small
+image network for their features. Then it trains five models with fairseq-train:
+captions of images, visual stories of five images, images found by a sentence,
+stories of prompts, and summaries of clips with transcripts. Every command is
+shown before it runs, and can be run again by hand; as many run in parallel as
+there are cores. An interrupted run continues when the same command is run again.
+It takes about five minutes on two cores.
 
-The exit status is 1 if fewer than 9 of 10 captions of test images are true, or
-if fewer than 9 of 10 sentences of test stories say what happens in their image.
+At the end, it checks what the models make of new items, beside an answer that is
+always the most common one. The exit status is 1 if fewer than 9 of 10 items of a
+task are right.
 """
 
 import argparse
 import json
-import re
+import resource
+import shlex
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from drawings import collection
-from step_runner import PACKAGE, StepRunner
+import demo_tasks
+from demo_page import write_demo_page
+from demo_results import Result, judge
+from demo_tasks import (
+    SEE,
+    TRAIN_RECOGNIZER,
+    Captions,
+    DemoTask,
+    Search,
+    Summaries,
+    Tales,
+    VisualStories,
+    shorten_recognition,
+)
+from step_runner import StepRunner
 
 from fairseq_mm import __version__
 from fairseq_mm.cli.script import run_script
-from fairseq_mm.data.input_files import parse_json, read_json, read_lines
-from fairseq_mm.data.split_files import read_references, read_visual_ids
-from fairseq_mm.data.story_text import NUM_IMAGES, split_sentences
-from fairseq_mm.metrics.hypotheses import read_hypotheses
 
-MINIMUM = 0.9  # share of right captions, and of right sentences
-STEPS = 15
-FRESH, GENERATED = "fresh-0001", "generated.jsonl"  # id of the fresh story, and file of its text
-
-
-class Sizes(NamedTuple):
-    """Numbers of drawn items, and of epochs and items a batch in training."""
-
-    train: int
-    valid: int
-    test: int
-    epochs: int
-    batch: int
-
-    @property
-    def splits(self) -> dict[str, int]:
-        return {"train": self.train, "valid": self.valid, "test": self.test}
-
-
-CAPTIONS = Sizes(8000, 200, 500, epochs=3, batch=32)
-STORIES = Sizes(2500, 50, 100, epochs=9, batch=16)
-TRAIN_RECOGNIZER = "drawings.recognizer.train_and_save"
-# images that the image network is trained on
-CLOSE_UPS, WHOLE_IMAGES = 10_000, 12_000
-
-
-class DemoTask(NamedTuple):
-    """Settings of one of the two tasks.
-
-    Attributes:
-        task: Name of the fairseq task.
-        noun: Plural of what is generated.
-        draw: Function that draws.
-        draw_title: Title of the step that draws.
-        train_title: Title of the step that trains.
-        score_title: Title of the step that scores.
-        extract: Options of ``fairseq-mm extract``.
-        arch: Options of the model.
-        training: Other options of ``fairseq-train``.
-        score: Options of ``fairseq-mm score``.
-    """
-
-    task: str
-    noun: str
-    draw: str
-    draw_title: str
-    train_title: str
-    score_title: str
-    extract: str
-    arch: str
-    training: str
-    score: str
-
-
-CAPTION_TASK = DemoTask(
-    "multimodal_captioning",
-    "captions",
-    "drawings.collection.draw_images",
-    "Draw images",
-    "Train the captioning model",
-    "Score the captions",
-    "--layer layer3",
-    "--arch m_rnn --dropout 0.1 --embedding-dropout 0.1 --recurrent-dropout 0 "
-    "--feature-dropout 0.1",
-    "--lr 3e-3 --eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric",
-    "--metrics bleu,rouge_l,cider,novelty",
-)
-STORY_TASK = DemoTask(
-    "visual_storytelling",
-    "stories",
-    "drawings.collection.draw_with_fresh_story",
-    "Draw stories",
-    "Train the story model",
-    "Score the stories",
-    "--layer layer3 --grid",
-    "--arch glac_non_local --picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 256 "
-    "--embedding-dim 64 --hidden-dim 256 --decoder-layers 1 --encoder-dropout 0 --dropout 0.1 "
-    "--embedding-dropout 0",
-    "--lr 2.5e-3 --warmup-updates 50",
-    "--preset vist --metrics bleu,rouge_l,cider,sentences",
-)
+MINIMUM = 0.9  # share of right items of each task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,225 +62,113 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     start = time.monotonic()
-    folder, seed = args.output, args.seed
-    settings = {
-        "version": __version__,
-        "seed": seed,
-        "sizes": [*CAPTIONS, *STORIES, CLOSE_UPS, WHOLE_IMAGES],
-    }
-    runner = StepRunner(folder, settings, total=STEPS)
-    weights, stories = folder / "recognizer.pt", folder / "stories"
-    network = {"weights": weights, "close_ups": CLOSE_UPS, "images": WHOLE_IMAGES, "seed": seed}
+    folder, seed, sizes = args.output, args.seed, demo_tasks.SIZES
+    settings = {"version": __version__, "seed": seed, "sizes": json.loads(json.dumps(sizes))}
+    classes = (Captions, VisualStories, Search, Tales, Summaries)
+    runner = StepRunner(folder, settings, total=1 + sum(task.steps for task in classes))
+    tasks = [task(runner, folder, sizes, seed) for task in classes]
+    _run_steps(runner, *tasks)
 
-    runner.side_by_side(
-        lambda: _draw_and_prepare(runner, CAPTION_TASK, folder, CAPTIONS, seed),
-        lambda: _draw_and_prepare(runner, STORY_TASK, stories, STORIES, seed),
-    )
+    results = [judge(task) for task in tasks]
+    _print_results(results)
+    _print_row("seconds of all steps", f"{sum(runner.seconds.values()):.0f}")
+    _print_row("seconds of this run", f"{time.monotonic() - start:.0f}")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _print_row("CPU seconds of this run", f"{used.ru_utime + used.ru_stime:.0f}")
+    page = folder / "page.html"
+    write_demo_page(page, results)
+    print(f"\nEverything on a page: {page.resolve()}")
+    _print_next_steps(folder)
+    return _status(results, folder / "logs")
+
+
+def _run_steps(
+    runner: StepRunner,
+    captions: DemoTask,
+    stories: DemoTask,
+    search: DemoTask,
+    tales: DemoTask,
+    summaries: DemoTask,
+) -> None:
+    sizes = captions.sizes
 
     def learn_to_see() -> None:
-        title = "Train a small image network"
-        runner.call(title, TRAIN_RECOGNIZER, shown=shorten_recognition, **network)
-        # the stories' images first: their training is the longer one
-        _extract(runner, STORY_TASK, stories, weights)
+        network = {"close_ups": sizes.close_ups, "images": sizes.whole_images}
+        runner.call(
+            SEE,
+            TRAIN_RECOGNIZER,
+            shown=shorten_recognition,
+            weights=captions.weights,
+            seed=captions.seed,
+            **network,
+        )
 
-    runner.side_by_side(learn_to_see)
-    captions, sentences = runner.side_by_side(
-        lambda: _caption(runner, folder, weights, seed),
-        lambda: _tell(runner, stories, weights, seed),
-    )
+    def draw() -> None:
+        for task in (stories, captions, search, summaries, tales):
+            task.draw()
+        tales.learn()  # needs no images
 
-    seconds = [
-        ("seconds of all steps", f"{sum(runner.seconds.values()):.0f}"),
-        ("seconds of this run", f"{time.monotonic() - start:.0f}"),
-    ]
-    _print_scores(folder, captions, stories, sentences, seconds)
-    print("\nA story generated from five fresh images:")
-    generated = _fresh_sentences(stories)
-    for sentence, verdict in zip(
-        generated, collection.check_stories(stories / "fresh", {FRESH: generated})
-    ):
-        print(f"  {sentence}{'' if verdict.right else '   (wrong)'}")
-    print(f"\nImages and captions: {(folder / 'page.html').resolve()}")
-    print(f"Story and its images: {(stories / 'page.html').resolve()}")
-    return _status(captions, sentences, folder / "logs")
-
-
-def _draw_and_prepare(
-    runner: StepRunner, task: DemoTask, folder: Path, sizes: Sizes, seed: int
-) -> None:
-    noun = task.noun
-    folder.mkdir(exist_ok=True)
-    runner.call(task.draw_title, task.draw, folder=folder, sizes=sizes.splits, seed=seed)
-    runner.command(
-        f"Prepare {noun}",
-        *(f"fairseq-mm prepare {noun}", folder / f"{noun}.jsonl"),
-        *("--output", folder / "data", "--overwrite"),
+    # The longest begin first: on two cores, both then end at about the same time.
+    runner.side_by_side(
+        learn_to_see, draw, stories.learn, captions.learn, summaries.learn, search.learn
     )
 
 
-def _extract(runner: StepRunner, task: DemoTask, folder: Path, weights: Path) -> None:
-    runner.command(
-        f"Extract features of the {task.noun}' images",
-        *("fairseq-mm extract", folder / "images", "--model resnet18 --weights", weights),
-        f"{task.extract} --resize-size 64 --size 64 --batch-size 64 --device cpu --overwrite",
-        *("--output", folder / "data" / "features.h5"),
-    )
-
-
-def _caption(runner: StepRunner, folder: Path, weights: Path, seed: int) -> list[Any]:
-    """Extract, train and generate; return the verdicts on the captions of the test images."""
-    _extract(runner, CAPTION_TASK, folder, weights)
-    texts = _train_and_generate(runner, CAPTION_TASK, folder, CAPTIONS, seed=seed)
-    verdicts = collection.check_captions(folder, texts)
-    _show_captions(runner, folder, verdicts)
-    return verdicts
-
-
-def _tell(runner: StepRunner, folder: Path, weights: Path, seed: int) -> list[Any]:
-    """Train and generate; return the verdicts on the sentences of the test stories."""
-    texts = _train_and_generate(runner, STORY_TASK, folder, STORIES, seed=seed)
-    _generate_fresh_story(runner, folder, weights)
-    stories = {
-        collection.get_story_name(key.split("\t")): split_sentences(text)
-        for key, text in texts.items()
-    }
-    return collection.check_stories(folder, stories)
-
-
-def _train_and_generate(
-    runner: StepRunner, task: DemoTask, folder: Path, sizes: Sizes, *, seed: int
-) -> dict[str, str]:
-    """Train, generate and score; return the generated text of each test item."""
-    data, checkpoints = folder / "data", folder / "checkpoints"
-    generated, noun = folder / "generate-test.txt", task.noun
-    package = PACKAGE
-    if Path.cwd() in package.parents:
-        package = package.relative_to(Path.cwd())
-    for_fairseq = (data, "--user-dir", package, f"--task {task.task} --cpu")
-    texts = sizes.train * (collection.CAPTIONS_PER_IMAGE if noun == "captions" else 1)
-    num_updates = sizes.epochs * -(-texts // sizes.batch)
-
-    def validation(line: str) -> str:
-        return shorten_validation(line, sizes.epochs)
-
-    runner.command(
-        task.train_title,
-        *("fairseq-train", *for_fairseq, f"{task.arch} --criterion cross_entropy"),
-        f"--optimizer adam --lr-scheduler polynomial_decay {task.training}",
-        f"--total-num-update {num_updates} --clip-norm 5 --batch-size {sizes.batch}",
-        f"--max-epoch {sizes.epochs} --seed {seed} --no-epoch-checkpoints --log-format simple",
-        *("--save-dir", checkpoints),
-        shown=validation,
-    )
-    runner.command(
-        f"Generate {noun} of the test images",
-        *("fairseq-generate", *for_fairseq, "--gen-subset test --beam 3"),
-        *(f"--batch-size {sizes.batch} --path", checkpoints / "checkpoint_best.pt"),
-        output=generated,
-    )
-    runner.command(
-        task.score_title,
-        *("fairseq-mm score", generated, "--data", data, f"--split test {task.score}"),
-        *("--json", folder / "scores.json", "--per-item", folder / "scores-per-item.jsonl"),
-        shown=lambda line: "",  # the figures are shown at the end
-    )
-    return read_hypotheses(
-        str(generated),
-        item_ids=list(read_references(str(data / "test.references.jsonl"))),
-        visual_ids=read_visual_ids(str(data / "test.visual_ids")),
-    ).texts
-
-
-def shorten_recognition(line: str) -> str:
-    """Return a line of the image network's training if it tells progress or accuracy, else ""."""
-    return line.strip() if re.match("close-ups: |whole images: |recognises ", line) else ""
-
-
-def shorten_validation(line: str, epochs: int) -> str:
-    """Return the figures of a validation in a line of fairseq-train's output, else ""."""
-    match = re.search(r"epoch 0*(\d+) \| valid on 'valid' subset \| (.*)", line)
-    if match is None:
-        return ""
-    figures = dict(re.findall(r"(\w+) (\S+)", match[2]))
-    shown = [f"{name} {figures[name]}" for name in ("ppl", "bleu4", "cider") if name in figures]
-    return f"epoch {match[1]} of {epochs}: {', '.join(shown)}"
-
-
-def _show_captions(runner: StepRunner, folder: Path, captions: Iterable[Any]) -> None:
-    right = folder / "right.jsonl"
-    lines = [json.dumps({"id": v.key, "right": int(v.right)}) + "\n" for v in captions]
-    right.write_text("".join(lines), encoding="utf-8")
-    log = CAPTION_TASK.train_title.lower().replace(" ", "-")
-    runner.command(
-        "Show everything on a page",
-        *("fairseq-mm report --data", folder / "data", "--split test --hypotheses"),
-        *(folder / "generate-test.txt", "--images", folder / "images", "--scores", right),
-        *("--scores", folder / "scores-per-item.jsonl", "--result", folder / "scores.json"),
-        *("--training-log", folder / "logs" / f"{log}.log", "--title demo --output"),
-        folder / "page.html",
-    )
-
-
-def _generate_fresh_story(runner: StepRunner, folder: Path, weights: Path) -> None:
-    images = [folder / "fresh" / "images" / name for name in collection.image_names(FRESH)]
-    runner.command(
-        "Generate a story of five fresh images",
-        *("fairseq-mm tell", *images, "--checkpoint", folder / "checkpoints", "--weights"),
-        *(weights, "--html", folder / "page.html", "--jsonl"),
-        output=folder / GENERATED,
-    )
-
-
-def _fresh_sentences(folder: Path) -> list[str]:
-    lines = (line for _, line in read_lines(folder / GENERATED))
-    (record,) = (parse_json(line) for line in lines if line.startswith("{"))  # not warnings
-    return split_sentences(record["hypothesis"])
-
-
-def _print_scores(
-    folder: Path,
-    captions: list[Any],
-    stories: Path,
-    sentences: list[Any],
-    seconds: list[tuple[str, str]],
-) -> None:
-    rows = [
-        ("captions that are true of their image", captions),
-        ("  in combinations that training showed", [v for v in captions if not v.unseen]),
-        ("  in combinations that it did not", [v for v in captions if v.unseen]),
-        *_scores(folder),
-        ("sentences that say what their image shows", sentences),
-        *(
-            (f"  {what}", [v for v in sentences if v.kind == kind])
-            for kind, what in collection.KINDS.items()
-        ),
-        *_scores(stories),
-        *seconds,
-    ]
+def _print_results(results: Sequence[Result]) -> None:
     print()
-    for name, value in rows:
-        if not isinstance(value, str):
-            right = sum(verdict.right for verdict in value)
-            value = f"{right:4} of {len(value):3}  {right / max(len(value), 1):6.1%}"
-        print(f"{name:<44}{value}")
+    _print_row("right of the test items", "", "most common answer")
+    for result in results:
+        baseline = f"{result.baseline_share:18.1%}"
+        _print_row(result.task.items, _share(result.right, len(result.verdicts)), baseline)
+        for what, right, total in result.parts:
+            _print_row(f"  {what}", _share(right, total))
+    print()
 
 
-def _scores(folder: Path) -> list[tuple[str, Any]]:
-    scores = read_json(folder / "scores.json")["scores"]
-    return [(row["metric"], f"{row['value']:.3f}") for row in scores if row["value"] is not None]
+def _share(right: int, total: int) -> str:
+    return f"{right:4} of {total:3}  {right / max(total, 1):6.1%}"
 
 
-def _status(captions: list[Any], sentences: list[Any], logs: Path) -> int:
+def _print_row(name: str, *values: str) -> None:
+    print("  ".join([f"{name:<54}", *values]).rstrip())
+
+
+def next_commands(folder: Path) -> list[list[str]]:
+    """Return the words of commands to try after the demo."""
+    weights, photos = str(folder / "recognizer.pt"), folder / Search.name / "images"
+    checkpoints = {name: str(folder / name / "checkpoints") for name in (Captions.name, Tales.name)}
+    return [
+        ["fairseq-mm", "search", str(photos), "a small red star above a large blue circle"],
+        [
+            *("fairseq-mm", "caption", str(photos / "photo-0001.jpg")),
+            *("--checkpoint", checkpoints[Captions.name], "--weights", weights),
+        ],
+        [
+            *(
+                "fairseq-mm",
+                "tell",
+                "--prompt",
+                "[WP] A brave fox looks for a red key in the cave.",
+            ),
+            *("--checkpoint", checkpoints[Tales.name], "--min-len", "1"),
+        ],
+    ]
+
+
+def _print_next_steps(folder: Path) -> None:
+    print("\nTry next:")
+    for words in next_commands(folder):
+        print(f"  {shlex.join(words)}")
+    print("Your own data: docs/your_data.md. Another demo: examples/demo/README.md")
+
+
+def _status(results: Sequence[Result], logs: Path) -> int:
     status = 0
-    for what, verdicts, total in (
-        ("captions", captions, CAPTIONS.test),
-        ("sentences", sentences, NUM_IMAGES * STORIES.test),
-    ):
-        right = sum(verdict.right for verdict in verdicts)
-        if len(verdicts) != total or right < MINIMUM * total:
+    for result in results:
+        if result.share < MINIMUM:
             print(
-                f"failed: {right} of {total} {what} are right, fewer than {MINIMUM:.0%} "
-                f"(compare another --seed; the logs are in {logs})."
+                f"failed: {result.right} of {len(result.verdicts)} {result.task.items} are right, "
+                f"fewer than {MINIMUM:.0%} (compare another --seed; the logs are in {logs})."
             )
             status = 1
     return status

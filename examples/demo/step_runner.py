@@ -60,9 +60,11 @@ class StepRunner:
         self.settings = settings
         self.total = total
         self.seconds: dict[str, float] = {}  # of finished steps, in the order of their end
+        self.commands: dict[str, str] = {}  # of begun steps that are commands, by title
         self._begun = 0
         self._threads = available_cores()  # of each process
-        self._lock = threading.Lock()  # guards printing and all attributes, which tracks share
+        # guards printing and all attributes, which tracks share; told when a step ends
+        self._lock = threading.Condition()
         self._running: set[subprocess.Popen] = set()
         self._stopped = False
         progress = folder / _PROGRESS_FILE
@@ -85,10 +87,11 @@ class StepRunner:
         self._record()
 
     def side_by_side(self, *tracks: Callable[[], Result]) -> list[Result]:
-        """Run chains of steps in parallel; on one core one after the other.
+        """Run chains of steps in parallel, as many as there are cores, and begin in their order.
 
         Args:
-            tracks: Functions that run steps. Each process gets its share of the cores.
+            tracks: Functions that run steps. Each process gets its share of the cores. A track may
+                wait for a step of an earlier one (:meth:`wait_for`), but not of a later one.
 
         Returns:
             Return values of the functions.
@@ -98,7 +101,7 @@ class StepRunner:
                 interruption.
         """
         cores = available_cores()
-        self._threads = max(1, cores // len(tracks))
+        self._threads = max(1, cores // min(cores, len(tracks)))
         with ThreadPoolExecutor(min(cores, len(tracks))) as pool:
             try:
                 results = [pool.submit(track) for track in tracks]
@@ -108,6 +111,17 @@ class StepRunner:
                 self._stop()
                 raise
         return [result.result() for result in results]
+
+    def wait_for(self, title: str) -> None:
+        """Wait until a step of another track has ended.
+
+        Raises:
+            UserError: If the run is stopped before.
+        """
+        with self._lock:
+            self._lock.wait_for(lambda: self._stopped or title in self.seconds)
+            if title not in self.seconds:
+                raise UserError("the run has been stopped.")
 
     def call(
         self,
@@ -149,8 +163,9 @@ class StepRunner:
         words: list[str] = []
         for part in parts:
             words += [str(part)] if isinstance(part, Path) else part.split()
-        text = f"\n      {shlex.join(words)}" + (f" > {output}" if output else "")
-        self._step(title, words, text=text, output=output, shown=shown)
+        text = shlex.join(words) + (f" > {output}" if output else "")
+        self.commands[title] = text
+        self._step(title, words, text=f"\n      {text}", output=output, shown=shown)
 
     def _step(
         self,
@@ -181,6 +196,7 @@ class StepRunner:
         with self._lock:
             self.seconds[title] = seconds
             self._record()
+            self._lock.notify_all()
             print(f"{name}: {remark}{seconds:.1f} s", flush=True)
 
     def _record(self) -> None:
@@ -235,6 +251,7 @@ class StepRunner:
         """End all running processes and let no other step begin."""
         with self._lock:
             self._stopped = True
+            self._lock.notify_all()
             running = list(self._running)
         for process in running:
             process.send_signal(signal.SIGINT)

@@ -5,7 +5,13 @@ import random
 
 import pytest
 from drawings.captions import is_true, write_captions
-from drawings.collection import check_captions, draw_images
+from drawings.collection import (
+    check_captions,
+    check_found,
+    draw_images,
+    draw_photos,
+    most_common_caption,
+)
 from drawings.scenes import Scene, compose_scene, held_out_combinations
 
 from fairseq_mm.errors import UserError
@@ -68,6 +74,33 @@ def test_captions_are_checked_against_one_image_alone(folder):
     captions["test-0003.jpg"] = wrong
     verdicts = check_captions(folder, captions)
     assert [verdict.right for verdict in verdicts] == [True, True, False] + [True] * 5
-    assert [verdict.unseen for verdict in verdicts] == [False, True] * 4
+    assert [verdict.kind for verdict in verdicts] == ["seen", "unseen"] * 4
     with pytest.raises(UserError, match=r"shown\.jsonl: has no image 'x\.jpg'"):
         check_captions(folder, {"x.jpg": wrong})
+
+
+def test_the_most_common_caption_is_of_the_training_images(folder):
+    records = read(folder / "captions.jsonl")
+    records += [{**records[-1], "captions": ["a lie"] * 9}]  # of the test split
+    records[2]["captions"] = ["only a star", "something", "only a star"]
+    (folder / "captions.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
+    assert most_common_caption(folder) == "only a star"
+
+
+def test_queries_are_true_of_the_first_photos(tmp_path):
+    folder = tmp_path / "search"
+    draw_photos(folder, images=8, queries=5, seed=4)
+    queries = (folder / "queries.txt").read_text().splitlines()
+    names = [f"photo-{number:04}.jpg" for number in range(1, 9)]
+    assert sorted(path.name for path in (folder / "images").iterdir()) == names
+    verdicts = check_found(folder, list(zip(queries, names)))
+    assert [(verdict.key, verdict.right) for verdict in verdicts] == [(q, True) for q in queries]
+    others = check_found(folder, list(zip(queries, names[1:])))
+    assert not any(verdict.right for verdict in others)
+    held_out = held_out_combinations(4)
+    combinations = [
+        Scene.from_json(record["scene"]).combination for record in read(folder / "shown.jsonl")
+    ]
+    assert [combination in held_out for combination in combinations] == [False, True] * 4
+    with pytest.raises(UserError, match=r"shown\.jsonl: has no image 'x\.jpg'"):
+        check_found(folder, [(queries[0], "x.jpg")])

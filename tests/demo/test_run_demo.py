@@ -1,20 +1,38 @@
-"""The demo: the commands, the verdict, continuing; the whole of it in small."""
+"""The demo: the commands, the verdicts, continuing, the page; all of it in small, and as it is."""
 
 import json
+import os
 import pickle
 import pkgutil
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import demo_tasks
 import pytest
 import run_demo as demo
 import step_runner
+from demo_tasks import AllSizes, Sizes
 from step_runner import StepRunner
 
 from fairseq_mm.cli.script import run_script
 
-SMALL = demo.Sizes(train=40, valid=6, test=20, epochs=1, batch=32)
-SMALL_STORIES = demo.Sizes(train=6, valid=2, test=4, epochs=1, batch=16)
-COMMANDS = ["prepare", "extract", "fairseq-train", "fairseq-generate", "score"]
+SMALL = AllSizes(
+    close_ups=64,
+    whole_images=64,
+    captions=Sizes(train=40, valid=6, test=20, epochs=1, batch=32),
+    stories=Sizes(train=6, valid=2, test=4, epochs=1, batch=16),
+    search_epochs=1,
+    photos=12,
+    queries=10,
+    tales=Sizes(train=20, valid=4, test=10, epochs=1, batch=16),
+    clips=Sizes(train=20, valid=4, test=10, epochs=1, batch=16),
+)
+STEPS = 30
+NUM_ITEMS = {"captions": 20, "visual_stories": 20, "search": 10, "prompts": 10, "summaries": 10}
+LIE = "only a small red circle and a lie"
 
 
 def read(path: Path) -> list:
@@ -22,81 +40,73 @@ def read(path: Path) -> list:
 
 
 class FakeCommands:
-    """Writes what the commands of the demo would: ``wrong`` of the captions are false, and
-    ``wrong_sentences`` of the stories' sentences."""
+    """Writes what the commands of the demo would; ``wrong`` of the texts of each task are lies."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.wrong = self.wrong_sentences = 0
-        self.run: list[tuple[str, str]] = []  # (of what, command), in their order
-
-    def of(self, noun: str) -> list[str]:
-        return [name for of_what, name in self.run if of_what == noun]
+        self.wrong = dict.fromkeys(NUM_ITEMS, 0)
+        self.run: list[list[str]] = []
 
     def __call__(self, words, log, show):
         log.write_text("")
         if words[0] == "call":
             function, arguments = pickle.loads(bytes.fromhex(words[1]))
-            if function == demo.TRAIN_RECOGNIZER:
-                self.run.append(("network", "train"))
-            else:
+            if function not in (
+                demo_tasks.TRAIN_RECOGNIZER,
+                "drawings.clip_collection.join_frames",
+            ):
                 pkgutil.resolve_name(function)(**arguments)
             return 0, ""
+        self.run.append(words)
         name = words[1] if words[0] == "fairseq-mm" else words[0]
-        of_stories = any(str(self.folder / "stories") in word for word in words)
-        self.run.append(("stories" if of_stories else "captions", name))
-        if of_stories:
-            self.of_stories(name, words, log)
-        else:
-            self.of_captions(name, log)
+        if "--output" in words and name in ("caption", "tell", "search", "summarize"):
+            output = Path(words[words.index("--output") + 1])
+            lines = getattr(self, name)(words, output.parent)
+            output.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         return 0, "done"
 
-    def of_captions(self, name, log):
-        records = read(self.folder / "captions.jsonl")
-        test = [record for record in records if record["split"] == "test"]
-        ids = [record["image"].split("/")[1] for record in test]
-        if name == "prepare":
-            references = [record["captions"] for record in test]
-            self.write_data(self.folder / "data", ids, references, lines=3)
-        elif name == "fairseq-generate":
-            texts = [record["captions"][0] for record in test]
-            texts[: self.wrong] = ["only a small red circle and a lie"] * self.wrong
-            log.write_text("".join(f"H-{3 * n}\t-1\t{text}\n" for n, text in enumerate(texts)))
-        elif name == "score":
-            self.write_score(self.folder, "bleu4")
+    def caption(self, words, folder):
+        test = [r for r in read(folder / "captions.jsonl") if r["split"] == "test"]
+        texts = self.with_lies("captions", [record["captions"][0] for record in test])
+        for record, text in zip(test, texts):
+            yield {"id": record["image"].split("/")[1], "hypothesis": text}
 
-    def of_stories(self, name, words, log):
-        folder = self.folder / "stories"
-        test = [record for record in read(folder / "stories.jsonl") if record["split"] == "test"]
-        if name == "prepare":
-            ids = ["\t".join(map(file_name, record["images"])) for record in test]
-            references = [[" ".join(record["sentences"])] for record in test]
-            self.write_data(folder / "data", ids, references, lines=1)
-        elif name == "fairseq-generate":
-            stories = [record["sentences"] for record in test]
-            generated = [sentence for sentences in stories for sentence in sentences]
-            generated[: self.wrong_sentences] = ["a lie"] * self.wrong_sentences
-            lines = [" <sent> ".join(generated[5 * n : 5 * n + 5]) for n in range(len(test))]
-            log.write_text("".join(f"H-{n}\t-1\t{line}\n" for n, line in enumerate(lines)))
-        elif name == "score":
-            self.write_score(folder, "repeated_2")
-        elif name == "tell":
-            (fresh,) = read(folder / "fresh" / "stories.jsonl")
-            images = [folder / "fresh" / image for image in fresh["images"]]
-            assert words[2:7] == list(map(str, images))
-            assert all(image.is_file() for image in images)
-            hypothesis = " <sent> ".join([*fresh["sentences"][:4], "a lie"])
-            log.write_text(f"a warning\n{json.dumps({'hypothesis': hypothesis})}\n")
+    def tell(self, words, folder):
+        if "--prompts" in words:
+            test = [r for r in read(folder / "tales.jsonl") if r["split"] == "test"]
+            for text in self.with_lies("prompts", [record["story"] for record in test]):
+                yield {"hypothesis": text}
+            return
+        if "--data" not in words:
+            assert all(Path(image).is_file() for image in words[2:7])
+            yield {"hypothesis": "a lie"}
+            return
+        test = [r for r in read(folder / "stories.jsonl") if r["split"] == "test"]
+        sentences = [sentence for record in test for sentence in record["sentences"]]
+        texts = self.with_lies("visual_stories", sentences)
+        for number, record in enumerate(test):
+            names = [image.split("/")[1] for image in record["images"]]
+            story = " <sent> ".join(texts[5 * number : 5 * number + 5])
+            yield {"id": "\t".join(names), "hypothesis": story}
 
-    def write_data(self, data, ids, references, *, lines):
-        data.mkdir()
-        (data / "test.visual_ids").write_text("".join(f"{key}\n" * lines for key in ids))
-        entries = [{"id": key, "references": texts} for key, texts in zip(ids, references)]
-        (data / "test.references.jsonl").write_text("\n".join(map(json.dumps, entries)) + "\n")
+    def search(self, words, folder):
+        queries = (folder / "queries.txt").read_text().splitlines()
+        for number, query in enumerate(queries):
+            # of the queries that are answered wrongly, the right image is the second
+            ranks = [number, number + 1] if number >= self.wrong["search"] else [number + 1, number]
+            for rank, found in enumerate(ranks, 1):
+                yield {"id": f"photo-{found + 1:04}.jpg", "rank": rank, "query": query}
 
-    def write_score(self, folder, metric):
-        score = {"metric": metric, "value": 0.5, "signature": "", "scored": 20}
-        (folder / "scores.json").write_text(json.dumps({"scores": [score]}))
+    def summarize(self, words, folder):
+        summaries = {r["id"]: r["summary"] for r in read(folder / "clips.jsonl")}
+        inputs = read(Path(words[2]))
+        texts = self.with_lies("summaries", [summaries[record["id"]] for record in inputs])
+        for record, text in zip(inputs, texts):
+            yield {"id": record["id"], "hypothesis": text}
+
+    def with_lies(self, task, texts):
+        number = self.wrong[task]
+        return [LIE] * number + texts[number:]
 
 
 def run_main(folder: Path, *options: str) -> int:
@@ -105,73 +115,125 @@ def run_main(folder: Path, *options: str) -> int:
         return run_script(demo.__doc__, [demo.add_arguments], demo.run)
 
 
-def file_name(path: str) -> str:
-    return path.split("/")[-1]
-
-
 @pytest.fixture
 def commands(tmp_path, monkeypatch) -> FakeCommands:
-    monkeypatch.setattr(demo, "CAPTIONS", SMALL)
-    monkeypatch.setattr(demo, "STORIES", SMALL_STORIES)
+    monkeypatch.setattr(demo_tasks, "SIZES", SMALL)
     monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
     fake = FakeCommands(tmp_path / "demo")
     monkeypatch.setattr(StepRunner, "_run", lambda runner, *args: fake(*args))
     return fake
 
 
-def test_every_command_is_shown_and_the_result_is_a_table(commands, capsys):
+def table(printed: str) -> dict[str, list[str]]:
+    """Figures of each row of the table by the row's name."""
+    rows = {}
+    for line in printed.splitlines():
+        match = re.match(r"(\S.*?) {2,}(\d.*)", line)
+        if match:
+            rows[match[1]] = match[2].split()
+    return rows
+
+
+def test_every_command_is_shown_and_every_task_has_a_row(commands, capsys):
     assert run_main(commands.folder) == 0
-    assert commands.of("captions") == [*COMMANDS, "report"]
-    assert commands.of("stories") == [*COMMANDS, "tell"]
-    assert sorted(commands.run[:2]) == [("captions", "prepare"), ("stories", "prepare")]
-    assert commands.run[2:4] == [("network", "train"), ("stories", "extract")]
     printed = capsys.readouterr().out
-    for name in [*COMMANDS, "report", "tell"]:
-        assert f"{name} " in printed
-    assert "--task multimodal_captioning --cpu --arch m_rnn " in printed
-    assert "--task visual_storytelling --cpu --arch glac_non_local " in printed
-    assert "20 of  20  100.0%" in printed
-    assert "10 of  10  100.0%" in printed
-    assert "bleu4" in printed
-    assert "sentences that say what their image shows     20 of  20  100.0%" in printed
-    assert "  what is there at first                       4 of   4  100.0%" in printed
-    assert "repeated_2" in printed
-    assert str(commands.folder / "page.html") in printed
-    assert str(commands.folder / "stories" / "page.html") in printed
+    for words in commands.run:
+        assert f"\n      {shlex.join(words)}\n" in printed
+    names = {words[1] if words[0] == "fairseq-mm" else words[0] for words in commands.run}
+    assert names == {
+        *("prepare", "extract", "fairseq-train", "caption", "tell", "score", "report"),
+        *("index", "search", "store", "summarize"),
+    }
+    assert f"[{STEPS}/{STEPS}]" in printed
+    assert f"[{STEPS + 1}/" not in printed
+    rows = table(printed)
+    assert rows["captions"][:3] == ["20", "of", "20"]
+    assert rows["sentences of visual stories"][:3] == ["20", "of", "20"]
+    for name in ("images found first", "stories of prompts", "summaries of clips"):
+        assert rows[name][:4] == ["10", "of", "10", "100.0%"]
+    assert "  in combinations that it did not show" in printed
+    assert "  what is there at first" in printed
+    assert "Everything on a page: " in printed
+    for words in demo.next_commands(commands.folder):
+        assert f"  {shlex.join(words)}\n" in printed
 
 
-def test_the_fresh_story_is_printed_and_its_wrong_sentences_are_marked(commands, capsys):
+def test_the_most_common_answer_is_far_below(commands, capsys):
     assert run_main(commands.folder) == 0
-    (fresh,) = read(commands.folder / "stories" / "fresh" / "stories.jsonl")
-    generated = "".join(f"  {sentence}\n" for sentence in fresh["sentences"][:4])
-    assert f"five fresh images:\n{generated}  a lie   (wrong)\n" in capsys.readouterr().out
+    rows = table(capsys.readouterr().out)
+    for name in ("captions", "sentences of visual stories", "stories of prompts"):
+        assert float(rows[name][-1].rstrip("%")) < 50
+    # one of the photos is right for its own query only
+    assert rows["images found first"][-1] == "10.0%"
 
 
-@pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])
-def test_nine_of_ten_sentences_must_be_right(commands, capsys, wrong, status):
-    commands.wrong_sentences = wrong
-    assert run_main(commands.folder) == status
-    failure = f"failed: {20 - wrong} of 20 sentences are right, fewer than 90%"
-    assert (failure in capsys.readouterr().out) == bool(status)
+@pytest.mark.parametrize("task", NUM_ITEMS)
+@pytest.mark.parametrize("is_enough", [True, False])
+def test_nine_of_ten_items_of_each_task_must_be_right(commands, capsys, task, is_enough):
+    total = NUM_ITEMS[task]
+    commands.wrong[task] = total // 10 + (not is_enough)
+    assert run_main(commands.folder) == (not is_enough)
+    failures = re.findall("failed: .*", capsys.readouterr().out)
+    if is_enough:
+        assert failures == []
+    else:
+        (failure,) = failures
+        right = total - commands.wrong[task]
+        assert failure.startswith(f"failed: {right} of {total} ")
+        assert "are right, fewer than 90%" in failure
 
 
-@pytest.mark.parametrize(("wrong", "status"), [(2, 0), (3, 1)])
-def test_nine_of_ten_captions_must_be_right(commands, capsys, wrong, status):
-    commands.wrong = wrong
-    assert run_main(commands.folder) == status
-    printed = capsys.readouterr().out
-    failure = f"failed: {20 - wrong} of 20 captions are right, fewer than 90%"
-    assert (failure in printed) == bool(status)
-    right = (commands.folder / "right.jsonl").read_text().splitlines()
-    assert sum(json.loads(line)["right"] for line in right) == 20 - wrong
+def test_what_a_summary_takes_from_the_transcript_and_from_the_frames_is_counted(commands, capsys):
+    assert run_main(commands.folder) == 0
+    rows = table(capsys.readouterr().out.replace("\n    ", "\n").replace("\n  ", "\n"))
+    # the fake reads the frames alone: its summaries are those of the clip whose frames are shown
+    assert rows["with the transcript of another clip"][0] == "10"
+    assert rows["what happens in these other frames"][0] == "10"
+    assert int(rows["who and where, as the transcript tells"][0]) < 5
+    assert int(rows["with the frames of another clip"][0]) < 5
+
+
+def test_the_page_shows_all_tasks_their_items_and_their_commands(commands, capsys):
+    commands.wrong = dict.fromkeys(NUM_ITEMS, 1)
+    assert run_main(commands.folder) == 0
+    page = (commands.folder / "page.html").read_text()
+    headings = re.findall("<h2>(.*?)</h2>", page)
+    assert headings == [
+        "Captions of images",
+        "Visual stories",
+        "Images found by a sentence",
+        "Stories of prompts",
+        "Summaries of clips",
+    ]
+    # 8 captioned images, 4 stories of 5, 6 searches with 2 found, 6 prompts, 6 clips of 4 frames
+    assert page.count("<article") == 8 + 4 + 6 + 6 + 6
+    assert page.count("data:image/jpeg") == 8 + 4 * 5 + 6 * 2 + 6 * 4
+    assert page.count(f"{LIE} (wrong)") == 4
+    assert page.count("not true") == 6
+    for words in commands.run:
+        assert page.count(f">{shlex.join(words)}</p>".replace("'", "&#39;")) == 1
+    assert "://" not in page
 
 
 def test_a_second_run_repeats_nothing(commands, capsys):
     assert run_main(commands.folder) == 0
+    page = (commands.folder / "page.html").read_text()
     commands.run.clear()
+    capsys.readouterr()
     assert run_main(commands.folder) == 0
     assert commands.run == []
-    assert capsys.readouterr().out.count("done before") == demo.STEPS
+    assert capsys.readouterr().out.count("done before") == STEPS
+    assert (commands.folder / "page.html").read_text() == page
+
+
+@pytest.mark.parametrize("cores", [1, 8])
+def test_tracks_wait_for_each_other_on_any_number_of_cores(commands, monkeypatch, cores, capsys):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: cores)
+    assert run_main(commands.folder) == 0
+    done = [words[1] for words in commands.run if words[0] == "fairseq-mm"]
+    assert len(commands.run) == len({tuple(words) for words in commands.run})
+    assert done.index("prepare") < done.index("extract") < done.index("caption")
+    assert done.index("index") < done.index("search")
 
 
 def test_another_seed_is_refused_in_the_same_folder(commands, capsys):
@@ -183,32 +245,62 @@ def test_another_seed_is_refused_in_the_same_folder(commands, capsys):
 def test_validations_are_shown_in_short():
     line = (
         "2026-01-02 03:04:05 | INFO | valid | epoch 003 | valid on 'valid' subset | loss 0.654 "
-        "| ppl 1.57 | cider 4.5 | rouge_l 0.86 | bleu4 0.82 | num_updates 1000"
+        "| ppl 1.57 | i2t_r1 4.5 | rsum 586.1 | num_updates 1000"
     )
-    assert demo.shorten_validation(line, 3) == "epoch 3 of 3: ppl 1.57, bleu4 0.82, cider 4.5"
-    assert demo.shorten_validation(line.partition(" | cider")[0], 9) == "epoch 3 of 9: ppl 1.57"
-    assert demo.shorten_validation("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
+    assert demo_tasks.shorten_validation(line, 3) == "epoch 3 of 3: ppl 1.57, rsum 586.1"
+    assert demo_tasks.shorten_validation(line.partition(" | i2t")[0], 9) == "epoch 3 of 9: ppl 1.57"
+    assert demo_tasks.shorten_validation("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
 
 
 def test_of_the_image_networks_training_no_warning_is_shown():
-    assert demo.shorten_recognition("close-ups: 20%, loss 3.10\n") == "close-ups: 20%, loss 3.10"
-    assert demo.shorten_recognition("recognises everything in 99% of new images\n").endswith(
-        "images"
-    )
-    assert demo.shorten_recognition("KeyboardInterrupt\n") == ""
+    shorten = demo_tasks.shorten_recognition
+    assert shorten("close-ups: 20%, loss 3.10\n") == "close-ups: 20%, loss 3.10"
+    assert shorten("recognises everything in 99% of new images\n").endswith("images")
+    assert shorten("KeyboardInterrupt\n") == ""
+
+
+def test_as_many_steps_are_announced_as_there_are():
+    classes = demo_tasks.DemoTask.__subclasses__()
+    assert 1 + sum(task.steps for task in classes) == STEPS
+    assert len({task.name for task in classes}) == len(NUM_ITEMS)
 
 
 @pytest.mark.slow
 def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
-    for name, value in (("CAPTIONS", SMALL), ("STORIES", SMALL_STORIES)):
-        monkeypatch.setattr(demo, name, value)
-    for name in ("CLOSE_UPS", "WHOLE_IMAGES"):
-        monkeypatch.setattr(demo, name, 64)
+    monkeypatch.setattr(demo_tasks, "SIZES", SMALL)
     folder = tmp_path / "demo"
     assert run_main(folder) in (0, 1)
     page = (folder / "page.html").read_text()
-    assert page.count("<article") == 20
-    assert page.count("data:image/jpeg") == 20
-    assert "20 of 20 items have a hypothesis" in page
-    assert (folder / "checkpoints" / "checkpoint_best.pt").is_file()
-    assert (folder / "stories" / "page.html").read_text().count("data:image/jpeg") == 5
+    assert page.count("<article") == 8 + 4 + 6 + 6 + 6
+    captions = (folder / "captions" / "page.html").read_text()
+    assert captions.count("<article") == 20
+    assert "20 of 20 items have a hypothesis" in captions
+    assert (folder / "visual_stories" / "page.html").read_text().count("data:image/jpeg") == 5
+    # the commands that are printed at the end
+    for words in demo.next_commands(folder):
+        run = "import sys; from fairseq_mm.cli import main; sys.exit(main.main())"
+        done = subprocess.run(
+            [sys.executable, "-c", run, *words[1:]],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(step_runner.PACKAGE.parent)},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+@pytest.mark.slow
+def test_nine_of_ten_items_of_every_task_are_right_and_no_answer_is_the_most_common(
+    tmp_path, capsys
+):
+    assert run_main(tmp_path / "demo") == 0
+    rows = table(capsys.readouterr().out.replace("\n  ", "\n"))
+    for name in (
+        *("captions", "sentences of visual stories", "images found first"),
+        *("stories of prompts", "summaries of clips"),
+    ):
+        right, _, total, _, common = rows[name]
+        assert int(right) >= 0.9 * int(total)
+        assert float(common.rstrip("%")) < 25
+    for name in ("with the frames of another clip", "with the transcript of another clip"):
+        assert int(rows[name][0]) < 0.25 * int(rows[name][2])

@@ -4,7 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from drawings.collection import check_stories, draw_stories, get_story_name, image_names
+from drawings.collection import (
+    SENTENCE_KINDS,
+    check_stories,
+    draw_stories,
+    get_story_name,
+    image_names,
+    most_common_sentences,
+)
 from drawings.drawn_stories import Moment
 from PIL import Image
 
@@ -35,9 +42,10 @@ def test_every_story_has_five_images_and_five_right_sentences(folder):
         assert all((folder / image).is_file() for image in record["images"])
         stories[truth["id"]] = record["sentences"]
     verdicts = check_stories(folder, stories)
-    assert [(v.story, v.number) for v in verdicts] == [(s, n) for s in stories for n in range(1, 6)]
+    assert [v.key for v in verdicts] == [name for story in stories for name in image_names(story)]
     assert all(verdict.right for verdict in verdicts)
-    assert all((verdict.kind == "first") == (verdict.number == 1) for verdict in verdicts)
+    assert all((v.kind == "first") == v.key.endswith("-1.jpg") for v in verdicts)
+    assert {verdict.kind for verdict in verdicts} <= SENTENCE_KINDS.keys()
 
 
 def test_images_are_dark_at_night_and_light_by_day(folder):
@@ -70,11 +78,21 @@ def test_sentences_are_checked_against_one_image_alone(folder):
     exchanged[1], exchanged[2] = exchanged[2], exchanged[1]
     short = stories["test-0003"][:3]
     verdicts = check_stories(folder, {"test-0001": exchanged, "test-0003": short})
-    right = [(verdict.story, verdict.number) for verdict in verdicts if verdict.right]
-    assert right == [
-        *(("test-0001", number) for number in (1, 4, 5)),
-        *(("test-0003", number) for number in (1, 2, 3)),
+    assert [verdict.key for verdict in verdicts if verdict.right] == [
+        *(f"test-0001-{number}.jpg" for number in (1, 4, 5)),
+        *(f"test-0003-{number}.jpg" for number in (1, 2, 3)),
     ]
     assert len(verdicts) == 10
     with pytest.raises(UserError, match=r"shown\.jsonl: has no story 'x'"):
         check_stories(folder, {"x": exchanged})
+
+
+def test_the_most_common_sentences_are_of_their_places_in_training(folder):
+    records = read(folder / "stories.jsonl")
+    for record in records:
+        for place in range(5):
+            wrong = record["split"] != "train"
+            if wrong or record["id"] in ("train-0002", "train-0005"):
+                record["sentences"][place] = f"{'lie' if wrong else 'sentence'} {place}"
+    (folder / "stories.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
+    assert most_common_sentences(folder) == [f"sentence {place}" for place in range(5)]

@@ -52,14 +52,19 @@ def compose_story(rng: random.Random) -> list[Moment]:
     """Compose a random story in which no kind of change happens twice in a row."""
     scene = compose_scene(rng)
     if rng.random() < 0.5:  # half of the stories begin with one thing
-        look = _get_look(rng.choice(scene.things))
-        scene = Scene("alone", place_things([look], "alone", rng))
+        scene = keep_one(scene, rng)
     moments = [Moment(scene, rng.random() < _NIGHTS)]
     kind = ""
     while len(moments) < NUM_MOMENTS:
         kind = rng.choice([other for other in possible_changes(moments[-1]) if other != kind])
-        moments.append(_changed(moments[-1], kind, rng))
+        moments.append(change(moments[-1], kind, rng))
     return moments
+
+
+def keep_one(scene: Scene, rng: random.Random) -> Scene:
+    """Return a scene with one of the things, at another place."""
+    look = _get_look(rng.choice(scene.things))
+    return Scene("alone", place_things([look], "alone", rng))
 
 
 def possible_changes(moment: Moment) -> list[str]:
@@ -84,7 +89,8 @@ def change_between(before: Moment, after: Moment) -> str:
     return "move"
 
 
-def _changed(moment: Moment, kind: str, rng: random.Random) -> Moment:
+def change(moment: Moment, kind: str, rng: random.Random) -> Moment:
+    """Return the next moment, after a random change of a kind that is possible."""
     things = moment.scene.things
     if kind == "light":
         return replace(moment, night=not moment.night)

@@ -1,0 +1,191 @@
+"""Clips: an event in four frames, a transcript without it, and summaries that need both."""
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from drawings.clip_collection import (
+    check_summaries,
+    draw_clips,
+    join_frames,
+    most_common_summary,
+)
+from drawings.clips import (
+    EVENTS,
+    NAMES,
+    NUM_FRAMES,
+    PLACES,
+    Clip,
+    compose_clip,
+    draw_frames,
+    read_summary,
+    write_summary,
+    write_transcript,
+)
+from drawings.drawn_stories import change_between
+from drawings.scenes import COLOURS, SHAPES
+
+from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
+from fairseq_mm.errors import UserError
+
+SIZES = {"train": 12, "valid": 3, "test": 5}
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def clips() -> list[Clip]:
+    rng = random.Random(5)
+    return [compose_clip(rng) for _ in range(200)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    draw_clips(tmp_path / "summaries", SIZES, seed=4)
+    return tmp_path / "summaries"
+
+
+def test_each_clip_has_one_event_and_every_kind_occurs(clips):
+    kinds = Counter(change_between(clip.before, clip.after) for clip in clips)
+    assert set(kinds) == set(EVENTS)
+    assert min(kinds.values()) > len(clips) / len(EVENTS) / 2
+    assert {clip.changes_at for clip in clips} == set(range(1, NUM_FRAMES))
+    assert len({clip.before.night for clip in clips}) == 2
+
+
+def test_the_frames_change_where_the_clip_says(clips):
+    for clip in clips[:40]:
+        frames = [np.asarray(frame, dtype=float) for frame in draw_frames(clip, "seed")]
+        assert len(frames) == NUM_FRAMES
+        if change_between(clip.before, clip.after) == "light":
+            dark = [frame.mean() < 128 for frame in frames]
+            expected = [clip.before.night] * clip.changes_at
+            assert dark == [*expected, *[clip.after.night] * (NUM_FRAMES - clip.changes_at)]
+        again = [np.asarray(frame, dtype=float) for frame in draw_frames(clip, "seed")]
+        assert all(np.array_equal(*pair) for pair in zip(frames, again))
+
+
+def test_all_things_stay_inside_while_the_camera_moves(clips, monkeypatch):
+    shown = []
+    monkeypatch.setattr("drawings.clips.draw", lambda scene, rng, night: shown.append(scene))
+    for clip in clips:
+        draw_frames(clip, f"seed {clip.facts}")
+    things = [thing for scene in shown for thing in scene.things]
+    for thing in things:
+        for place in (thing.x, thing.y):
+            assert thing.radius - 1e-9 <= place <= 1 - thing.radius + 1e-9
+    assert len(shown) == NUM_FRAMES * len(clips)
+    assert any(one.things[0].x != other.things[0].x for one, other in zip(shown, shown[1:]))
+
+
+def test_a_transcript_tells_who_and_where_and_nothing_of_the_frames(clips):
+    rng = random.Random(6)
+    for clip in clips:
+        words = write_transcript(clip, rng).replace(".", "").split()
+        assert [word for word in words if word in NAMES] == [clip.name]
+        assert [word for word in words if word in PLACES] == [clip.place]
+        assert not set(words) & {*COLOURS, *SHAPES, "small", "large", "night", "day"}
+
+
+def test_a_summary_is_read_as_it_was_written(clips):
+    rng = random.Random(7)
+    for clip in clips:
+        summary = write_summary(clip, rng)
+        name, place, event = read_summary(summary.upper() + " .")
+        assert (name, place) == (clip.name, clip.place)
+        assert event in summary
+    assert read_summary("the red circle turns green") is None
+    assert read_summary("") is None
+
+
+def test_the_same_event_in_other_words_has_the_same_facts(clips):
+    for clip in clips:
+        assert Clip.from_json(json.loads(json.dumps(clip.to_json()))) == clip
+    colour = next(clip for clip in clips if change_between(clip.before, clip.after) == "colour")
+    assert "becomes" in colour.event
+
+
+def test_drawn_clips_have_frames_texts_and_inputs(folder):
+    records = read(folder / "clips.jsonl")
+    assert Counter(record["split"] for record in records) == SIZES
+    for record in records:
+        frames = sorted(path.name for path in (folder / record["video"]).iterdir())
+        assert frames == [f"{number}.jpg" for number in range(1, NUM_FRAMES + 1)]
+    summaries = {record["id"]: record["summary"] for record in records}
+    assert all(verdict.right for verdict in check_summaries(folder, summaries))
+    test = [record for record in records if record["split"] == "test"]
+    ids, transcripts = zip(*((record["id"], record["transcript"]) for record in test))
+    inputs = {name: read(folder / f"{name}.jsonl") for name in ("test", "other_frames")}
+    for lines in inputs.values():
+        assert tuple(line["id"] for line in lines) == ids
+    assert tuple(line["transcript"] for line in inputs["test"]) == transcripts
+    swapped = tuple(line["transcript"] for line in inputs["other_frames"])
+    assert swapped == (*transcripts[1:], transcripts[0])
+
+
+def test_training_never_tells_what_a_test_clip_tells(tmp_path, monkeypatch):
+    for name, values in (("NAMES", NAMES[:2]), ("PLACES", PLACES[:2]), ("EVENTS", ("light",))):
+        monkeypatch.setattr(f"drawings.clips.{name}", values)
+    monkeypatch.setattr("drawings.scenes.COLOURS", COLOURS[:2])
+    monkeypatch.setattr("drawings.clip_collection.draw_frames", lambda clip, seed: [])
+    draw_clips(tmp_path, {"train": 500, "test": 30}, seed=1)
+    facts: dict[str, set] = {"train": set(), "test": set()}
+    for record in read(tmp_path / "shown.jsonl"):
+        facts[record["id"].split("-")[0]].add(Clip.from_json(record["clip"]).facts)
+    assert not facts["train"] & facts["test"]
+    assert len(facts["train"]) > 20
+
+
+def test_each_fact_of_a_summary_is_checked(folder):
+    first, second, *_ = read(folder / "clips.jsonl")
+    one, other = (read_summary(record["summary"]) for record in (first, second))
+    texts = {
+        first["id"]: "{} shows in the {} how {}".format(*one),
+        second["id"]: "in the {1} {0} shows how {2}".format(*other),
+    }
+    assert [tuple(v) for v in check_summaries(folder, texts)] == [
+        (first["id"], True, True),
+        (second["id"], True, True),
+    ]
+    texts[first["id"]] = "{} shows in the {} how {}".format(*other[:2], one[2])
+    texts[second["id"]] = "{} shows in the {} how {}".format(*other[:2], one[2])
+    assert [tuple(v)[1:] for v in check_summaries(folder, texts)] == [(False, True), (True, False)]
+    # the text of the first frames belongs to the second clip
+    of_next = check_summaries(folder, texts, of_next=True)
+    assert [tuple(v) for v in of_next] == [
+        (second["id"], True, False),
+        (first["id"], False, True),
+    ]
+    texts[first["id"]] = "a lie"
+    assert next(tuple(v)[1:] for v in check_summaries(folder, texts)) == (False, False)
+    with pytest.raises(UserError, match=r"shown\.jsonl: has no clip 'x'"):
+        check_summaries(folder, {"x": "a lie"})
+
+
+def test_the_most_common_summary_has_the_most_common_facts(folder):
+    records = read(folder / "clips.jsonl")
+    for record in records:
+        if record["split"] == "train":
+            record["summary"] = "in the attic jan shows how the red star grows"
+    (folder / "clips.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in records))
+    assert most_common_summary(folder) == "jan shows in the attic how the red star grows"
+
+
+def test_frames_of_a_clip_are_joined_in_their_order(tmp_path):
+    store = tmp_path / "frames.h5"
+    values = {"train-0001": [5, 6, 9, 7], "test-0001": [2, 2, 2, 3]}
+    with FeatureStoreWriter(store, dim=3, dtype="float32", attributes={}) as writer:
+        for number in (3, 1, 4, 2):
+            for clip, frames in values.items():
+                row = np.full((1, 3), frames[number - 1], dtype=np.float32)
+                writer.append(f"{clip}/{number}.jpg", row)
+        writer.finish()
+    assert join_frames(tmp_path, store) == "2 clips of 4 frames"
+    with np.load(tmp_path / "clips.npz") as arrays:
+        for clip, changes in {"train-0001": [1, 3, -2], "test-0001": [0, 0, 1]}.items():
+            expected = [[value] * 3 + [change] * 3 for value, change in zip(values[clip], changes)]
+            assert arrays[clip].tolist() == expected
