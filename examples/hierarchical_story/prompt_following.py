@@ -214,7 +214,7 @@ def score_stories(stories: list[Story]) -> dict[str, Any]:
     in a story.
     """
     facts = [read_prompt(story.prompt) for story in stories]
-    counts = [count_mentions(story.story) for story in stories]
+    counts = [count_mentions(story.tokens) for story in stories]
     shape = len(stories), len(KINDS)
     mentions, right, by_chance = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for column, kind in enumerate(KINDS):

@@ -66,7 +66,8 @@ def test_figures_of_stories(program, tmp_path):
     def score(stories):
         with open(tmp_path / "stories.jsonl", "w") as file:
             for number, (prompt, story) in enumerate(zip(prompts, stories)):
-                entry = {"id": number, "prompt": prompt, "hypothesis": story}
+                entry = {"id": number, "prompt": prompt, "hypothesis": story.replace(" .", ".")}
+                entry["tokens"] = story  # as `tell` writes it
                 print(json.dumps(entry), file=file)
         status, out, _ = program("score", tmp_path / "stories.jsonl", "--json", tmp_path / "s.json")
         assert status == 0
