@@ -16,17 +16,17 @@ where the baseline b_k is
     samples    mean reward of the other K - 1 samples   (Luo 2020, equation 5)
 
 Both have the expectation of the exact gradient, because b_k does not depend on w^k. The texts are
-sampled without gradients; one pass of the model then computes the log-probabilities of all of them.
+sampled without gradients; one pass of the model then computes all their log-probabilities.
 Meanwhile, worker processes compute the rewards (:mod:`fairseq_mm.metrics.rewards`). The references
 of an input are all lines of the training split with the same image, images or video.
 
-In validation, the loss is that of ``cross_entropy``, with the references as targets.
+In validation, the loss is the cross-entropy of the references.
 
 Differs from both papers:
 - A word that generation never writes, such as ``<unk>``, is not sampled, and p is the distribution
   over the other words.
-- Without ``--sample-dropout``, the model's dropout is off: the gradient is that of the model that
-  has drawn the samples, and that generates after the training.
+- Without ``--sample-dropout``, the model's dropout is off, as when the samples are drawn and when
+  the trained model generates.
 """
 
 import logging
@@ -140,7 +140,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         self.reward_workers = reward_workers
         self.update_num = 0
         self.text = task.reward_text()
-        self._policies: Optional[tuple[Any, ...]] = None  # of samples, and of greedy search
+        self._policies: Optional[tuple[Any, ...]] = None  # the second is greedy search
         self._workers: Optional[RewardWorkers] = None
         self._references: dict[str, _References] = {}
         self._is_constant_said = False
@@ -193,8 +193,8 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Return the results of :meth:`forward`.
 
-        ``log_probabilities`` are [B, K], ``rewards`` [B, K], or [B, K + 1] with that of greedy
-        search at the end.
+        ``log_probabilities`` are [B, K]; ``rewards`` are [B, K], or [B, K + 1] with the reward of
+        greedy search at the end.
         """
         K = self.num_samples
         own = rewards[:, :K]

@@ -3,8 +3,8 @@
 The texts are drawn by fairseq's generator with :class:`.SeededSampling`, which forbids some words:
 ``<unk>``, ends before the minimum length, and what a task's constraints forbid. A text is therefore
 drawn from the model's distribution over the allowed words of each step, and its log-probability
-here is that of this distribution. A forced word, such as the end at the maximum length, has the
-probability 1 and no gradient.
+here is the log-probability in this distribution. A forced word, such as the end at the maximum
+length, has the probability 1 and no gradient.
 """
 
 import contextlib
@@ -169,13 +169,13 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
     rates = [module.dropout for module in recurrent]
     model.eval()
-    for module in recurrent:
-        module.dropout = 0.0
-        module.training = True
+    for layer in recurrent:
+        layer.dropout = 0.0
+        layer.training = True
     try:
         yield
     finally:
         for module, mode in modes:
             module.training = mode
-        for module, rate in zip(recurrent, rates):
-            module.dropout = rate
+        for layer, rate in zip(recurrent, rates):
+            layer.dropout = rate

@@ -1,6 +1,6 @@
 """Computes rewards of sampled texts: weighted sums of CIDEr-D, BLEU and ROUGE-L of one item.
 
-Words are text, or numbers that stand for words. A text that was ended has the end token as its last
+Words are text or numbers. A text that was ended has the end token as its last
 word, in references and in samples, so that the n-grams contain the end. Otherwise, nothing in the
 reward would tell a caption from one that stops before its last noun ("a dog runs through the").
 """
@@ -26,7 +26,7 @@ class Job(NamedTuple):
 
 
 def read_rewards(text: str) -> dict[str, float]:
-    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; a name alone has the weight 1.
+    """Read the option ``--rewards``, such as ``cider=1,bleu=0.5``; a name without a number has weight 1.
 
     Raises:
         UserError: if a reward does not exist or is given twice, or a weight is no positive number.
