@@ -9,6 +9,8 @@
       --json scores.json
   fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
   fairseq-mm score --constant --data data-bin/flickr8k
+  fairseq-mm score captions.jsonl --metrics clipscore --images photos \\
+      --clip-model open_clip:ViT-B-32/openai
   fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
       --per-item copied.jsonl
   fairseq-mm score vg.jsonl --data data-bin/how2 --preset how2 \\
@@ -65,6 +67,10 @@ scores are about half as large: never compare the two. The other rows are the
 metrics of coco-caption over whole stories, and the repetition of sentences
 (repeated_*: against earlier sentences of the same story). The output says how many
 image sequences of the split were scored, and how many images have features.
+
+clipscore, refclipscore, bertscore and mauve need a trained model (--clip-model,
+--bert-model, --mauve-model). clipscore needs no references: without --data and
+--references, captions are scored by the ids in their file.
 """
 
 import argparse

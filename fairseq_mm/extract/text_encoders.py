@@ -191,7 +191,7 @@ class TextEncoder:
     def _check_weights(self, missing: Collection[str]) -> list[str]:
         """Return the names of the tensors that the hidden states depend on.
 
-        Raise UserError if the files lack one of them, whose values would be random.
+        Raise UserError if the files lack such a tensor, because its values would be random.
         """
         # hidden states do not depend on the pooler
         needed = [name for name in self._network.state_dict() if "pooler." not in name]
@@ -235,7 +235,7 @@ class TextEncoder:
         order = sorted((i for i in range(len(texts)) if tokens[i]), key=lambda i: len(tokens[i]))
         padding = self._tokenizer.pad_token_id or 0
         while order:
-            # of the longest texts first in a batch, fewer fit
+            # sorted by length: the last text of a batch decides how many texts fit
             size = max(1, _TOKENS_PER_BATCH // len(tokens[order[0]]))
             batch = order[: min(size, _MAX_TEXTS_PER_BATCH)]
             while len(batch) > 1 and len(batch) * len(tokens[batch[-1]]) > _TOKENS_PER_BATCH:

@@ -11,7 +11,7 @@ from fairseq_mm.errors import UserError, first_line, import_extra
 
 # defaults of the package
 SCALING, SEED = 5, 25
-# k-means needs two clusters, of which the package makes one for ten texts
+# the package makes a cluster for ten texts, and k-means needs two clusters
 MIN_TEXTS = 20
 
 
