@@ -10,7 +10,7 @@ if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 text=$1 photos=$2 out=$3
 source "$(dirname "$0")/steps.sh"
 total=5
-critical=${CRITICAL_UPDATES:-470}  # 5 epochs of the images of Flickr8k
+critical=${CRITICAL_UPDATES:-940}  # 5 epochs of the images of Flickr8k
 if ! [[ "$critical" =~ ^[1-9][0-9]*$ ]]; then
     echo "CRITICAL_UPDATES must be a number of 1 or more, but is $critical." >&2
     exit 2
@@ -31,7 +31,8 @@ train_critically() {
     mkdir -p "$out/self_critical"
     if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/self_critical/mobilenet_v2.pt"; fi
     "$recipes/train_self_critical.sh" "$data" "$out/self_critical" \
-        "$out/transformer_captioner/checkpoint_best.pt" --max-update "$critical" \
+        "$out/transformer_captioner/checkpoint_best.pt" --arch transformer_captioner \
+        --lr 5e-5 --total-num-update "$critical" --max-update "$critical" \
         --preload-features --num-workers 0 2>&1 | tee -a "$out/self_critical/train.log"
 }
 describe() {

@@ -425,6 +425,9 @@ class MRnnModel(FairseqEncoderDecoderModel):
             raise UserError(
                 f"--attention soft needs --image-input multimodal, but that is {cfg.image_input}."
             )
+        features = getattr(task, "features", None)
+        if attends and features is not None and features.count_rows(features.ids[0]) == 1:
+            raise UserError(_POOLED)
         encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling), keeps_regions=attends)
         decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)
         model = cls(encoder, decoder)

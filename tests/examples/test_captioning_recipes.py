@@ -19,6 +19,21 @@ def test_any_number_of_gpus_gives_the_same_batch(run_recipe, recipe):
         assert gpus * args.batch_size == 128
 
 
+def test_rewards_train_a_checkpoint_on(run_recipe):
+    """With ``fairseq-mm frequencies`` before, which is not run here."""
+    for gpus in (1, 2, 16):
+        counted, call = run_recipe(
+            EXAMPLE, "train_self_critical", "data", "saved", "best.pt", "--lr", "1", GPUS=str(gpus)
+        )
+        assert counted[-2:] == ["frequencies", "data"]
+        args = parse_training(call)
+        assert gpus * args.batch_size == 32
+        assert (args.criterion, args.finetune_from_model) == ("self_critical", "best.pt")
+        assert (args.one_per_item, args.lr) == (True, [1.0])
+    stderr = run_recipe(EXAMPLE, "train_self_critical", "data", "saved", status=2)
+    assert "train_self_critical.sh DATA SAVE_DIR CHECKPOINT" in stderr
+
+
 def test_the_papers_embedding_is_trained_as_it_says(run_recipe):
     """Kiros et al. 2014, sections 2.2 and 3.1: what the paper names, and nothing else."""
     (call,) = run_recipe(EXAMPLE, "train_vse", "data", "saved", PAPER="1")
@@ -195,7 +210,8 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert (first.arch, first.max_update, first.label_smoothing) == (
         "transformer_captioner", 2820, 0.1,
     )  # fmt: skip
-    assert (second.criterion, second.max_update) == ("self_critical", 470)
+    assert (second.criterion, second.max_update) == ("self_critical", 940)
+    assert second.arch == "transformer_captioner"
     assert second.finetune_from_model == "out/transformer_captioner/checkpoint_best.pt"
     assert run_recipe(EXAMPLE, "strong", "text", "photos", "out") == []
 

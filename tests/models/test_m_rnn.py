@@ -1,6 +1,7 @@
 """m-RNN equals the paper's equations, written as loops, in each of its variants."""
 
 import math
+from argparse import Namespace
 
 import pytest
 import torch
@@ -222,5 +223,8 @@ def test_attention_refuses_pooled_features_and_an_image_elsewhere():
     model = build_model("m_rnn", toy_task(), **SIZES, attention="soft")
     with pytest.raises(UserError, match=r"pooled \(1 region an image\): extract with --grid"):
         model(torch.randn(2, 1, 5), torch.zeros(2, 1, dtype=torch.bool), torch.tensor([[2], [2]]))
+    pooled = Namespace(ids=["a.jpg"], count_rows={"a.jpg": 1}.get)
+    with pytest.raises(UserError, match="extract with --grid"):  # before the training begins
+        build_model("m_rnn", toy_task(features=pooled), **SIZES, attention="soft")
     with pytest.raises(UserError, match="needs --image-input multimodal, but that is both"):
         build_model("m_rnn_vis_in_rnn_both", toy_task(), **SIZES, attention="soft")
