@@ -109,7 +109,7 @@ def gradients(model):
 
 
 def naive_log_probability(task, model, net_input, words, *, end, min_len):
-    """One text of an input, word by word, in the distribution over the words that may be sampled."""
+    """One text of an input, word by word, with the words alone that may be sampled."""
     dictionary = task.target_dictionary
     tokens = [dictionary.eos(), *words]
     targets = [*words, dictionary.eos()] if end else words
