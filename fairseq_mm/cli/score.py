@@ -132,8 +132,8 @@ PRESETS = {
 # perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read
 NAMES = (*METRICS, *score_models.FIGURES, "perplexity")
 WITHOUT_REFERENCES = ("self_bleu", "seq_rep", "first_distinct")
-# metrics that are computed with any preset if there are neither --references nor --data
-_NEED_NO_REFERENCES = ("clipscore", "diversity", *WITHOUT_REFERENCES)
+# metrics of texts by the ids in their file, if there are neither --references nor --data
+_NEED_NO_REFERENCES = ("clipscore",)
 _FIGURES = {**FIGURES, **score_models.FIGURES}
 _METRIC_OF_FIGURE = {**METRIC_OF_FIGURE, **score_models.METRIC_OF_FIGURE}
 TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
