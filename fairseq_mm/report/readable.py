@@ -18,6 +18,8 @@ _LABELS = {
     "vocabulary": "different words",
     "length": "length",
     "perplexity": "perplexity",
+    "ppl": "perplexity",
+    "lr": "learning rate",
     "perplexity_sentence": "perplexity of a text",
     "copied_words": "longest copied run",
 }

@@ -1,9 +1,9 @@
 """Makes the section of a report with one card per item: images, the text of each system with its
 faults and scores, and the references.
 
-Cards can be sorted by a score, or by the difference between two systems, and filtered by words and
-faults, if JavaScript runs. Browsers lay out the cards on the screen only, so that 5,000 cards need
-no more time than a few.
+The section has pages of 50 cards, so that 5,000 cards need no more time to scroll than a few. Cards
+can be sorted by a score, or by the difference between two systems, and filtered by words and by
+faults. Without JavaScript, the first page is shown.
 """
 
 import json
@@ -14,6 +14,8 @@ from typing import NamedTuple, Optional
 from fairseq_mm.report.html_page import Section, section
 from fairseq_mm.report.readable import label, main_names, readable
 from fairseq_mm.report.text_faults import FAULTS, Word, count_faults, find_faults
+
+PAGE_SIZE = 50  # cards
 
 
 class SystemText(NamedTuple):
@@ -79,6 +81,7 @@ def items_section(
         main=main_names(shown),
         faults=_fault_lines(items, systems),
         kinds=FAULTS,
+        page_size=PAGE_SIZE,
         first_of=first_of,
         label=label,
         readable=readable,

@@ -14,6 +14,7 @@ from fairseq_mm.data.input_files import parse_json
 from fairseq_mm.errors import UserError
 from fairseq_mm.report.figures import COLORS, Chart, Titles
 from fairseq_mm.report.html_page import Section, plain_number, section
+from fairseq_mm.report.readable import label, readable
 
 # metric -> subset (train, valid, ...) -> update -> value
 Curves = dict[str, dict[str, dict[float, float]]]
@@ -132,8 +133,12 @@ def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
 
 def _chart(name: str, subsets: dict[str, dict[float, float]]) -> Chart:
     values = sorted(value for points in subsets.values() for value in points.values())
+    # scores in points, as in the rest of the page
+    scale = 100 if readable(name, values[-1]).unit == "points" else 1
     # a first perplexity of thousands would flatten the rest of the curve
     highest = min(values[-1], 4 * values[len(values) // 2]) if name == "ppl" else values[-1]
+
+    title = label(name)
 
     def plot(axes: Any) -> Titles:
         titles = {}
@@ -141,7 +146,7 @@ def _chart(name: str, subsets: dict[str, dict[float, float]]) -> Chart:
             updates, gid = sorted(points), f"curve{number}"
             axes.plot(
                 updates,
-                [min(points[x], highest) for x in updates],
+                [scale * min(points[x], highest) for x in updates],
                 "o-" if subset in _COLORS else "o--",
                 color=_COLORS.get(subset, COLORS["quiet"]),
                 markersize=3,
@@ -149,9 +154,12 @@ def _chart(name: str, subsets: dict[str, dict[float, float]]) -> Chart:
                 gid=gid,
             )
             titles[gid] = [
-                f"{subset} {name} {plain_number(points[x])} at {x:.0f} updates" for x in updates
+                f"{subset} {title} {plain_number(scale * points[x])} at {x:,.0f} updates"
+                for x in updates
             ]
-        axes.set_title(name, fontweight="bold")
+        axes.set_title(title, fontweight="bold")
+        if scale > 1:
+            axes.set_ylabel("points")
         axes.set_xlabel("updates")
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(axis="y")

@@ -41,7 +41,7 @@ def test_a_first_perplexity_of_thousands_does_not_flatten_the_others():
     svg = svg_of(section.body)
     places = points(svg, 0)
     assert places[3][1] - places[1][1] > 10
-    assert next(svg.iter("title")).text == "train ppl 5000 at 1 updates"
+    assert next(svg.iter("title")).text == "train perplexity 5000 at 1 updates"
 
 
 def test_one_epoch_has_no_curve_and_constants_have_no_chart():
