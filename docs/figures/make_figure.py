@@ -1,7 +1,6 @@
-"""Draw the figure of README.md from the results of `make demo`: the first four test images with
-their generated captions, and the five images of the fresh story with its generated sentences.
+"""Draw the figure of README.md from the results of `make demo`: the first test items of each task.
 
-    python docs/figures/make_figure.py demo docs/figures/demo.png
+python docs/figures/make_figure.py demo docs/figures/demo.png
 """
 
 import argparse
@@ -9,55 +8,104 @@ import json
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
 SIDE, GAP, LINE = 128, 14, 16  # image, space between images, line of text, in pixels
 LETTERS = 20  # per line, which fit below an image of SIDE pixels
-CAPTIONS = 4
+COLUMNS = 5
+CAPTIONS, FOUND, FRAMES = 5, 3, 4  # numbers of images in a row
+WIDE_LETTERS = LETTERS * COLUMNS  # per line of a text as wide as the figure
 
 
-def read_captions(demo: Path) -> list[tuple[Path, str]]:
-    """The first test images, and what fairseq-generate wrote for them."""
-    keys = (demo / "data" / "test.visual_ids").read_text().splitlines()
-    texts = {}
-    for line in (demo / "generate-test.txt").read_text().splitlines():
-        if line.startswith("H-"):
-            number, _, text = line[2:].split("\t")
-            texts[int(number)] = text
-    return [(demo / "images" / keys[line], texts[line]) for line in sorted(texts)[:CAPTIONS]]
+class Row(NamedTuple):
+    """A row of the figure.
+
+    Attributes:
+        title: Text above, in grey.
+        examples: Images, each with the text below it.
+        text: Text below all images.
+    """
+
+    title: str
+    examples: Sequence[tuple[Path, str]]
+    text: str = ""
 
 
-def read_story(demo: Path) -> list[tuple[Path, str]]:
-    """The images of the fresh story, and the sentences generated for them."""
-    story = json.loads((demo / "stories" / "fresh" / "stories.jsonl").read_text().splitlines()[0])
-    lines = (demo / "stories" / "generated.jsonl").read_text().splitlines()
-    generated = next(json.loads(line) for line in lines if line.startswith("{"))
-    images = [demo / "stories" / "fresh" / image for image in story["images"]]
-    return list(zip(images, generated["sentences"]))
+def read_records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def draw(rows: Sequence[tuple[str, Sequence[tuple[Path, str]]]]) -> Image.Image:
-    """A row of images with a title above and a text below each."""
-    wrapped = [
-        [(path, textwrap.wrap(text, LETTERS)) for path, text in examples] for _, examples in rows
+def read_captions(folder: Path) -> Row:
+    """The first test images with their generated captions."""
+    examples = [
+        (folder / "images" / record["id"], record["hypothesis"])
+        for record in read_records(folder / "generated.jsonl")[:CAPTIONS]
     ]
+    return Row("m_rnn: an image in, a caption out", examples)
+
+
+def read_story(folder: Path) -> Row:
+    """The images of the fresh story with the sentences generated for them."""
+    (story,) = read_records(folder / "fresh" / "stories.jsonl")
+    (generated,) = read_records(folder / "fresh.jsonl")
+    images = [folder / "fresh" / image for image in story["images"]]
+    title = "glac_non_local: five images in, a visual story out"
+    return Row(title, list(zip(images, generated["sentences"])))
+
+
+def read_search(folder: Path) -> Row:
+    """The images found for the first query."""
+    found = read_records(folder / "found.jsonl")[:FOUND]
+    images = [(folder / "images" / record["id"], f"{record['rank']}.") for record in found]
+    return Row(f"vse_gru: a sentence in, images out: {found[0]['query']}", images)
+
+
+def read_tale(folder: Path) -> Row:
+    """The story of the first test prompt."""
+    prompt = (folder / "prompts.txt").read_text(encoding="utf-8").splitlines()[0]
+    story = read_records(folder / "generated.jsonl")[0]["hypothesis"]
+    return Row(f"conv_story: a prompt in, a story out: {prompt}", [], story)
+
+
+def read_summary(folder: Path) -> Row:
+    """The frames of the first test clip with its transcript and summary."""
+    record = read_records(folder / "generated_test.jsonl")[0]
+    transcript = read_records(folder / "test.jsonl")[0]["transcript"]
+    frames = [(folder / "clips" / record["id"] / f"{n}.jpg", "") for n in range(1, FRAMES + 1)]
+    title = f"vg_t5: a transcript and frames in, a summary out: {transcript}"
+    return Row(title, frames, record["hypothesis"])
+
+
+def draw(rows: Sequence[Row]) -> Image.Image:
+    """Rows of images with a title above, a text below each and a text below all."""
+    titles = [textwrap.wrap(row.title, WIDE_LETTERS) for row in rows]
+    texts = [textwrap.wrap(row.text, WIDE_LETTERS) for row in rows]
+    captions = [[textwrap.wrap(text, LETTERS) for _, text in row.examples] for row in rows]
     heights = [
-        LINE + GAP + SIDE + LINE * (1 + max(len(lines) for _, lines in row)) for row in wrapped
+        LINE * len(title)
+        + (SIDE + LINE * max(map(len, lines)) if lines else 0)
+        + LINE * len(text)
+        + 2 * GAP
+        for title, lines, text in zip(titles, captions, texts)
     ]
-    width = max(len(row) for row in wrapped) * (SIDE + GAP) + GAP
-    sheet = Image.new("RGB", (width, sum(heights) + GAP), "white")
+    sheet = Image.new("RGB", (COLUMNS * (SIDE + GAP) + GAP, sum(heights) + GAP), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(12)
     top = GAP
-    for (title, _), row, height in zip(rows, wrapped, heights):
-        pen.text((GAP, top), title, "#555555", font)
-        for place, (path, lines) in enumerate(row):
-            left, y = GAP + place * (SIDE + GAP), top + LINE + GAP // 2
+    for row, title, lines, text, height in zip(rows, titles, captions, texts, heights):
+        pen.multiline_text((GAP, top), "\n".join(title), "#555555", font, spacing=2)
+        y = top + LINE * len(title) + GAP // 2
+        for place, ((path, _), caption) in enumerate(zip(row.examples, lines)):
+            left = GAP + place * (SIDE + GAP)
             with Image.open(path) as image:
                 # few colours of its own keep the file small, and colours true
                 image = image.convert("RGB").quantize(24, kmeans=4, dither=Image.Dither.NONE)
                 sheet.paste(image.convert("RGB").resize((SIDE, SIDE), Image.NEAREST), (left, y))
-            pen.multiline_text((left, y + SIDE + 4), "\n".join(lines), "black", font, spacing=2)
+            pen.multiline_text((left, y + SIDE + 4), "\n".join(caption), "black", font, spacing=2)
+        if lines:
+            y += SIDE + 4 + LINE * max(map(len, lines))
+        pen.multiline_text((GAP, y), "\n".join(text), "black", font, spacing=2)
         top += height
     return sheet
 
@@ -68,8 +116,11 @@ def main() -> None:
     parser.add_argument("output", type=Path, help="PNG file to write.")
     args = parser.parse_args()
     rows = [
-        ("m_rnn: an image in, a caption out", read_captions(args.demo)),
-        ("glac_non_local: five images in, a visual story out", read_story(args.demo)),
+        read_captions(args.demo / "captions"),
+        read_story(args.demo / "visual_stories"),
+        read_search(args.demo / "search"),
+        read_tale(args.demo / "prompts"),
+        read_summary(args.demo / "summaries"),
     ]
     draw(rows).save(args.output, optimize=True)
 

@@ -72,9 +72,9 @@ def write_demo_page(path: Path, results: Sequence[Result]) -> None:
 
 # name of a task -> number of items that are shown, least width of an item in rem
 _SHOWN = {
-    Captions.name: (8, 11),
+    Captions.name: (6, 10),
     VisualStories.name: (4, 36),
-    Search.name: (6, 24),
+    Search.name: (6, 22),
     Tales.name: (6, 22),
     Summaries.name: (6, 28),
 }

@@ -86,7 +86,7 @@ class DemoTask:
         title: Heading on the page.
         about: Sentences that say what the model reads and writes.
         items: What a test item is, plural.
-        right: What counts as right.
+        right: Condition of a right item, a clause.
         task: Name of the fairseq task.
         model: Options of the model.
         training: Options of its training.
@@ -183,7 +183,7 @@ class Captions(DemoTask):
         "image has."
     )
     items = "captions"
-    right = "size, colour and shape of each thing, and where one lies seen from the other"
+    right = "the caption names size, colour and shape of each thing, and how one lies to the other"
     task = "multimodal_captioning"
     model = (
         "--arch m_rnn --dropout 0.1 --embedding-dropout 0.1 --recurrent-dropout 0 "
@@ -251,7 +251,7 @@ class VisualStories(DemoTask):
         "image to the next, one thing changes."
     )
     items = "sentences of visual stories"
-    right = "what happens from the image before to this one, and to which things"
+    right = "the sentence names the change from the image before, and the things that take part"
     task = "visual_storytelling"
     model = (
         "--arch glac_non_local --picture-dim 256 --encoder-hidden-dim 128 --glocal-dim 256 "
@@ -320,7 +320,7 @@ class Search(DemoTask):
         "three nearest are shown."
     )
     items = "images found first"
-    right = "the sentence is true of the image"
+    right = "the sentence is true of the image that is found first"
     task = "multimodal_captioning"
     model = "--arch vse_gru --word-dim 48 --embed-dim 96 --feature-scaling root"
     training = "--lr 4e-3 --clip-norm 2"
@@ -380,7 +380,9 @@ class Tales(DemoTask):
         "about a prompt. The prompt has five facts; the story invents a guard."
     )
     items = "stories of prompts"
-    right = "all five facts of the prompt in their places, and the same guard throughout"
+    right = (
+        "the story has the five facts of the prompt in their places, and the same guard throughout"
+    )
     task = "hierarchical_story"
     model = (
         "--arch conv_story_tiny --encoder-embed-dim 64 --decoder-embed-dim 64 "
@@ -437,7 +439,10 @@ class Summaries(DemoTask):
         "both, each transcript is also summarized with the frames of another clip."
     )
     items = "summaries of clips"
-    right = "who speaks and where, as the transcript tells, and what happens in the frames"
+    right = (
+        "the summary names who speaks and where, as the transcript tells, and what happens in the "
+        "frames"
+    )
     task = "video_summarization"
     model = (
         "--arch vg_t5_tiny --model-dim 64 --head-dim 16 --attention-heads 4 --ffn-dim 128 "
