@@ -10,7 +10,7 @@
   fairseq-mm score a.txt --data data-bin/flickr8k --compare b.txt
   fairseq-mm score --constant --data data-bin/flickr8k
   fairseq-mm score captions.jsonl --metrics clipscore --images photos \\
-      --clip-model open_clip:ViT-B-32/openai
+      --clip-model open_clip:ViT-B-32-quickgelu/openai
   fairseq-mm score stories.jsonl --data data-bin/wp --preset wp \\
       --per-item copied.jsonl
   fairseq-mm score vg.jsonl --data data-bin/how2 --preset how2 \\

@@ -118,6 +118,8 @@ def load_open_clip(
             f"{where}: has no default weights. Choose {PREFIX}{name}/TAG "
             f"({', '.join(tags) or 'none published'}), or {other}."
         )
+    if source in tags:
+        _check_activation(open_clip, where, name, str(source))
     network = _create_network(open_clip, where, name, source if source in tags else None, seed)
     needed = [
         key
@@ -178,6 +180,22 @@ def build_image_encoder(clip: LoadedClip, model: str, *, grid: bool = False) -> 
         digest=compute_weights_digest(clip.network.float(), clip.needed),
         library=describe_library("open_clip_torch"),
     )
+
+
+def _check_activation(open_clip: ModuleType, where: str, name: str, tag: str) -> None:
+    """Raise UserError if weights were trained with another activation than the model has.
+
+    open_clip 3 only warns of this, and computes other vectors than the published ones.
+    """
+    weights = open_clip.get_pretrained_cfg(name, tag) or {}
+    config = open_clip.get_model_config(name) or {}
+    variant = f"{name}-quickgelu"
+    is_other = weights.get("quick_gelu") and not config.get("quick_gelu")
+    if is_other and variant in open_clip.list_models():
+        raise UserError(
+            f"{where}: the weights {tag} were trained with QuickGELU, which {name} does not have: "
+            f"choose {PREFIX}{variant}/{tag}."
+        )
 
 
 def _create_network(

@@ -122,6 +122,8 @@ def test_mistakes_are_one_line(open_clip, tmp_path):
         build_open_clip("open_clip:ViT-B-32")
     with pytest.raises(UserError, match="'laion3b' is neither a file nor weights of tiny-vit"):
         build_open_clip("open_clip:tiny-vit/laion3b")
+    with pytest.raises(UserError, match=r"QuickGELU.*: choose open_clip:ViT-B-32-quickgelu/openai"):
+        build_open_clip("open_clip:ViT-B-32/openai")
     with pytest.raises(UserError, match="--weights x name two different weights"):
         build_open_clip("open_clip:tiny-vit/laion3b", weights="x")
     torch.save({"visual.proj": torch.zeros(1)}, tmp_path / "w.pt")
