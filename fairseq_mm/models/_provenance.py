@@ -95,6 +95,7 @@ class Provenance(nn.Module):
         self.rows_per_image = rows_per_image
         self.subwords = subwords
         self.max_frames = max_frames
+        self._encoded: Optional[tuple[dict[str, Any], Tensor]] = None  # last content, and its code
 
     @classmethod
     def of_task(cls, task: Any, *, has_source: bool = False) -> "Provenance":
@@ -118,7 +119,7 @@ class Provenance(nn.Module):
     def get_extra_state(self) -> Tensor:
         content: dict[str, Any] = {
             "words": self.words,
-            "extractor": self.extractor,
+            "extractor": dict(self.extractor),
             "feature_dim": self.feature_dim,
         }
         if self.source_words is not None:
@@ -126,7 +127,11 @@ class Provenance(nn.Module):
         for name in ("rows_per_image", "subwords", "max_frames"):
             if getattr(self, name) is not None:
                 content[name] = getattr(self, name)
-        return encode_json(content)
+        # fairseq's moving average reads the state dict in every update, and encoding takes longer
+        # than an update of a small model. Lists that are the same object are compared at once.
+        if self._encoded is None or self._encoded[0] != content:
+            self._encoded = content, encode_json(content)
+        return self._encoded[1].clone()
 
     def set_extra_state(self, state: Tensor) -> None:
         """Compare a checkpoint's record of training data with the record of this module.

@@ -59,3 +59,23 @@ def test_a_model_with_features_and_one_without_are_told_apart():
         text.set_extra_state(provenance_of().get_extra_state())
     with pytest.raises(UserError, match=r"reads no features, but .* reads 5-dimensional features"):
         provenance_of().set_extra_state(text.get_extra_state())
+
+
+def test_record_is_encoded_once_and_again_if_it_changes(monkeypatch):
+    """A moving average of weights reads it in every update."""
+    encoded = []
+
+    def encode(content):
+        encoded.append(content)
+        return encode_json(content)
+
+    monkeypatch.setattr("fairseq_mm.models._provenance.encode_json", encode)
+    record = provenance_of()
+    first = record.get_extra_state()
+    first.zero_()  # a caller's copy
+    assert decode_provenance(record.get_extra_state())["extractor"] == {}
+    assert len(encoded) == 1
+    record.extractor["library"] = "timm 1.0"
+    assert decode_provenance(record.get_extra_state())["extractor"] == {"library": "timm 1.0"}
+    record.max_frames = 7
+    assert decode_provenance(record.get_extra_state())["max_frames"] == 7
