@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics._meteor_alignment import STAGES, Aligner, StageMatch, Text
 from fairseq_mm.metrics._meteor_jar import jar_alignments, jar_scores
@@ -66,6 +68,8 @@ class _Statistics:
     words of each stage, first the hypothesis's, then the reference's.
     """
 
+    SIZE = 5 + 4 * len(STAGES)  # numbers of to_list
+
     __slots__ = ("chunks", "content", "function", "function_words", "lengths")
 
     def __init__(self) -> None:
@@ -93,6 +97,23 @@ class _Statistics:
                 self.function[side][stage] += other.function[side][stage]
         if not other.is_one_chunk():
             self.chunks += other.chunks
+
+    def to_list(self) -> list[int]:
+        """Return the counts that this pair of texts adds to those of a corpus, see :meth:`add`."""
+        chunks = 0 if self.is_one_chunk() else self.chunks
+        counts = (*self.content, *self.function)
+        return [*self.lengths, *self.function_words, *(n for part in counts for n in part), chunks]
+
+    @classmethod
+    def from_list(cls, numbers: Sequence[int]) -> "_Statistics":
+        """Return the statistics of a corpus from the sums of what :meth:`to_list` returns."""
+        statistics = cls()
+        statistics.lengths, statistics.function_words = list(numbers[:2]), list(numbers[2:4])
+        size = len(STAGES)
+        parts = [list(numbers[4 + i * size : 4 + (i + 1) * size]) for i in range(4)]
+        statistics.content, statistics.function = parts[:2], parts[2:]
+        statistics.chunks = numbers[-1]
+        return statistics
 
     def score(self, parameters: _Parameters) -> float:
         aligned = [self.count_aligned(side) for side in (0, 1)]
@@ -235,6 +256,32 @@ def meteor(
     if jar:
         return jar_scores(hypotheses, references, task=task, normalize=normalize, timeout=timeout)
     return meteor_of_tasks(hypotheses, references, (task,), normalize=normalize)[task]
+
+
+def meteor_sums(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    task: str = "rank",
+    normalize: bool = True,
+) -> tuple[list[float], np.ndarray]:
+    """Return the items' scores, and the counts whose sums determine the score of a corpus.
+
+    The arguments and errors are those of :func:`meteor`. The counts, ``[items, 21]``, are integers;
+    :func:`score_sums` computes a corpus score from their sums.
+    """
+    _check(hypotheses, references, (task,))
+    best = [item for (item,) in _best_statistics(hypotheses, references, (task,), normalize)]
+    counts = [statistics.to_list() for _, statistics in best]
+    return [score for score, _ in best], np.array(counts, dtype=np.int64).reshape(
+        -1, _Statistics.SIZE
+    )
+
+
+def score_sums(task: str, sums: np.ndarray) -> float:
+    """Compute the score of a corpus from ``sums``, the ``[21]`` summed counts of its items, with
+    the parameters of ``task``."""
+    return _Statistics.from_list(sums.tolist()).score(_PARAMETERS[task])
 
 
 def meteor_of_tasks(

@@ -82,7 +82,7 @@ def _meteor(items: TokenizedItems) -> list[Row]:
         by=_METEOR_PROGRAM,
     )
     try:
-        corpus, per_item = meteor_metric.meteor(
+        per_item, sums = meteor_metric.meteor_sums(
             [" ".join(tokens) for tokens in items.hypotheses],
             [[" ".join(tokens) for tokens in texts] for texts in items.references],
             task=items.meteor_task,
@@ -90,7 +90,18 @@ def _meteor(items: TokenizedItems) -> list[Row]:
         )
     except UserError as error:  # without METEOR's tables, other metrics are still computed
         return rows_without({"meteor": sign}, str(error))
-    return [Row("meteor", corpus, sign, len(per_item), per_item=per_item)]
+    score = partial(meteor_metric.score_sums, items.meteor_task)
+    return [
+        Row(
+            name="meteor",
+            value=score(sums.sum(0)),
+            signature=sign,
+            scored=len(sums),
+            sums=sums,
+            statistic=score,
+            per_item=per_item,
+        )
+    ]
 
 
 def _meteor_vist(items: TokenizedItems) -> list[Row]:

@@ -10,7 +10,15 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics import _meteor_alignment
 from fairseq_mm.metrics._meteor_normalizer import normalize
 from fairseq_mm.metrics._meteor_stemmer import stem
-from fairseq_mm.metrics.meteor import TASKS, Match, align, meteor, meteor_of_tasks
+from fairseq_mm.metrics.meteor import (
+    TASKS,
+    Match,
+    align,
+    meteor,
+    meteor_of_tasks,
+    meteor_sums,
+    score_sums,
+)
 
 HYPOTHESES, REFERENCES = zip(*ITEMS)
 
@@ -189,3 +197,22 @@ print(meteor(["a dog"], [["a dog"]]))
 def test_metrics_need_neither_torch_nor_fairseq():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "(1.0, [1.0])\n", "")
+
+
+def test_summed_counts_give_the_score_of_every_part_of_a_corpus():
+    texts = ["a dog runs", "the cats sleep", "a man is here", "no word matches", "a dog runs"]
+    references = [
+        ["a dog runs"],  # one chunk: its penalty does not count in a corpus
+        ["the cat is sleeping now", "cats"],
+        ["here is a man"],
+        ["something else"],
+        ["runs a dog"],
+    ]
+    for task in ("rank", "hter"):
+        scores, counts = meteor_sums(texts, references, task=task)
+        assert scores == meteor(texts, references, task=task)[1]
+        for items in ([0], [3], [0, 0], [0, 1, 2], [1, 1, 2, 4], range(5)):
+            part = [texts[i] for i in items], [references[i] for i in items]
+            expected = meteor(*part, task=task)[0]
+            assert score_sums(task, counts[[*items]].sum(0)) == expected
+    assert meteor_sums([], [])[1].shape == (0, len(counts[0]))
