@@ -11,7 +11,7 @@ captions of images, visual stories of five images, images found by a sentence,
 stories of prompts, and summaries of clips with transcripts. Every command is
 shown before it runs, and can be run again by hand; as many run in parallel as
 there are cores. An interrupted run continues when the same command is run again.
-It takes about five minutes on two cores.
+It takes some minutes on two cores.
 
 At the end, it checks what the models make of new items, beside an answer that is
 always the most common one. The exit status is 1 if fewer than 9 of 10 items of a

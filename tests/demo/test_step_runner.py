@@ -229,6 +229,54 @@ def test_a_failing_track_ends_the_other(tmp_path, monkeypatch, capsys):
     assert "Say it" not in capsys.readouterr().out
 
 
+def test_a_track_waits_for_a_step_of_an_earlier_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=3)
+
+    def first() -> None:
+        runner.command("Wait for the file", "wait", tmp_path / "file")
+        runner.command("Say it", "echo one")
+
+    def second() -> None:
+        runner.command("Touch the file", "touch", tmp_path / "file")
+        runner.wait_for("Wait for the file")
+        assert "Wait for the file" in runner.seconds
+
+    runner.side_by_side(first, second)
+    # done before, in another run
+    StepRunner(tmp_path / "demo", SETTINGS, total=3).wait_for("Say it")
+    assert runner.commands["Say it"] == "echo one"
+
+
+def test_a_track_that_waits_ends_if_the_other_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=2)
+    ended = []
+
+    def waits() -> None:
+        try:
+            runner.wait_for("Fail")
+        finally:
+            ended.append("waits")
+
+    with pytest.raises(UserError, match=r"^Fail: ended with exit status 3: something"):
+        runner.side_by_side(lambda: runner.command("Fail", "fail"), waits)
+    assert ended == ["waits"]
+
+
+@pytest.mark.parametrize(("cores", "tracks", "threads"), [(2, 6, 1), (8, 3, 2), (3, 1, 3)])
+def test_the_cores_are_shared_by_the_tracks_that_run_at_a_time(
+    tmp_path, monkeypatch, cores, tracks, threads
+):
+    monkeypatch.setattr(step_runner, "available_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    runner = StepRunner(tmp_path / "demo", SETTINGS, total=1)
+    idle = [lambda: None] * (tracks - 1)
+    output = tmp_path / "threads"
+    runner.side_by_side(lambda: runner.command("All", "threads", output=output), *idle)
+    assert output.read_text() == f"{threads}\n"
+
+
 def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):
     deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT
     monkeypatch.setitem(step_runner._INTERPRETED, "wait", ["-c", deaf])
