@@ -37,7 +37,7 @@ _KIND_NAMES = {
 }
 # tokenizers that split the first word of a text in another way than words after a space
 _BYTE_LEVEL = "Roberta"
-_TOKENS_PER_BATCH = 4096
+_TOKENS_PER_BATCH = 2048
 _MAX_TEXTS_PER_BATCH = 256
 # what a model without positions of its own, such as DeBERTa-v2, was trained on
 _DEFAULT_MAX_TOKENS = 512
@@ -114,6 +114,7 @@ class TextEncoder:
             self._check_kind(config, kind)
             self.layer = self._choose_layer(config, layer)
             config.num_hidden_layers = self.layer
+            config.use_cache = False  # of keys and values, which only generation reads
             network, info = transformers.AutoModel.from_pretrained(
                 path, config=config, output_loading_info=True, **place
             )
