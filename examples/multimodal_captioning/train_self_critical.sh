@@ -9,7 +9,7 @@ updates=1880  # 10 epochs of the images of Flickr8k
 exec fairseq-train "$1" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --task multimodal_captioning --arch m_rnn --criterion self_critical \
     --finetune-from-model "$3" --one-per-item \
-    --optimizer adam --lr 2e-4 --lr-scheduler polynomial_decay \
+    --optimizer adam --lr 5e-5 --lr-scheduler polynomial_decay \
     --total-num-update $updates --max-update $updates --clip-norm 5 \
     --batch-size "$BATCH" "${PROCESSES[@]}" --required-batch-size-multiple 1 \
     --eval-gen --best-checkpoint-metric cider --maximize-best-checkpoint-metric \
