@@ -479,6 +479,7 @@ class Summaries(DemoTask):
             "Import the features of the clips",
             *("fairseq-mm store import", self.folder / "clips.npz", "--overwrite"),
             *("--output", features),
+            shown=lambda line: "",  # remarks on extractors, of which there is none here
         )
         sizes = self.sizes.clips
         self._train("Train the summary model", self.data, sizes.train, sizes, "cross_entropy")
