@@ -142,7 +142,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         self.text = task.reward_text()
         self._policies: Optional[tuple[Any, ...]] = None  # the second is greedy search
         self._workers: Optional[RewardWorkers] = None
-        self._references: dict[str, _References] = {}
+        self._references: dict[str, References] = {}
         self._is_constant_said = False
         self._frequencies = None
         if "cider" in self.weights:
@@ -244,16 +244,12 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         """Return the texts and references of each input of a batch."""
         split = sample["split"]
         if split not in self._references:
-            self._references[split] = _References(self.task.datasets[split], self.text, split)
+            self._references[split] = References(self.task.datasets[split], self.text, split)
         references = self._references[split]
         texts: list[list[Any]] = [[] for _ in sample["id"]]
-        end = self.text.end
         for tokens, is_cut in drawn:
-            for own, lines, cuts in zip(texts, tokens.tolist(), is_cut.tolist()):
-                for line, cut in zip(lines, cuts):
-                    length = line.index(end)
-                    # the end of a cut text is not the model's
-                    own.append(self.text.words(line[: length + (not cut)]))
+            for own, lines, cuts in zip(texts, tokens, is_cut):
+                own += self.text.words_of_samples(lines, cuts)
         return [Job(own, references[line]) for own, line in zip(texts, sample["id"].tolist())]
 
     @classmethod
@@ -292,7 +288,7 @@ def baselines(rewards: Tensor, num_samples: int) -> Tensor:
     return first + differences.mean(dim=2)
 
 
-class _References:
+class References:
     """References of the lines of a split: the texts of all lines with the same item."""
 
     def __init__(self, dataset: Any, text: Any, split: str) -> None:

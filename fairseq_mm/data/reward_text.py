@@ -43,6 +43,19 @@ class RewardText:
         text = self.subwords.decode(" ".join(symbols[token] for token in kept)).split()
         return [*text, self.dictionary.eos_word] if ends else list(text)
 
+    def words_of_samples(self, tokens: Any, is_cut: Any) -> list[list[Hashable]]:
+        """Return the words of K sampled texts.
+
+        Args:
+            tokens: [K, T] tensor of tokens, with ``</s>`` and padding at the ends.
+            is_cut: [K] bool tensor, True for a text that was cut, whose end is not a word.
+        """
+        return [
+            # the model has not written the end of a cut text
+            self.words(line[: line.index(self.end) + (not cut)])
+            for line, cut in zip(tokens.tolist(), is_cut.tolist())
+        ]
+
     def spell(self, word: Any) -> str:
         """Return the text of a word, as a file of document frequencies has it."""
         return self.dictionary.symbols[word] if self.subwords is None else word
