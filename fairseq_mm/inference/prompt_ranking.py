@@ -130,4 +130,4 @@ def _get_parts(example: Example) -> tuple[Any, ...]:
         assert example.source is not None
         return (tuple(example.source.tolist()),)
     rows = zip(example.features, example.missing if example.missing is not None else repeat(False))
-    return tuple(row.tobytes() for row, is_missing in rows if not is_missing)
+    return tuple(row.tobytes() for row, is_absent in rows if not is_absent)
