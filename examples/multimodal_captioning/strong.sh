@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The strongest captions here: strong.sh DATA PHOTOS OUT [variables UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
+# Captions from grids of features: strong.sh DATA PHOTOS OUT [variables UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
 # DATA: a folder of `fairseq-mm prepare flickr8k` or `prepare captions`. Extracts a grid of features of
-# every image, trains transformer_captioner by cross-entropy and then for CIDEr-D (self-critical),
-# captions and scores the validation images with both. Run it again to continue after an interruption.
-# UPDATES, CRITICAL_UPDATES: number of updates of the two trainings.
+# every image, trains transformer_captioner by cross-entropy, captions and scores the validation images.
+# Run it again to continue after an interruption. UPDATES: number of updates.
+# CRITICAL_UPDATES: number of updates of a second training, for CIDEr-D (default: none; 940 are 5 epochs).
 # WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
 set -euo pipefail
 if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 text=$1 photos=$2 out=$3
 source "$(dirname "$0")/steps.sh"
-total=5
-critical=${CRITICAL_UPDATES:-940}  # 5 epochs of the images of Flickr8k
-if ! [[ "$critical" =~ ^[1-9][0-9]*$ ]]; then
+critical=${CRITICAL_UPDATES:-} last_model=transformer_captioner
+total=$((${#critical} ? 5 : 3))
+if [ -n "$critical" ] && ! [[ "$critical" =~ ^[1-9][0-9]*$ ]]; then
     echo "CRITICAL_UPDATES must be a number of 1 or more, but is $critical." >&2
     exit 2
 fi
@@ -46,9 +46,12 @@ step extract extract
 step "train transformer_captioner" train train_transformer.sh transformer_captioner 2820 \
     --validate-interval 3
 step "score transformer_captioner" describe transformer_captioner
-step "train self_critical" train_critically
-step "score self_critical" describe self_critical
+if [ -n "$critical" ]; then
+    last_model=self_critical
+    step "train self_critical" train_critically
+    step "score self_critical" describe self_critical
+fi
 cat <<END
 
-Caption an image:  fairseq-mm caption photo.jpg --checkpoint $(printf %q "$out/self_critical")
+Caption an image:  fairseq-mm caption photo.jpg --checkpoint $(printf %q "$out/$last_model")
 END

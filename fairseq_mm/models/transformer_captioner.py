@@ -22,8 +22,9 @@ vector. A model that was trained on a grid refuses pooled features, and the reve
 Differs from the papers:
 - Layers normalise their inputs instead of their outputs (pre-norm), which trains without a long
   warm-up of the learning rate; a last norm follows the encoder's and the decoder's layers.
-- Default sizes and dropout were chosen on the development split of Flickr8k. By default there is
-  no encoder: the regions of a convolutional network have already seen their surroundings.
+- Default sizes and dropout are smaller and larger than the papers', for data of the size of
+  Flickr8k; they were not tuned. By default there is no encoder: the regions of a convolutional
+  network have already seen their surroundings.
 - Regions have no encoding of their positions.
 """
 

@@ -197,7 +197,11 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     make_text(tmp_path / "text")
     (tmp_path / "out" / "transformer_captioner").mkdir(parents=True)
     (tmp_path / "out" / "transformer_captioner" / "checkpoint_best.pt").touch()
-    calls = run_recipe(EXAMPLE, "strong", "text", "photos", "out")
+    (tmp_path / "w.pt").touch()
+    calls = run_recipe(
+        EXAMPLE, "strong", "text", "photos", "out", CRITICAL_UPDATES="940", WEIGHTS="w.pt"
+    )
+    assert (tmp_path / "out" / "self_critical" / "mobilenet_v2.pt").exists()
     described = ["caption", "score", "perplexity"]
     assert subcommands(calls) == [
         *("extract", "fairseq-train", *described),
@@ -214,6 +218,8 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert second.arch == "transformer_captioner"
     assert second.finetune_from_model == "out/transformer_captioner/checkpoint_best.pt"
     assert run_recipe(EXAMPLE, "strong", "text", "photos", "out") == []
+    (tmp_path / "out" / "done" / "score self_critical").unlink()
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out") == []  # not asked for
 
 
 def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recipe, tmp_path):
