@@ -22,7 +22,7 @@ fi
 # stories, but not yet to read prompts.
 layers=() options=(--max-epoch 30)
 if [ "$SIZE" = small ]; then
-    layers=(--decoder-layers '[(64, 4)] * 3')
+    layers=(--decoder-layers '[(64, 4)]')
     options=(--max-tokens 700 --lr 6e-3 --lr-scheduler fixed --warmup-updates 50 --dropout 0
         --max-update 600)
 fi
@@ -36,7 +36,7 @@ lstm)
     "$recipes/4_train_lstm.sh" "$data" "$model" "${options[@]}" "${@:3}"
     ;;
 *)
-    if [ "$SIZE" = small ]; then layers+=(--encoder-layers '[(64, 3)] * 2'); fi
+    if [ "$SIZE" = small ]; then layers+=(--encoder-layers '[(64, 3)]'); fi
     if [ "$arch" = conv_story_fusion ]; then
         "$recipes/3_train_fusion.sh" "$data" "$model" "$1/conv_story_gated/checkpoint_best.pt" \
             "${layers[@]}" "${options[@]}" "${@:3}"
