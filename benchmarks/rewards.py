@@ -4,7 +4,7 @@
 
 The reward is the default of ``--criterion self_critical``: CIDEr-D with the end token, and
 the document frequencies of the training split (``fairseq-mm frequencies DATA``). A gain on training
-images alone shows that self-critical training fits its images and not the task.
+images alone shows overfitting.
 """
 
 import argparse
