@@ -337,12 +337,16 @@ def test_workers_end_with_a_process_that_is_killed(folders):
     child = os.fork()
     if child == 0:
         workers = RewardWorkers(Rewards(found.weights, found._frequencies), 2)
+        workers.submit([])
+        workers.collect()  # the workers are ready
         sender.send([process.pid for process in workers._processes])
         time.sleep(60)
         os._exit(0)
     processes = receiver.recv()
     for process in processes:
         os.kill(process, signal.SIGINT)  # the keyboard's, which reaches all
+    time.sleep(0.2)
+    assert all(map(is_running, processes))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     deadline = time.monotonic() + 5
