@@ -173,6 +173,18 @@ def test_items_without_an_image_are_left_out(score, clip_weights, photos, tmp_pa
     assert items["b.jpg"]["clipscore"] is None
 
 
+def test_an_empty_caption_counts_0(score, clip_weights, photos, tmp_path):
+    # the model would give the words of the prompt a score above 0
+    status, rows, _, _ = score(
+        *("--metrics", "clipscore,refclipscore", "--clip-model", f"{CLIP}/{clip_weights}"),
+        *("--images", photos, "--per-item", tmp_path / "items.jsonl"),
+        hypotheses=write_lines(tmp_path / "empty.jsonl", "caption", dict.fromkeys(TEXTS, " ")),
+    )
+    assert status == 0
+    assert rows["clipscore"]["value"] == rows["refclipscore"]["value"] == 0
+    assert rows["clipscore"]["note"] == "3 empty texts count 0"
+
+
 def test_systems_are_compared_by_item(score, clip_weights, photos, tmp_path):
     other = write_lines(tmp_path / "others.jsonl", "caption", OTHERS)
     arguments = ("--metrics", "refclipscore", "--clip-model", f"{CLIP}/{clip_weights}")
