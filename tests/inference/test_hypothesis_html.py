@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import tempfile
 
 import numpy as np
 import pytest
@@ -92,6 +93,8 @@ def test_images_that_can_be_read_again_are_known(red):
     with open(red, "rb") as file:
         assert get_known_image(file) == str(red)
     assert get_known_image(io.BytesIO(red.read_bytes())) is None
+    with tempfile.TemporaryFile() as file:  # its name is a number
+        assert get_known_image(file) is None
     assert get_known_image(np.zeros((1, 4), dtype=np.float32)) is None
     assert get_known_image(b"content") == b"content"
     assert get_known_image(None) is None
