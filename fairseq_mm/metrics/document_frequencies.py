@@ -8,18 +8,21 @@ rewards by CIDEr-D need them. The n-grams contain the end token. The file has th
 
 import hashlib
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 
+from fairseq_mm.data.numpy_files import load_numpy, read_member
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.cider import MAX_ORDER, InverseDocumentFrequencies
 
 COMMAND = "fairseq-mm frequencies"
+# arrays of a file
+MEMBERS = ("words", "ngrams", "counts", "documents", "texts")
 _BLOCK = 1 << 20
 
 
@@ -115,16 +118,20 @@ def read_frequencies(
     if not os.path.exists(path):
         raise UserError(f"{path}: no such file, which CIDEr-D as a reward needs: {hint}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            spellings = file["words"].tobytes().decode().split("\n")
-            ngrams, counts = file["ngrams"], file["counts"].tolist()
-            documents, counted = int(file["documents"]), str(file["texts"])
+        file = load_numpy(Path(path))
+        if isinstance(file, np.ndarray):
+            raise ValueError
+        with file:
+            arrays = {name: read_member(file, Path(path), name) for name in MEMBERS}
+        spellings = arrays["words"].tobytes().decode().split("\n")
+        ngrams, counts = arrays["ngrams"], arrays["counts"].tolist()
+        documents, counted = int(arrays["documents"]), str(arrays["texts"])
         words = find(spellings)
         if not (ngrams.shape == (len(counts), MAX_ORDER) and ngrams.max() < len(words)):
             raise ValueError
         if not 0 < min(counts) <= max(counts) <= documents:
             raise ValueError
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (UserError, ValueError, TypeError):
         raise UserError(f"{path}: is no file of document frequencies, or damaged: {hint}") from None
     if counted != texts:
         raise UserError(f"{path}: was counted from other texts than the folder has: {hint}")
