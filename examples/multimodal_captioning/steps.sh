@@ -42,7 +42,7 @@ score() {
 # The steps after prepare and extract: train_to_page UPDATES_OF_M_RNN UPDATES_OF_VSE_BOW IMAGES
 train_to_page() {
     step "train m_rnn" train train_m_rnn.sh m_rnn "$1" --validate-interval 5
-    step "train vse_bow" train train_vse.sh vse_bow "$2"
+    step "train vse_bow" train train_vse.sh vse_bow "$2" --loss info_nce
     step caption fairseq-mm caption "$data" --split valid --checkpoint "$out/m_rnn" \
         --jsonl --output "$out/captions.jsonl"
     step score score

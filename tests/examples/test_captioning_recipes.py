@@ -130,6 +130,7 @@ def test_one_command_leads_from_the_release_to_models_and_is_continued(run_recip
     assert (captioner.arch, captioner.max_update) == ("m_rnn", 4700)
     assert float(captioner.total_num_update) == 4700
     assert (embedding.arch, embedding.max_update) == ("vse_bow", 3525)
+    assert embedding.loss == "info_nce"
     assert captioner.save_dir == "my models/m_rnn"
     assert calls[-1][1:4] == ["index", "my photos", "--checkpoint"]
     assert run_recipe(EXAMPLE, "flickr8k", *arguments) == []
