@@ -29,6 +29,7 @@ def test_rewards_train_a_checkpoint_on(run_recipe):
         args = parse_training(call)
         assert gpus * args.batch_size == 32
         assert (args.criterion, args.finetune_from_model) == ("self_critical", "best.pt")
+        assert args.sample_dropout
         assert (args.one_per_item, args.lr) == (True, [1.0])
     stderr = run_recipe(EXAMPLE, "train_self_critical", "data", "saved", status=2)
     assert "train_self_critical.sh DATA SAVE_DIR CHECKPOINT" in stderr
