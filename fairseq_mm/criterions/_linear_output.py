@@ -7,8 +7,8 @@ decoder's ``output_layer`` is supported without a change.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
+
+Result = TypeVar("Result")
 
 
 class NonlinearOutputError(Exception):
@@ -75,13 +77,17 @@ def _linear_arguments(
     return input, weight, bias
 
 
-def unwrap(model: nn.Module, criterion: str) -> BaseFairseqModel:
+def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> BaseFairseqModel:
     """Return the model inside fairseq's and PyTorch's wrappers for several processes.
 
-    ``criterion`` is the name of the criterion, for the message.
+    Args:
+        model: Model, which may be wrapped.
+        criterion: Name of the criterion, for the message.
+        generates: Whether the criterion generates texts outside of the wrapper's forward pass.
 
     Raises:
-        UserError: if there is no model of fairseq inside.
+        UserError: if there is no model of fairseq inside, or it cannot generate because each
+            process has only a part of its weights.
     """
     module: Any = model
     while not isinstance(module, BaseFairseqModel):
@@ -89,6 +95,11 @@ def unwrap(model: nn.Module, criterion: str) -> BaseFairseqModel:
             raise UserError(
                 f"--criterion {criterion}: {type(module).__name__} is no model whose "
                 "output layer it can see; use --criterion cross_entropy."
+            )
+        if generates and "FullySharded" in type(module).__name__:
+            raise UserError(
+                f"--criterion {criterion}: cannot generate texts with weights that are spread over "
+                "the processes; use another --ddp-backend."
             )
         module = module.module
     return module
@@ -111,6 +122,35 @@ def replaced(owner: nn.Module, name: str, function: Callable) -> Iterator[None]:
             del attributes[name]
         else:
             attributes[name] = before
+
+
+def run_on_features(
+    model: nn.Module,
+    module: BaseFairseqModel,
+    net_input: Mapping[str, Any],
+    compute: Callable[[Any, Linear], Result],
+) -> Result:
+    """Run the forward pass of a model, which ends with a function of features and output layer.
+
+    Args:
+        model: Model, which may be wrapped for several processes.
+        module: Model inside the wrappers.
+        net_input: Arguments of the forward pass.
+        compute: Function whose result replaces the output of the forward pass; its arguments are
+            the results of :func:`extract_features`.
+
+    Raises:
+        NonlinearOutputError: if the logits are not a linear map of the decoder's features.
+    """
+    own_forward = module.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Result:
+        return compute(*extract_features(module, lambda: own_forward(*args, **kwargs)))
+
+    # Inside the forward pass, so that DistributedDataParallel sees the result as output of the
+    # model and averages gradients as usual.
+    with replaced(module, "forward", forward):
+        return model(**net_input)
 
 
 def extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[Any, Linear]:

@@ -12,7 +12,7 @@ refused.
 
 import weakref
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any
 
 from fairseq.criterions import FairseqCriterion, register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
@@ -22,16 +22,16 @@ from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_mm.criterions._linear_output import (
+    Linear,
     NonlinearOutputError,
     check_probabilities,
-    extract_features,
-    replaced,
+    run_on_features,
     unwrap,
 )
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.chunked_cross_entropy import CHUNK_BYTES, chunked_cross_entropy
 
-_MEGABYTE = 2**20
+MEGABYTE = 2**20
 
 
 @dataclass
@@ -40,10 +40,18 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
         default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
     )
     chunk_megabytes: int = field(
-        default=CHUNK_BYTES // _MEGABYTE,
+        default=CHUNK_BYTES // MEGABYTE,
         metadata={"help": "Maximum memory for the logits that are held at once, in MiB."},
     )
     sentence_avg: bool = II("optimization.sentence_avg")
+
+
+def check_options(label_smoothing: float, chunk_megabytes: int) -> None:
+    """Raise UserError if an option of :class:`ChunkedCrossEntropyConfig` is out of its range."""
+    if not 0 <= label_smoothing < 1:
+        raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
+    if chunk_megabytes < 1:
+        raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
 
 
 @register_criterion("chunked_cross_entropy", dataclass=ChunkedCrossEntropyConfig)
@@ -61,13 +69,10 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         self, task: Any, sentence_avg: bool, label_smoothing: float, chunk_megabytes: int
     ) -> None:
         super().__init__(task)
-        if not 0 <= label_smoothing < 1:
-            raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
-        if chunk_megabytes < 1:
-            raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
+        check_options(label_smoothing, chunk_megabytes)
         self.sentence_avg = sentence_avg
         self.label_smoothing = label_smoothing
-        self.chunk_bytes = chunk_megabytes * _MEGABYTE
+        self.chunk_bytes = chunk_megabytes * MEGABYTE
         # Weak, so that the criterion does not keep a model alive.
         self.checked: weakref.WeakSet = weakref.WeakSet()
 
@@ -86,15 +91,18 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         if not reduce:
             raise ValueError("`reduce` must be True: chunked_cross_entropy sums over tokens.")
         module = unwrap(model, "chunked_cross_entropy")
-        own_forward = module.forward
 
-        def forward(*args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-            return self._losses(module, sample, lambda: own_forward(*args, **kwargs))
+        def compute(net_output: Any, linear: Linear) -> tuple[Tensor, Tensor]:
+            return self._losses(module, sample, net_output, linear)
 
-        # Inside the forward pass, so that DistributedDataParallel sees the loss as output of the
-        # model and averages gradients as usual.
-        with replaced(module, "forward", forward):
-            loss, nll = model(**sample["net_input"])
+        try:
+            loss, nll = run_on_features(model, module, sample["net_input"], compute)
+        except NonlinearOutputError as error:
+            raise UserError(
+                "--criterion chunked_cross_entropy needs a model with a linear output layer, but "
+                f"is given {type(module).__name__}: {error}. Use --criterion cross_entropy or the "
+                "model's own."
+            ) from None
         target = sample["target"]
         sample_size = target.size(0) if self.sentence_avg else sample["ntokens"]
         logging_output = {
@@ -107,23 +115,15 @@ class ChunkedCrossEntropyCriterion(FairseqCriterion):
         return loss, sample_size, logging_output
 
     def _losses(
-        self, module: BaseFairseqModel, sample: dict[str, Any], run: Callable[[], Any]
+        self, module: BaseFairseqModel, sample: dict[str, Any], net_output: Any, linear: Linear
     ) -> tuple[Tensor, Tensor]:
         """Return the sums of the loss and of the negative log-likelihood over the target tokens.
 
-        ``run`` is a function without arguments that runs the forward pass of the model ``module``.
+        ``net_output`` and ``linear`` are the results of :func:`.extract_features`.
         """
-        try:
-            net_output, linear = extract_features(module, run)
-            if module not in self.checked:
-                check_probabilities(module, net_output, linear)
-                self.checked.add(module)
-        except NonlinearOutputError as error:
-            raise UserError(
-                "--criterion chunked_cross_entropy needs a model with a linear output layer, but "
-                f"is given {type(module).__name__}: {error}. Use --criterion cross_entropy or the "
-                "model's own."
-            ) from None
+        if module not in self.checked:
+            check_probabilities(module, net_output, linear)
+            self.checked.add(module)
         features = net_output[0]
         V = len(linear.weight)
         target = module.get_targets(sample, net_output)
@@ -157,7 +157,7 @@ class SlicedCrossEntropyConfig(FairseqDataclass):
         default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
     )
     slice_megabytes: int = field(
-        default=CHUNK_BYTES // _MEGABYTE, metadata={"help": "The old name of --chunk-megabytes."}
+        default=CHUNK_BYTES // MEGABYTE, metadata={"help": "The old name of --chunk-megabytes."}
     )
     sentence_avg: bool = II("optimization.sentence_avg")
 

@@ -29,6 +29,7 @@ Differs from both papers:
   the trained model generates.
 """
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import Any, Optional
@@ -39,10 +40,10 @@ from fairseq.criterions import register_criterion
 from fairseq.criterions.cross_entropy import CrossEntropyCriterion
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
-from fairseq.models import BaseFairseqModel
 from omegaconf import II
 from torch import Tensor, nn
 
+from fairseq_mm.criterions._linear_output import replaced, unwrap
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.document_frequencies import digest_texts, read_frequencies
 from fairseq_mm.metrics.reward_workers import RewardWorkers
@@ -73,8 +74,9 @@ class SelfCriticalConfig(FairseqDataclass):
     baseline: Baseline = field(
         default="samples",
         metadata={
-            "help": "Reward with which that of a sample is compared: the mean of the input's other "
-            "samples (Luo 2020), or the text of greedy search (Rennie et al. 2017)."
+            "help": "Reward that is subtracted from a sample's reward: the mean reward of the "
+            "input's other samples (Luo 2020), or the reward of the text of greedy search (Rennie "
+            "et al. 2017)."
         },
     )
     sample_args: str = field(
@@ -161,30 +163,23 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         """
         if not model.training:
             return super().forward(model, sample, reduce)
-        module = _unwrap(model)
-        is_exact = not self.sample_dropout
+        module = unwrap(model, "self_critical", generates=True)
         with self.task.evaluation_mode(module):
             drawn = self._draw(module, sample)
         assert self._policies is not None
         policy, workers = self._policies[0], self._workers
         assert workers is not None
         workers.submit(self._jobs(sample, drawn))
-        own_forward = module.forward
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             return policy.log_probabilities(sample, drawn[0])
 
+        mode = (
+            contextlib.nullcontext() if self.sample_dropout else self.task.evaluation_mode(module)
+        )
         # inside the forward pass, so that DistributedDataParallel averages gradients as usual
-        module.forward = forward
-        try:
-            if is_exact:
-                with self.task.evaluation_mode(module):
-                    log_probabilities = model(**sample["net_input"])
-            else:
-                log_probabilities = model(**sample["net_input"])
-        finally:
-            vars(module).pop("forward", None)
-        assert module.forward == own_forward
+        with mode, replaced(module, "forward", forward):
+            log_probabilities = model(**sample["net_input"])
         rewards = torch.tensor(workers.collect(), dtype=torch.float64)
         return self._loss(log_probabilities, rewards, sample, drawn)
 
@@ -305,16 +300,3 @@ class References:
         item = self.item[line]
         lines = self.order[self.starts[item] : self.starts[item + 1]]
         return [self.text.words(self.lines[int(i)].tolist()) for i in lines]
-
-
-def _unwrap(model: nn.Module) -> Any:
-    """Return the model inside fairseq's and PyTorch's wrappers for several processes."""
-    module: Any = model
-    while not isinstance(module, BaseFairseqModel):
-        if not hasattr(module, "module") or "FullySharded" in type(module).__name__:
-            raise UserError(
-                f"{_NAME}: {type(module).__name__} is no model that can generate: use another "
-                "--ddp-backend."
-            )
-        module = module.module
-    return module

@@ -35,26 +35,28 @@ import weakref
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 import torch
 from fairseq import utils
 from fairseq.criterions import FairseqCriterion, register_criterion
-from fairseq.dataclass import FairseqDataclass
 from fairseq.logging import metrics
-from omegaconf import II
 from torch import Tensor, nn
 
 from fairseq_mm.criterions._linear_output import (
+    Linear,
     NonlinearOutputError,
     check_probabilities,
-    extract_features,
-    replaced,
+    run_on_features,
     unwrap,
 )
+from fairseq_mm.criterions.chunked_cross_entropy import (
+    MEGABYTE,
+    ChunkedCrossEntropyConfig,
+    check_options,
+)
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.chunked_cross_entropy import CHUNK_BYTES
 from fairseq_mm.modules.unlikelihood import (
     StepLosses,
     repeated_ngrams,
@@ -62,15 +64,18 @@ from fairseq_mm.modules.unlikelihood import (
     step_losses_of_log_probs,
 )
 
-_MEGABYTE = 2**20
 # mixed into the seed of an update, so that the choice of its level does not repeat other numbers
 _LEVEL_STREAM = 1908_04319
-_NO_SOURCE = "--{}: {} is a language model, whose texts have no source; leave the option out."
+# logged sums of the token level, then of the sequence level
+_LEVEL_SUMS = (
+    *("nll_loss", "unlikelihood", "contrast", "target_tokens"),
+    *("generated_tokens", "repeated_tokens"),
+)
 
 
 @dataclass
-class UnlikelihoodConfig(FairseqDataclass):
-    """Options of the criterion; weight and n-gram size are those of Welleck et al. 2020."""
+class UnlikelihoodConfig(ChunkedCrossEntropyConfig):
+    """Options of the criterion, with the weight and n-gram size of Welleck et al. 2020."""
 
     unlikelihood_weight: float = field(
         default=1.0,
@@ -100,14 +105,6 @@ class UnlikelihoodConfig(FairseqDataclass):
             "under the source of another text of the batch."
         },
     )
-    label_smoothing: float = field(
-        default=0.0, metadata={"help": "Epsilon of label smoothing; 0 for no smoothing."}
-    )
-    chunk_megabytes: int = field(
-        default=CHUNK_BYTES // _MEGABYTE,
-        metadata={"help": "Maximum memory for the logits that are held at once, in MiB."},
-    )
-    sentence_avg: bool = II("optimization.sentence_avg")
 
 
 @register_criterion("unlikelihood", dataclass=UnlikelihoodConfig)
@@ -143,10 +140,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
             raise UserError(f"--sequence-ngram must be 1 or more, but is {sequence_ngram}.")
         if sequence_sampling and not sequence_fraction:
             raise UserError("--sequence-sampling needs --sequence-fraction above 0.")
-        if not 0 <= label_smoothing < 1:
-            raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
-        if chunk_megabytes < 1:
-            raise UserError(f"--chunk-megabytes must be 1 or more, but is {chunk_megabytes}.")
+        check_options(label_smoothing, chunk_megabytes)
         self.task = task
         self.sentence_avg = sentence_avg
         self.unlikelihood_weight = unlikelihood_weight
@@ -155,7 +149,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
         self.sequence_sampling = sequence_sampling
         self.contrastive_weight = contrastive_weight
         self.label_smoothing = label_smoothing
-        self.chunk_bytes = chunk_megabytes * _MEGABYTE
+        self.chunk_bytes = chunk_megabytes * MEGABYTE
         # model -> True if its logits are a linear map; weak, so that no model is kept alive
         self.is_linear: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         # a tuple, because the generator is a Module, whose weights would become the criterion's
@@ -175,11 +169,11 @@ class UnlikelihoodCriterion(FairseqCriterion):
         """
         if not reduce:
             raise ValueError("`reduce` must be True: unlikelihood sums over tokens.")
-        module = unwrap(model, "unlikelihood")
+        module = unwrap(model, "unlikelihood", generates=self.sequence_fraction > 0)
         if model.training and self.is_sequence_update():
             return self._sequence_level(model, module, sample)
         target = sample["target"]
-        losses = self._step_losses(model, module, sample["net_input"], sample, None)
+        losses = self._step_losses(model, module, sample)
         nll, unlikelihood = losses.nll.sum(), losses.unlikelihood.sum()
         loss = nll + self.unlikelihood_weight * unlikelihood
         if self.label_smoothing:
@@ -208,20 +202,16 @@ class UnlikelihoodCriterion(FairseqCriterion):
         own sources.
         """
         target = sample["target"]
-        own = {k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"}
-        if len(own) == len(sample["net_input"]):
-            raise UserError(_NO_SOURCE.format("contrastive-weight", type(module).__name__))
+        own = _source(module, sample, "contrastive-weight")
         B = target.size(0)
         # the source of the next text of the batch
         other = {k: v.roll(-1, dims=0) if torch.is_tensor(v) else v for k, v in own.items()}
         is_equal = torch.ones(B, dtype=torch.bool, device=target.device)
         for key, value in own.items():
-            if torch.is_tensor(value):
-                is_equal &= value.eq(other[key]).flatten(1).all(dim=1) if value.dim() > 1 else True
+            if torch.is_tensor(value) and value.dim() > 1:
+                is_equal &= value.eq(other[key]).flatten(1).all(dim=1)
         net_input = {**sample["net_input"], **other}
-        swapped = self._step_losses(
-            model, module, net_input, {**sample, "net_input": net_input}, None
-        )
+        swapped = self._step_losses(model, module, {**sample, "net_input": net_input})
         text = target.ne(self.padding_idx).nonzero()[:, 0]
         margin = nll.new_zeros(B).index_add(0, text, swapped.nll - nll)
         return -nn.functional.logsigmoid(margin).masked_fill(is_equal, 0).sum()
@@ -249,7 +239,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
         repeated = repeated_ngrams(tokens, self.sequence_ngram, self.padding_idx)
         net_input = {**sample["net_input"], "prev_output_tokens": previous}
         generated = {**sample, "net_input": net_input, "target": tokens}
-        losses = self._step_losses(model, module, net_input, generated, repeated)
+        losses = self._step_losses(model, module, generated, repeated)
         loss = losses.unlikelihood.sum()
         count = int(tokens.ne(self.padding_idx).sum())
         sample_size = tokens.size(0) if self.sentence_avg else count
@@ -263,16 +253,9 @@ class UnlikelihoodCriterion(FairseqCriterion):
 
         fairseq sums the same entries over all batches and processes.
         """
-        zeros = dict.fromkeys(
-            (
-                *("nll_loss", "unlikelihood", "contrast", "target_tokens"),
-                *("generated_tokens", "repeated_tokens"),
-            ),
-            0,
-        )
         return {
             "loss": loss.data,
-            **zeros,
+            **dict.fromkeys(_LEVEL_SUMS, 0),
             "ntokens": sample["ntokens"],
             "nsentences": sample["target"].size(0),
             "sample_size": sample_size,
@@ -282,35 +265,31 @@ class UnlikelihoodCriterion(FairseqCriterion):
         self,
         model: nn.Module,
         module: Any,
-        net_input: dict[str, Any],
         sample: dict[str, Any],
-        negatives: Optional[Tensor],
+        negatives: Optional[Tensor] = None,
     ) -> StepLosses:
         """Run the model and compute the losses of all steps, see :func:`.step_losses`."""
+        net_input = sample["net_input"]
         options: dict[str, Any] = {"padding_idx": self.padding_idx, "negatives": negatives}
         if self.is_linear.get(module, True):
-            own_forward = module.forward
 
-            def forward(*args: Any, **kwargs: Any) -> StepLosses:
-                net_output, linear = self._features(module, lambda: own_forward(*args, **kwargs))
+            def compute(net_output: Any, linear: Linear) -> StepLosses:
+                if module not in self.is_linear:
+                    check_probabilities(module, net_output, linear)
+                    self.is_linear[module] = True
                 target = module.get_targets(sample, net_output)
+                weight, bias = linear
                 return step_losses(
-                    net_output[0],
-                    linear.weight,
-                    linear.bias,
-                    target,
-                    **options,
-                    chunk_bytes=self.chunk_bytes,
+                    net_output[0], weight, bias, target, **options, chunk_bytes=self.chunk_bytes
                 )
 
             is_known = module in self.is_linear
             try:
-                # inside the forward pass, so that DistributedDataParallel sees the losses as output
-                with replaced(module, "forward", forward):
-                    return model(**net_input)
-            except (NonlinearOutputError, RuntimeError):
-                # a forward pass that computes with its logits may fail when it gets the features
-                if is_known:
+                return run_on_features(model, module, net_input, compute)
+            except (NonlinearOutputError, RuntimeError) as error:
+                # A forward pass that computes with its logits may fail when it gets the features.
+                # fairseq skips a batch for which memory does not suffice.
+                if is_known or "out of memory" in str(error):
                     raise
             self.is_linear[module] = False
         net_output = model(**net_input)
@@ -318,21 +297,12 @@ class UnlikelihoodCriterion(FairseqCriterion):
         target = module.get_targets(sample, net_output)
         return step_losses_of_log_probs(log_probs, target, **options)
 
-    def _features(self, module: Any, run: Callable[[], Any]) -> tuple[Any, Any]:
-        net_output, linear = extract_features(module, run)
-        if module not in self.is_linear:
-            check_probabilities(module, net_output, linear)
-            self.is_linear[module] = True
-        return net_output, linear
-
     def _generate(self, module: Any, sample: dict[str, Any]) -> Tensor:
         """Return texts [B, T], right-padded, that the model generates from the batch's sources.
 
         Raises UserError if the model is a language model, which has no source.
         """
-        inputs = {k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"}
-        if len(inputs) == len(sample["net_input"]):
-            raise UserError(_NO_SOURCE.format("sequence-fraction", type(module).__name__))
+        inputs = _source(module, sample, "sequence-fraction")
         with _evaluation(module):
             if self._generator[0] is not module:
                 self._generator = module, self._build_generator(module)
@@ -383,6 +353,20 @@ class UnlikelihoodCriterion(FairseqCriterion):
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
         return True
+
+
+def _source(module: nn.Module, sample: dict[str, Any], option: str) -> dict[str, Any]:
+    """Return the inputs of a batch without the texts.
+
+    Raises UserError, which names the option, if there are none: ``module`` is a language model.
+    """
+    inputs = {k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"}
+    if len(inputs) == len(sample["net_input"]):
+        raise UserError(
+            f"--{option}: {type(module).__name__} is a language model, whose texts have no source; "
+            "leave the option out."
+        )
+    return inputs
 
 
 @contextlib.contextmanager

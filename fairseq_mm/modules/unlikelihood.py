@@ -112,8 +112,7 @@ def step_losses(
     features = features.flatten(0, 1)
     size = max(1, chunk_bytes // (4 * len(weight)))
     parts = []
-    # an empty split would have no chunk
-    for chunk in rows.split(size) if len(rows) else [rows]:
+    for chunk in rows.split(size):
         candidates, mask = _candidates(target, chunk, is_first, negatives)
         arguments = (features[chunk], weight, bias, target.flatten()[chunk], candidates, mask)
         if torch.is_grad_enabled():

@@ -122,6 +122,41 @@ def test_half_precision_is_near_float32_and_finite(dtype):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
+def test_too_little_memory_says_nothing_about_the_output_layer(monkeypatch):
+    criterion, model, sample = setting(captioner)
+    fits, own = [False, True], type(model).forward
+
+    def forward(self, **net_input):
+        if not fits.pop(0):
+            raise RuntimeError("CUDA out of memory.")
+        return own(self, **net_input)
+
+    monkeypatch.setattr(type(model), "forward", forward)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        criterion(model, sample)
+    criterion(model, sample)
+    assert criterion.is_linear[model]
+
+
+class FullySharded(torch.nn.Module):
+    """Wrapper; the criterion knows fairscale's wrapper by this name."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, **net_input):
+        return self.module(**net_input)
+
+
+def test_weights_spread_over_processes_cannot_generate():
+    criterion, model, sample = setting(captioner)
+    assert criterion(FullySharded(model), sample)[0].isfinite()
+    criterion.sequence_fraction = 1.0
+    with pytest.raises(UserError, match="cannot generate texts with weights that are spread"):
+        criterion(FullySharded(model), sample)
+
+
 class Generating:
     """Task that generates given texts."""
 
