@@ -260,6 +260,17 @@ def add_rows(group: Any, rows: Rows) -> None:
         group.add_argument(name, help=text, **more)
 
 
+def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, tuple[str, Rows]]) -> None:
+    """Add a required subcommand, ``args.action``.
+
+    ``actions`` is a dict from its name to its description and the table of its arguments.
+    """
+    parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, (summary, rows) in actions.items():
+        short = summary.partition(". ")[0].rstrip(".")
+        add_rows(parsers.add_parser(name, help=short, description=summary), rows)
+
+
 class Rule(NamedTuple):
     """Rule for combining an option with others.
 

@@ -130,10 +130,7 @@ ACTIONS: dict[str, tuple[str, Rows]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, (summary, rows) in ACTIONS.items():
-        short = summary.partition(". ")[0].rstrip(".")
-        arguments.add_rows(actions.add_parser(name, help=short, description=summary), rows)
+    arguments.add_actions(parser, ACTIONS)
 
 
 def run(args: argparse.Namespace) -> Optional[int]:
