@@ -3,7 +3,8 @@
 # DATA: a folder of `fairseq-mm prepare flickr8k` or `prepare captions`. Extracts a grid of features of
 # every image, trains transformer_captioner by cross-entropy, captions and scores the validation images.
 # Run it again to continue after an interruption. UPDATES: number of updates.
-# CRITICAL_UPDATES: number of updates of a second training, for CIDEr-D (default: none; 940 are 5 epochs).
+# CRITICAL_UPDATES: number of updates of a second training, for CIDEr-D (default: none; 600 are 3
+# epochs of Flickr8k).
 # WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
 set -euo pipefail
 if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
