@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> None:
         [text.words(lines[int(line)].tolist()) for line in group] for group in chosen
     )
     path = frequencies_path(args.data, args.split)
-    write_frequencies(path, frequencies, spell=text.spell, texts=digest_texts(paths))
-    print(f"{path}: {len(frequencies.counts)} n-grams of {frequencies.documents} items")
+    write_frequencies(path, frequencies, count, spell=text.spell, texts=digest_texts(paths))
+    print(f"{path}: {len(frequencies)} n-grams of {count} items")
 
 
 def _read_split(data: str, split: str) -> tuple[Any, Any, Any, list[str]]:

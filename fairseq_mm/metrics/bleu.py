@@ -8,7 +8,7 @@ length; if two are equally close, with the shorter one.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Union
 
 import numpy as np
@@ -21,7 +21,7 @@ NUM_SUMS = 2 * MAX_ORDER + 2
 _TINY, _SMALL = 1e-15, 1e-9
 
 
-def ngram_counts(tokens: Sequence[str]) -> list[Counter]:
+def ngram_counts(tokens: Sequence[Hashable]) -> list[Counter]:
     """Count the n-grams of orders 1 to 4 of a text; the 1-grams are words, not tuples."""
     # a 1-gram is the word itself, which is cheaper than a tuple
     longer = [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(2, MAX_ORDER + 1)]
@@ -29,7 +29,7 @@ def ngram_counts(tokens: Sequence[str]) -> list[Counter]:
 
 
 def bleu_sums(
-    hypothesis_tokens: Sequence[str], references_tokens: Sequence[Sequence[str]]
+    hypothesis_tokens: Sequence[Hashable], references_tokens: Sequence[Sequence[Hashable]]
 ) -> np.ndarray:
     """Compute the statistics of one hypothesis, whose sums over all items give the corpus BLEU.
 
@@ -67,3 +67,21 @@ def bleu_from_sums(sums: Union[Sequence[float], np.ndarray]) -> list[float]:
         product *= (float(matches[order]) + _TINY) / (float(totals[order]) + _SMALL)
         scores.append(brevity_penalty * product ** (1 / (order + 1)))
     return scores
+
+
+def smoothed_bleu(
+    hypothesis: Sequence[Hashable], references: Sequence[Sequence[Hashable]]
+) -> float:
+    """Compute BLEU-4 of one text, 0 to 1, smoothed as by Lin and Och 2004 (ORANGE, section 4).
+
+    One is added to the matches and to the n-grams of orders 2 to 4: without it, most single texts
+    would have a score of 0.
+    """
+    sums = bleu_sums(hypothesis, references).tolist()
+    matches, totals = sums[:MAX_ORDER], sums[MAX_ORDER : 2 * MAX_ORDER]
+    length, closest = sums[-2:]
+    if not matches[0]:
+        return 0.0
+    logs = math.log(matches[0] / totals[0])
+    logs += sum(math.log((m + 1) / (n + 1)) for m, n in zip(matches[1:], totals[1:]))
+    return min(1.0, math.exp(1 - closest / length)) * math.exp(logs / MAX_ORDER)

@@ -6,7 +6,7 @@ coco-caption, the length difference in the Gaussian penalty is counted in bigram
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Optional
 
@@ -20,7 +20,8 @@ Ngram = tuple[Hashable, ...]
 Counts = list[dict[Ngram, int]]
 
 
-def _ngram_counts(tokens: Sequence[Hashable]) -> Counts:
+def ngram_counts(tokens: Sequence[Hashable]) -> Counts:
+    """Count the n-grams of a text by order, 1 to 4; a 1-gram is a tuple, too."""
     return [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(1, MAX_ORDER + 1)]
 
 
@@ -42,7 +43,7 @@ class InverseDocumentFrequencies:
         self.unseen = squares[1]
 
 
-def count_documents(items: Sequence[Sequence[Counts]]) -> Counter:
+def count_documents(items: Iterable[Sequence[Counts]]) -> Counter:
     """Count in how many items each n-gram occurs; an item is the n-gram counts of its texts."""
     return Counter(chain.from_iterable(set(chain(*chain(*x))) for x in items))
 
@@ -65,7 +66,7 @@ class CiderD:
         references: Sequence[Sequence[Sequence[Hashable]]],
         weights: Optional[InverseDocumentFrequencies] = None,
     ) -> None:
-        self._counts = [[_ngram_counts(tokens) for tokens in item] for item in references]
+        self._counts = [[ngram_counts(tokens) for tokens in item] for item in references]
         self.num_documents = len(self._counts)
         if not self._counts:
             raise ValueError("CIDEr's document frequencies must come from 1 item or more, not 0.")
@@ -83,7 +84,7 @@ class CiderD:
             inverse_norms = [self._compute_inverse_norms(counts) for counts in references]
             self._inverse_norms[index] = inverse_norms
         weight, unseen = self._squared_idf.get, self._unseen
-        hypothesis_counts = _ngram_counts(hypothesis)
+        hypothesis_counts = ngram_counts(hypothesis)
         hypothesis_norms = self._compute_inverse_norms(hypothesis_counts)
         total = 0.0
         for counts, norms in zip(references, inverse_norms):

@@ -9,28 +9,27 @@ rewards by CIDEr-D need them. The n-grams contain the end token. The file has th
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import numpy as np
 
 from fairseq_mm.data.numpy_files import load_numpy, read_member
 from fairseq_mm.data.output_file import partial_path
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.cider import MAX_ORDER, InverseDocumentFrequencies
+from fairseq_mm.metrics.cider import (
+    MAX_ORDER,
+    InverseDocumentFrequencies,
+    Ngram,
+    count_documents,
+    ngram_counts,
+)
 
 COMMAND = "fairseq-mm frequencies"
 # arrays of a file
 MEMBERS = ("words", "ngrams", "counts", "documents", "texts")
 _BLOCK = 1 << 20
-
-
-class DocumentFrequencies(NamedTuple):
-    """Number of documents that contain each n-gram, and number of all documents."""
-
-    counts: Counter
-    documents: int
 
 
 def frequencies_path(data: str, split: str) -> str:
@@ -48,31 +47,28 @@ def digest_texts(paths: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def count_frequencies(items: Iterable[Sequence[Sequence[Hashable]]]) -> DocumentFrequencies:
-    """Count n-grams of orders 1 to 4; an item is the words of each of its references."""
-    counts: Counter = Counter()
-    documents = 0
-    for references in items:
-        documents += 1
-        counts.update(
-            {
-                ngram
-                for words in references
-                for n in range(1, MAX_ORDER + 1)
-                for ngram in zip(*(words[i:] for i in range(n)))
-            }
-        )
-    return DocumentFrequencies(counts, documents)
+def count_frequencies(items: Iterable[Sequence[Sequence[Hashable]]]) -> Counter:
+    """Count in how many items each n-gram of orders 1 to 4 occurs.
+
+    An item is the words of each of its references.
+    """
+    return count_documents([ngram_counts(words) for words in references] for references in items)
 
 
 def write_frequencies(
-    path: str, frequencies: DocumentFrequencies, *, spell: Callable[[Any], str], texts: str
+    path: str,
+    frequencies: Mapping[Ngram, int],
+    documents: int,
+    *,
+    spell: Callable[[Any], str],
+    texts: str,
 ) -> None:
     """Write document frequencies completely or not at all.
 
     Args:
         path: Path of the file.
-        frequencies: Counts to write.
+        frequencies: Number of documents that contain each n-gram.
+        documents: Number of all documents.
         spell: Function from a word to its text.
         texts: Digest of the texts, see :func:`digest_texts`.
 
@@ -80,8 +76,8 @@ def write_frequencies(
         UserError: if the file cannot be written.
     """
     numbers: dict[Hashable, int] = {}
-    rows = np.full((len(frequencies.counts), MAX_ORDER), -1, dtype=np.int32)
-    for row, ngram in zip(rows, frequencies.counts):
+    rows = np.full((len(frequencies), MAX_ORDER), -1, dtype=np.int32)
+    for row, ngram in zip(rows, frequencies):
         row[: len(ngram)] = [numbers.setdefault(word, len(numbers)) for word in ngram]
     try:
         with partial_path(path) as partial:
@@ -90,8 +86,8 @@ def write_frequencies(
                     file,
                     words=np.frombuffer("\n".join(map(spell, numbers)).encode(), dtype=np.uint8),
                     ngrams=rows,
-                    counts=np.fromiter(frequencies.counts.values(), np.int32, len(rows)),
-                    documents=np.array(frequencies.documents),
+                    counts=np.fromiter(frequencies.values(), np.int32, len(rows)),
+                    documents=np.array(documents),
                     texts=np.array(texts),
                 )
             os.replace(partial, path)

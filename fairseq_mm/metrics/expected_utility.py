@@ -13,7 +13,7 @@ from typing import Callable
 
 import numpy as np
 
-from fairseq_mm.metrics.bleu import MAX_ORDER, bleu_sums
+from fairseq_mm.metrics.bleu import smoothed_bleu
 from fairseq_mm.metrics.cider import CiderD
 from fairseq_mm.metrics.meteor import meteor
 from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
@@ -29,9 +29,9 @@ def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
 
     Args:
         texts: Samples of one input, two or more.
-        utility: ``bleu`` for BLEU-4 of a single text, smoothed by adding 1 to the counts of orders
-            2 to 4; ``rouge_l``; ``meteor``; or ``cider`` for CIDEr-D, whose document frequencies
-            are counted in the N texts.
+        utility: ``bleu`` for BLEU-4 of a single text, see :func:`.smoothed_bleu`; ``rouge_l``;
+            ``meteor``; or ``cider`` for CIDEr-D, whose document frequencies are counted in the N
+            texts.
 
     Raises:
         UserError: if the utility is METEOR and pycocoevalcap is missing.
@@ -48,19 +48,7 @@ def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
 
 
 def _bleu(tokens: Sequence[Tokens], pairs: Sequence[tuple[int, int]]) -> list[float]:
-    scores = []
-    for i, j in pairs:
-        sums = bleu_sums(tokens[i], [tokens[j]])
-        matches, totals = sums[:MAX_ORDER].astype(float), sums[MAX_ORDER : 2 * MAX_ORDER]
-        length, reference_length = sums[-2:]
-        if not matches[0]:
-            scores.append(0.0)
-            continue
-        smoothing = np.array([0.0, 1.0, 1.0, 1.0])
-        precisions = (matches + smoothing) / (totals + smoothing)
-        penalty = min(1.0, np.exp(1 - reference_length / length))
-        scores.append(float(penalty * np.exp(np.log(precisions).mean())))
-    return scores
+    return [smoothed_bleu(tokens[i], [tokens[j]]) for i, j in pairs]
 
 
 def _rouge_l(tokens: Sequence[Tokens], pairs: Sequence[tuple[int, int]]) -> list[float]:

@@ -1,8 +1,8 @@
 """Computes rewards of sampled texts: weighted sums of CIDEr-D, BLEU and ROUGE-L of one item.
 
-Words are text or numbers. A text that was ended has the end token as its last
-word, in references and in samples, so that the n-grams contain the end. Otherwise, nothing in the
-reward would tell a caption from one that stops before its last noun ("a dog runs through the").
+Words are text or numbers. A text that was ended has the end token as its last word, in references
+and in samples, so that the n-grams contain the end. Otherwise, nothing in the reward would tell a
+caption from one that stops before its last noun ("a dog runs through the").
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.metrics.bleu import MAX_ORDER, bleu_sums
+from fairseq_mm.metrics.bleu import smoothed_bleu
 from fairseq_mm.metrics.cider import CiderD, InverseDocumentFrequencies
 from fairseq_mm.metrics.rouge import rouge_l
 
@@ -49,22 +49,6 @@ def read_rewards(text: str) -> dict[str, float]:
             raise UserError(f"--rewards {text}: has {name} twice.")
         rewards[name] = weight
     return rewards
-
-
-def smoothed_bleu(hypothesis: Words, references: Sequence[Words]) -> float:
-    """Compute BLEU-4 of one text, 0 to 1, smoothed as by Lin and Och 2004 (ORANGE, section 4).
-
-    One is added to the matches and to the n-grams of orders 2 to 4: without it, most sampled
-    captions would have a reward of 0.
-    """
-    sums = bleu_sums(hypothesis, references).tolist()  # type: ignore[arg-type]
-    matches, totals = sums[:MAX_ORDER], sums[MAX_ORDER : 2 * MAX_ORDER]
-    length, closest = sums[-2:]
-    if not matches[0]:
-        return 0.0
-    logs = math.log(matches[0] / totals[0])
-    logs += sum(math.log((m + 1) / (n + 1)) for m, n in zip(matches[1:], totals[1:]))
-    return min(1.0, math.exp(1 - closest / length)) * math.exp(logs / MAX_ORDER)
 
 
 class Rewards:
