@@ -29,7 +29,7 @@ EXTRAS = {
     "hf": ["safetensors>=0.4", "transformers>=4.57"],
     "clip": ["open_clip_torch>=2.24"],
     # GPL-3.0; `score --metrics mauve`
-    "mauve": ["mauve-text>=0.4", "safetensors>=0.4", "transformers>=4.40"],
+    "mauve": ["mauve-text>=0.4", "safetensors>=0.4", "transformers>=4.57"],
     "heif": ["pillow-heif>=0.10"],
     "video": ["av>=10"],
     # protobuf: transformers reads T5's sentencepiece model with it

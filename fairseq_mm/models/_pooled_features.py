@@ -36,6 +36,13 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
     return (features * valid_mask).sum(1) / valid_mask.sum(1)
 
 
+def has_one_region(task: Any) -> bool:
+    """Return True if each image of the task's feature store has one row of features."""
+    # a task that is built from a checkpoint has no store
+    features = getattr(task, "features", None)
+    return features is not None and all(features.count_rows(key) == 1 for key in features.ids)
+
+
 def scale_vectors(x: Tensor, scaling: str) -> Tensor:
     """Scale vectors; zero vectors stay zero.
 

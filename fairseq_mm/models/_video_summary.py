@@ -14,7 +14,7 @@ from fairseq_mm.models._bases import (
     LoadStateDictMixin,
 )
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.decoding_caches import keeps_items, select_rows
+from fairseq_mm.modules.decoding_caches import keeps_items, reorder_state, select_rows
 
 STATE = "video_summary"
 
@@ -153,12 +153,7 @@ class TwoSourceDecoder(FeatureDecoder):
         saved = self.saved_state(incremental_state)
         if saved is None:
             return
-        # The past depends on the words of a beam, so it is always reordered.
-        keeps = keeps_items(saved["item"], new_order)
-        state: Any = {
-            key: x if keeps and key != "past" else select_rows(x, new_order)
-            for key, x in saved.items()
-        }
+        state: Any = reorder_state(saved, new_order)
         self.set_incremental_state(incremental_state, STATE, state)
 
 

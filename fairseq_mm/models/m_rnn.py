@@ -79,6 +79,7 @@ from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
     feature_scaling_option,
+    has_one_region,
     masked_mean,
     scale_vectors,
 )
@@ -97,7 +98,6 @@ ImageInput: Any = ChoiceEnum(IMAGE_INPUTS)
 RecurrentInput: Any = ChoiceEnum(RECURRENT_INPUTS)
 Attention: Any = ChoiceEnum(ATTENTIONS)
 RecurrentActivation: Any = ChoiceEnum(tuple(ACTIVATIONS))
-
 
 _POOLED = (
     "--attention soft attends to the regions of an image, but the features are pooled (1 region an "
@@ -425,8 +425,7 @@ class MRnnModel(FairseqEncoderDecoderModel):
             raise UserError(
                 f"--attention soft needs --image-input multimodal, but that is {cfg.image_input}."
             )
-        features = getattr(task, "features", None)
-        if attends and features is not None and features.count_rows(features.ids[0]) == 1:
+        if attends and has_one_region(task):
             raise UserError(_POOLED)
         encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling), keeps_regions=attends)
         decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)

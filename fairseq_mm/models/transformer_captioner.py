@@ -42,7 +42,7 @@ from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStat
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.models._provenance import MODULE_NAME, Provenance
-from fairseq_mm.modules.decoding_caches import keeps_items, select_rows
+from fairseq_mm.modules.decoding_caches import keeps_items, reorder_state, select_rows
 from fairseq_mm.modules.positions import sinusoids
 from fairseq_mm.modules.pre_norm_layer import PreNormDecoderLayer, PreNormEncoderLayer
 
@@ -214,11 +214,7 @@ class CaptionDecoder(FeatureDecoder):
         saved: Any = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:
             return
-        keeps = keeps_items(saved["item"], new_order)
-        state: Any = {
-            key: x if keeps and key != "past" else select_rows(x, new_order)
-            for key, x in saved.items()
-        }
+        state: Any = reorder_state(saved, new_order)
         self.set_incremental_state(incremental_state, self.state_key, state)
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:

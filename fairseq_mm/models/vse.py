@@ -42,6 +42,7 @@ from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
     feature_scaling_option,
+    has_one_region,
     masked_mean,
     scale_vectors,
 )
@@ -239,8 +240,6 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
                 the regions of images are to be pooled, but each image has only one.
         """
         check_sizes(VseConfig, cfg)
-        if str(getattr(cfg, "image_pooling", "mean")) == "gpo":
-            _check_has_regions(task)
         encoder = SentenceEncoder(task.target_dictionary, cfg)
         if cfg.word_vectors:
             fill_word_vectors(
@@ -248,6 +247,11 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
             )
         encoder.embedding.weight.requires_grad_(not cfg.fixed_words)
         model = cls(encoder, task.feature_dim, cfg)
+        if model.region_pooling is not None and has_one_region(task):
+            raise UserError(
+                "--image-pooling gpo pools the regions of images, but the features have one region "
+                "an image: extract them with --grid, or leave the option out."
+            )
         model.add_module(MODULE_NAME, Provenance.of_task(task))
         return model
 
@@ -295,17 +299,6 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
                 "pairwise_ranking."
             )
         return self.embed_images(features, padding_mask), self.embed_sentences(tokens)
-
-
-def _check_has_regions(task: Any) -> None:
-    """Raise UserError if all images of the task's feature store have one row of features."""
-    # a task that is built from a checkpoint has no store
-    features = getattr(task, "features", None)
-    if features is not None and all(features.count_rows(key) == 1 for key in features.ids):
-        raise UserError(
-            "--image-pooling gpo pools the regions of images, but the features have one region "
-            "an image: extract them with --grid, or leave the option out."
-        )
 
 
 def fill_word_vectors(embedding: nn.Embedding, vectors: np.ndarray, is_found: np.ndarray) -> None:

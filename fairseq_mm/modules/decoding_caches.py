@@ -36,6 +36,18 @@ def select_rows(x: Any, order: Tensor) -> Any:
     return type(x)(select_rows(part, order) for part in x)
 
 
+def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
+    """Select rows ``new_order`` of a decoder's state, and copy no more than needed.
+
+    ``item`` [R] is the index of each row's item, and ``past`` depends on the words of a row; all
+    other entries are equal for all rows of an item.
+    """
+    keeps = keeps_items(state["item"], new_order)
+    return {
+        key: x if keeps and key != "past" else select_rows(x, new_order) for key, x in state.items()
+    }
+
+
 def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
     """Choose the items (examples) to store, so that each has equally many rows (beams).
 

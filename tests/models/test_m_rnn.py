@@ -219,6 +219,19 @@ def test_attention_equals_its_equations():
     assert weights[1, :, 1].eq(0).all()
 
 
+def test_a_dropped_feature_is_dropped_in_all_regions_of_an_image():
+    model = build_model(
+        "m_rnn", toy_task(), **{**SIZES, "feature_scaling": "none"}, attention="soft"
+    )
+    encoder = model.encoder.train()
+    encoder.dropout.p = 0.5
+    torch.manual_seed(0)
+    regions = encoder(torch.ones(2, 3, 40), torch.zeros(2, 3, dtype=torch.bool))["image"][0]
+    assert torch.equal(regions, regions[:, :1].expand_as(regions))
+    assert regions.unique().tolist() == [0, 2]
+    assert not torch.equal(regions[0], regions[1])
+
+
 def test_attention_refuses_pooled_features_and_an_image_elsewhere():
     model = build_model("m_rnn", toy_task(), **SIZES, attention="soft")
     with pytest.raises(UserError, match=r"pooled \(1 region an image\): extract with --grid"):

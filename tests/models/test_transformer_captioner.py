@@ -135,8 +135,10 @@ def test_keys_of_an_image_are_projected_once_for_its_beams(monkeypatch):
         order = torch.tensor([2, 1, 0, 3, 3, 5])
         assert model.encoder.reorder_encoder_out(beams, order) is beams
         model.decoder.reorder_incremental_state(state, order)
-        model.decoder(TOKENS[:, :2].repeat_interleave(3, dim=0), beams, state)
-    assert sizes == [2]
+        logits, _ = model.decoder(TOKENS[:, :2].repeat_interleave(3, dim=0), beams, state)
+        assert sizes == [2]
+        whole, _ = model.decoder(TOKENS[:, :2], encoder_out)
+    assert_close(logits[:, -1], whole[:, -1].repeat_interleave(3, dim=0))
 
 
 @pytest.mark.parametrize(
