@@ -24,7 +24,7 @@ def test_a_reward_is_the_weighted_sum_of_its_metrics():
     rewards = Rewards(read_rewards("cider, bleu=0.5,rouge_l=3"), weights)
     found = rewards.score(Job(SAMPLES, ITEMS[0]))
     assert found == pytest.approx(expected)
-    assert found[0] > found[1] > found[2] == 0
+    assert min(found[:2]) > 1
 
 
 def test_an_item_counts_an_ngram_once():
