@@ -168,7 +168,6 @@ def compute_scores(
                 allows_unk=allows_unk(system.path),
             )
             rows.append([row for row in score_texts(items, metrics) if row.name in figures])
-        lines = []
         compared = [
             {
                 str(entry["metric"]): entry
@@ -178,6 +177,7 @@ def compute_scores(
             }
             for others in rows[1:]
         ]
+    lines = []
     for number, row in enumerate(rows[0]):
         of_systems = [others[number] for others in rows]
         differences = [_difference(entries.get(row.name)) for entries in compared]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 from fairseq_mm.report.figures import COLORS, Chart, Titles
 from fairseq_mm.report.html_page import Section, render, section
-from fairseq_mm.report.readable import Readable, label, main_names, readable
+from fairseq_mm.report.readable import label, main_names, readable
 
 
 class Difference(NamedTuple):
@@ -69,7 +69,7 @@ def glance_section(lines: Sequence[ScoreLine], systems: Sequence[str]) -> Sectio
     """
     by_name = {line.name: line for line in lines if any(x is not None for x in line.values)}
     shown = [by_name[name] for name in main_names(list(by_name))]
-    return section("", "glance.html", lines=shown, systems=systems, label=label, number=_number)
+    return section("", "glance.html", lines=shown, systems=systems, label=label, number=readable)
 
 
 def scores_section(
@@ -95,13 +95,9 @@ def scores_section(
         figure=render("figures.html", figures=[chart.draw()], note="") if chart else "",
         resampling=resampling,
         label=label,
-        number=_number,
+        number=readable,
         ends=_ends,
     )
-
-
-def _number(name: str, value: Optional[float]) -> Readable:
-    return readable(name, value)
 
 
 def _ends(name: str, difference: Difference) -> list[str]:
@@ -134,7 +130,8 @@ def difference_chart(lines: Sequence[ScoreLine], systems: Sequence[str]) -> Opti
             color = COLORS["accent"] if difference.is_clear else COLORS["quiet"]
             axes.plot([low, high], [place, place], color=color, linewidth=2)
             axes.plot([value], [place], "o", color=color, markersize=5, gid=f"difference{place}")
-            texts.append(f"{label(name)}, {system}: {value:+.1f} [{low:+.1f}, {high:+.1f}]")
+            shown = _ends(name, difference)
+            texts.append(f"{label(name)}, {system}: {shown[0]} [{shown[1]}, {shown[2]}]")
         axes.axvline(0, color=COLORS["line"], linewidth=1)
         several = len(systems) > 2
         names = [f"{label(n)}, {system}" if several else label(n) for n, system, _ in rows]

@@ -63,6 +63,6 @@ def test_the_head_has_the_main_scores_of_each_system():
 def test_the_chart_has_the_differences_with_an_interval():
     drawn = difference_chart(COMPARED, ["x", "y"]).draw()
     titles = re.findall(r"<title>(.*?)</title>", drawn)
-    assert titles == ["BLEU-4, y: +5.0 [+1.0, +9.0]", "CIDEr-D, y: -1.0 [-5.0, +4.0]"]
+    assert titles == ["BLEU-4, y: +5.0 [+1.0, +9.0]", "CIDEr-D, y: \u22121.0 [\u22125.0, +4.0]"]
     assert difference_chart(COMPARED[2:], ["x", "y"]) is None
     assert difference_chart(lines_of_result(RESULT), [""]) is None
