@@ -1,6 +1,6 @@
 """Draw the figure of README.md from the results of `make demo`: the first test items of each task.
 
-python docs/figures/make_figure.py demo docs/figures/demo.png
+    python docs/figures/make_figure.py demo docs/figures/demo.png
 """
 
 import argparse

@@ -26,11 +26,11 @@ from drawings.records import (
     read_shown,
     read_split,
     write_jsonl,
-    write_text,
 )
 from drawings.scenes import Scene, compose_scene, held_out_combinations
 from drawings.story_sentences import describes, write_story
 from fairseq_mm.data.input_files import read_objects
+from fairseq_mm.data.output_file import write_file
 
 CAPTIONS_PER_IMAGE = 3
 QUALITY = 95
@@ -81,7 +81,7 @@ def draw_photos(folder: Path, *, images: int, queries: int, seed: int) -> None:
     folder.mkdir(exist_ok=True)
     draw_images(folder, {"photo": images}, seed=seed)
     records = [record for _, record in read_objects(folder / "captions.jsonl")][:queries]
-    write_text(folder / "queries.txt", "".join(f"{record['captions'][0]}\n" for record in records))
+    write_file(folder / "queries.txt", "".join(f"{record['captions'][0]}\n" for record in records))
 
 
 def draw_stories(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:

@@ -1,13 +1,13 @@
 """What all collections of the demo share: their files, and verdicts on generated texts."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairseq_mm.data.input_files import read_objects
+from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
 
 SHOWN = "shown.jsonl"  # content of each item, to check texts
@@ -40,16 +40,9 @@ def new_image_folder(folder: Path) -> Path:
     return images
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file that appears only when it is complete."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-
-
 def write_jsonl(path: Path, records: Iterable[dict]) -> None:
-    """Write one JSON object a line."""
-    write_text(path, "".join(f"{json.dumps(record)}\n" for record in records))
+    """Write one JSON object a line to a file that appears only when it is complete."""
+    write_file(path, "".join(f"{json.dumps(record)}\n" for record in records))
 
 
 def read_shown(folder: Path, wanted: Iterable[str], noun: str) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from drawings.records import Verdict, numbered, read_split, write_jsonl, write_text
+from drawings.records import Verdict, numbered, read_split, write_jsonl
 from drawings.tales import Quest, compose_quest, describes_prompt, write_tale
 from fairseq_mm.data.input_files import read_objects
+from fairseq_mm.data.output_file import write_file
 
 _QUESTS = "quests.jsonl"
 
@@ -40,7 +41,7 @@ def write_tales(folder: Path, sizes: Mapping[str, int], *, seed: int) -> None:
         story = " ".join(write_tale(quest, rng))
         records.append({"prompt": quest.prompt, "story": story, "split": split})
     write_jsonl(folder / _QUESTS, [quest._asdict() for quest in held_out])
-    write_text(folder / "prompts.txt", "".join(f"{quest.prompt}\n" for quest in held_out))
+    write_file(folder / "prompts.txt", "".join(f"{quest.prompt}\n" for quest in held_out))
     write_jsonl(folder / "tales.jsonl", records)
 
 
