@@ -8,8 +8,8 @@ The files are written by fairseq-mm tell --jsonl. For each file, the script prin
 - the number of stories and of words a story;
 - distinct-2: different pairs of words of all stories, as a share of all pairs;
 - seq-rep-4: share of a story's sequences of four words that repeat an earlier one;
-- the perplexity of the sentences under an n-gram model (Kneser-Ney, order 3) of the training split's
-  sentences, which people wrote;
+- the perplexity of the sentences under an n-gram model (Kneser-Ney, order 3) of the sentences of
+  the training split, which people wrote;
 - how often a story is most likely under its own images among the images of 9 other albums, by the
   model --judge. Each story is scored under --others albums, and the mean is over all sets of 9.
 
