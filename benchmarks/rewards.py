@@ -18,9 +18,9 @@ from fairseq import checkpoint_utils
 
 import fairseq_mm
 from fairseq_mm.criterions.self_critical import References
-from fairseq_mm.generation.sampling_policy import evaluation_mode
 from fairseq_mm.metrics.document_frequencies import digest_texts, read_frequencies
 from fairseq_mm.metrics.rewards import Job, Rewards
+from fairseq_mm.modules.evaluation_mode import evaluation_mode
 
 SPLITS, SAMPLES = ("train", "valid"), 5
 

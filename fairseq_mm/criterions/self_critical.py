@@ -48,6 +48,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.document_frequencies import digest_texts, read_frequencies
 from fairseq_mm.metrics.reward_workers import RewardWorkers
 from fairseq_mm.metrics.rewards import Job, Rewards, read_rewards
+from fairseq_mm.modules.evaluation_mode import evaluation_mode
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         if not model.training:
             return super().forward(model, sample, reduce)
         module = unwrap(model, "self_critical", generates=True)
-        with self.task.evaluation_mode(module):
+        with evaluation_mode(module):
             drawn = self._draw(module, sample)
         assert self._policies is not None
         policy, workers = self._policies[0], self._workers
@@ -174,9 +175,9 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             return policy.log_probabilities(sample, drawn[0])
 
-        mode = (
-            contextlib.nullcontext() if self.sample_dropout else self.task.evaluation_mode(module)
-        )
+        mode: Any = evaluation_mode(module, has_gradients=True)
+        if self.sample_dropout:
+            mode = contextlib.nullcontext()
         # inside the forward pass, so that DistributedDataParallel averages gradients as usual
         with mode, replaced(module, "forward", forward):
             log_probabilities = model(**sample["net_input"])

@@ -29,11 +29,9 @@ Models whose logits are a linear map of the decoder's features never hold the lo
 in memory; other models, such as ``pointer_generator``, compute all log-probabilities.
 """
 
-import contextlib
 import math
 import weakref
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
@@ -57,6 +55,7 @@ from fairseq_mm.criterions.chunked_cross_entropy import (
     check_options,
 )
 from fairseq_mm.errors import UserError
+from fairseq_mm.modules.evaluation_mode import evaluation_mode
 from fairseq_mm.modules.unlikelihood import (
     StepLosses,
     repeated_ngrams,
@@ -303,7 +302,8 @@ class UnlikelihoodCriterion(FairseqCriterion):
         Raises UserError if the model is a language model, which has no source.
         """
         inputs = _source(module, sample, "sequence-fraction")
-        with _evaluation(module):
+        # fairseq's generator sets this mode, too, and leaves it
+        with evaluation_mode(module):
             if self._generator[0] is not module:
                 self._generator = module, self._build_generator(module)
             generator = self._generator[1]
@@ -367,16 +367,3 @@ def _source(module: nn.Module, sample: dict[str, Any], option: str) -> dict[str,
             "leave the option out."
         )
     return inputs
-
-
-@contextlib.contextmanager
-def _evaluation(module: nn.Module) -> Iterator[None]:
-    """Set evaluation mode in a ``with`` block; then restore the mode of every part."""
-    # fairseq's generator sets it, too, and leaves it
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode

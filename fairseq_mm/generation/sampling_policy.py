@@ -156,26 +156,3 @@ def _replaced_search(wrapper: Any, search: Any) -> Iterator[None]:
         yield
     finally:
         wrapper.search = own
-
-
-@contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Switch off dropout and the statistics of batches in a ``with`` block, but not gradients.
-
-    Recurrent layers stay in training mode, without dropout, because cuDNN computes gradients in no
-    other mode.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-    rates = [module.dropout for module in recurrent]
-    model.eval()
-    for layer in recurrent:
-        layer.dropout = 0.0
-        layer.training = True
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for layer, rate in zip(recurrent, rates):
-            layer.dropout = rate

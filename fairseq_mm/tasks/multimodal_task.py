@@ -27,7 +27,7 @@ from fairseq_mm.data.reward_text import RewardText, text_files
 from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
-from fairseq_mm.generation.sampling_policy import SamplingPolicy, evaluation_mode
+from fairseq_mm.generation.sampling_policy import SamplingPolicy
 from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
     CAPTION_MEASURES,
@@ -121,8 +121,6 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     start_index: Optional[int] = None
     config: ClassVar[type[GenerationTaskConfig]]
-    # for criterions, which import neither tasks nor generation
-    evaluation_mode = staticmethod(evaluation_mode)
     carried_options: tuple[str, ...] = ()
     side_names: tuple[str, str] = ("source", "text")
 

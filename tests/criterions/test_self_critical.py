@@ -28,10 +28,11 @@ from toy_story_models import make_story_folder
 from fairseq_mm.cli.main import main
 from fairseq_mm.criterions.self_critical import baselines
 from fairseq_mm.errors import UserError
-from fairseq_mm.generation.sampling_policy import Drawn, evaluation_mode
+from fairseq_mm.generation.sampling_policy import Drawn
 from fairseq_mm.generation.seeded_sampling import SeededSampling
 from fairseq_mm.metrics.reward_workers import RewardWorkers
 from fairseq_mm.metrics.rewards import Job, Rewards
+from fairseq_mm.modules.evaluation_mode import evaluation_mode
 
 pytestmark = needs_fork
 
