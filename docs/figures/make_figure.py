@@ -1,4 +1,6 @@
-"""Draw the figure of README.md from the results of `make demo`: the first test items of each task.
+"""Draw the figure of README.md from the results of `make demo`.
+
+A row of the figure has the first test items of a task.
 
     python docs/figures/make_figure.py demo docs/figures/demo.png
 """

@@ -4,7 +4,7 @@ import json
 import re
 from html import unescape
 
-from fairseq_mm.report.report_items import ReportItem, SystemText, items_section
+from fairseq_mm.report.report_items import PAGE_SIZE, ReportItem, SystemText, items_section
 from fairseq_mm.report.text_faults import find_faults
 
 
@@ -44,7 +44,8 @@ def test_items_of_one_system_are_sorted_by_every_finite_score():
 
 
 def test_items_of_two_systems_are_sorted_by_their_difference_as_well():
-    items = [make_item("a", ("a dog", {"cider": 0.25}), ("a cat", {"cider": 1.0}))]
+    scores = {"cider": 0.25, "bleu4": 0.5, "length": 2.0}
+    items = [make_item("a", ("a dog", scores), ("a cat", {**scores, "cider": 1.0}))]
     body = items_section(items, ["x", "y"]).body
     assert menu_of(body) == ["CIDEr-D: y \u2212 x", "CIDEr-D: x", "CIDEr-D: y"]
     assert numbers_of(body) == [[0.75, 0.25, 1.0]]
@@ -55,12 +56,13 @@ def test_faults_are_marked_and_counted_in_references_too():
     items = [
         make_item("a", ("a dog dog runs", {}), references=["a dog runs", "run run"]),
         make_item("b", ("a dog runs", {})),
+        make_item("c", (None, {}), references=[]),
     ]
     body = items_section(items, [""]).body
     assert 'a dog <mark class="repeat" title="repeated">dog</mark> runs' in body
     counted = re.sub(r"<.*?>", "", body)
     assert "repeated texts: 1 of 2 (50.0 %); references: 1 of 3 (33.3 %)" in counted
-    assert re.findall(r'data-faults="(.*?)"', body) == ["repeat", ""]
+    assert re.findall(r'data-faults="(.*?)"', body) == ["repeat", "", ""]
     assert '<option value="repeat">' in body
 
 
@@ -68,3 +70,13 @@ def test_words_that_no_reference_has_are_not_marked():
     body = items_section([make_item("a", ("two cats sleep", {}))], [""]).body
     assert "<mark" not in body
     assert 'id="fault"' not in body
+
+
+def test_browsers_lay_out_the_first_page_only():
+    for number in (1, PAGE_SIZE, PAGE_SIZE + 1, 2 * PAGE_SIZE):
+        body = items_section([make_item("a", ("a dog", {}))] * number, [""]).body
+        first, _, further = body.partition('<template id="more">')
+        assert first.count("<article") == min(number, PAGE_SIZE)
+        assert further.count("<article") == further.partition("</template>")[0].count("<article")
+        assert body.count("<article") == body.count("</article>") == number
+        assert body.count("</template>") == body.count("<noscript>") == (number > PAGE_SIZE)
