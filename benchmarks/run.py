@@ -136,7 +136,7 @@ def measure_machine(setting: Setting) -> dict[str, float]:
 
 
 def draw_photograph(seed: int, width: int = 500, height: int = 375) -> Any:
-    """Return a PIL image whose JPEG file is as large as that of a photograph."""
+    """Return a PIL image whose JPEG file is as large as a photograph's."""
     import numpy as np
     from PIL import Image
 
@@ -188,7 +188,7 @@ def conv_story_steps(setting: Setting) -> Iterator[Row]:
         for rows in (4, 32):
             write = partial(program.generate, model, rows, words)
             step = setting.measure({"": write})[""] / (words + 1)
-            # The limit of int8 is that of float32: the aim is half of float32's time.
+            # int8 has the limit of float32: the aim is half of float32's time.
             limit = max(4 * weights / reading, 2 * rows * weights / speed)
             yield Row(f"conv_story_wp, {dtype}, a step of {rows} stories", step, limit=limit)
 

@@ -51,7 +51,7 @@ def find_separator(dictionary: Dictionary, path: str = "the dictionary") -> int:
 class StoryConstraints:
     """Constraints that change the log-probabilities of the next word of a story.
 
-    The log-probability of forbidden words becomes ``-inf``, and that of other words does not
+    The log-probability of forbidden words becomes ``-inf``, and other log-probabilities do not
     change, as with fairseq's own length limits. The repetition penalty lowers the probability of
     repeated words, and then scales all probabilities so that their sum is as before.
 

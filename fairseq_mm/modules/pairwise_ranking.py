@@ -85,7 +85,7 @@ def info_nce_loss(
         - log(e(x, v) / (e(x, v) + sum_k e(x, v_k))) - log(e(x, v) / (e(x, v) + sum_k e(x_k, v)))
 
     where e(x, v) is exp(s(x, v) / temperature) and s is the inner product: the cross-entropy of the
-    pair's sentence among the sentences, plus that of its image among the images.
+    pair's sentence among the sentences, plus the cross-entropy of its image among the images.
 
     Args:
         images: [B, K] embedding x of each pair's image.

@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 # generation options of the texts that --criterion self_critical draws
 POLICY_OPTIONS = ("max_len_a", "max_len_b", "min_len")
-_LENGTHS = "max_len_a, max_len_b and min_len"
 
 
 @dataclass
@@ -273,7 +272,8 @@ class GenerationTask(GeneratesText, FairseqTask):
             if name not in POLICY_OPTIONS:
                 raise UserError(
                     f"--sample-args: {name} does not go with samples of --criterion self_critical, "
-                    f"which are drawn independently from the model: give {_LENGTHS} alone."
+                    "which are drawn independently from the model: give "
+                    f"{', '.join(POLICY_OPTIONS)} alone."
                 )
         if getattr(self.cfg, "prefix_words", None):
             raise UserError("--prefix-words: does not go with --criterion self_critical.")

@@ -246,7 +246,7 @@ def test_typical_sampling_equals_transformers(lprobs, topk, topp):
 
 
 def test_typical_sampling_can_leave_out_the_most_probable_word():
-    # its information content is 1.2 nats, that of the others 2.6, and the entropy 2.1
+    # its information content is 1.2 nats, each other word has 2.6, and the entropy is 2.1
     lprobs = torch.tensor([[0.3] + [0.7 / 9] * 9]).log()
     assert words(search(typical_p=0.3), lprobs.expand(200, 10), list(range(200))).count(0) == 0
     assert 0 in words(search(typical_p=0.9), lprobs.expand(200, 10), list(range(200)))
