@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from demo_tasks import AnyVerdict, DemoTask, Summaries
+from demo_task import AnyVerdict, DemoTask
+from demo_tasks import Summaries
 
 
 class Result(NamedTuple):

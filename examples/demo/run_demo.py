@@ -20,6 +20,7 @@ task are right.
 
 import argparse
 import json
+import re
 import resource
 import shlex
 import sys
@@ -27,25 +28,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import demo_tasks
+import demo_task
 from demo_page import write_demo_page
 from demo_results import Result, judge
-from demo_tasks import (
-    SEE,
-    TRAIN_RECOGNIZER,
-    Captions,
-    DemoTask,
-    Search,
-    Summaries,
-    Tales,
-    VisualStories,
-    shorten_recognition,
-)
+from demo_task import SEE, DemoTask
+from demo_tasks import Captions, Search, Summaries, Tales, VisualStories
 from step_runner import StepRunner
 
 from fairseq_mm import __version__
 from fairseq_mm.cli.script import run_script
 
+TRAIN_RECOGNIZER = "drawings.recognizer.train_and_save"
 MINIMUM = 0.9  # share of right items of each task
 
 
@@ -62,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     start = time.monotonic()
-    folder, seed, sizes = args.output, args.seed, demo_tasks.SIZES
+    folder, seed, sizes = args.output, args.seed, demo_task.SIZES
     settings = {"version": __version__, "seed": seed, "sizes": json.loads(json.dumps(sizes))}
     classes = (Captions, VisualStories, Search, Tales, Summaries)
     runner = StepRunner(folder, settings, total=1 + sum(task.steps for task in classes))
@@ -112,6 +105,11 @@ def _run_steps(
     runner.side_by_side(
         learn_to_see, draw, stories.learn, captions.learn, summaries.learn, search.learn
     )
+
+
+def shorten_recognition(line: str) -> str:
+    """Return a line of the image network's training if it tells progress or accuracy, else ""."""
+    return line.strip() if re.match("close-ups: |whole images: |recognises ", line) else ""
 
 
 def _print_results(results: Sequence[Result]) -> None:

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import demo_tasks
+import demo_task
 import pytest
 import run_demo as demo
 import step_runner
-from demo_tasks import AllSizes, Sizes
+from demo_task import AllSizes, Sizes
 from step_runner import StepRunner
 
 from fairseq_mm.cli.script import run_script
@@ -52,7 +52,7 @@ class FakeCommands:
         if words[0] == "call":
             function, arguments = pickle.loads(bytes.fromhex(words[1]))
             if function not in (
-                demo_tasks.TRAIN_RECOGNIZER,
+                demo.TRAIN_RECOGNIZER,
                 "drawings.clip_collection.join_frames",
             ):
                 pkgutil.resolve_name(function)(**arguments)
@@ -117,7 +117,7 @@ def run_main(folder: Path, *options: str) -> int:
 
 @pytest.fixture
 def commands(tmp_path, monkeypatch) -> FakeCommands:
-    monkeypatch.setattr(demo_tasks, "SIZES", SMALL)
+    monkeypatch.setattr(demo_task, "SIZES", SMALL)
     monkeypatch.setattr(step_runner, "available_cores", lambda: 2)
     fake = FakeCommands(tmp_path / "demo")
     monkeypatch.setattr(StepRunner, "_run", lambda runner, *args: fake(*args))
@@ -247,27 +247,27 @@ def test_validations_are_shown_in_short():
         "2026-01-02 03:04:05 | INFO | valid | epoch 003 | valid on 'valid' subset | loss 0.654 "
         "| ppl 1.57 | i2t_r1 4.5 | rsum 586.1 | num_updates 1000"
     )
-    assert demo_tasks.shorten_validation(line, 3) == "epoch 3 of 3: ppl 1.57, rsum 586.1"
-    assert demo_tasks.shorten_validation(line.partition(" | i2t")[0], 9) == "epoch 3 of 9: ppl 1.57"
-    assert demo_tasks.shorten_validation("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
+    assert demo_task.shorten_validation(line, 3) == "epoch 3 of 3: ppl 1.57, rsum 586.1"
+    assert demo_task.shorten_validation(line.partition(" | i2t")[0], 9) == "epoch 3 of 9: ppl 1.57"
+    assert demo_task.shorten_validation("epoch 003 | loss 0.7 | ppl 1.6", 3) == ""
 
 
 def test_of_the_image_networks_training_no_warning_is_shown():
-    shorten = demo_tasks.shorten_recognition
+    shorten = demo.shorten_recognition
     assert shorten("close-ups: 20%, loss 3.10\n") == "close-ups: 20%, loss 3.10"
     assert shorten("recognises everything in 99% of new images\n").endswith("images")
     assert shorten("KeyboardInterrupt\n") == ""
 
 
 def test_as_many_steps_are_announced_as_there_are():
-    classes = demo_tasks.DemoTask.__subclasses__()
+    classes = demo_task.DemoTask.__subclasses__()
     assert 1 + sum(task.steps for task in classes) == STEPS
     assert len({task.name for task in classes}) == len(NUM_ITEMS)
 
 
 @pytest.mark.slow
 def test_the_whole_demo_runs_in_small(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo_tasks, "SIZES", SMALL)
+    monkeypatch.setattr(demo_task, "SIZES", SMALL)
     folder = tmp_path / "demo"
     assert run_main(folder) in (0, 1)
     page = (folder / "page.html").read_text()
