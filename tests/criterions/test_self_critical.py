@@ -42,7 +42,7 @@ FOLDERS = {
     "visual_storytelling": make_visual_stories_folder,
     "hierarchical_story": make_story_folder,
     "video_summarization": make_videos_folder,
-    # the search forbids <unk-1>, which no transcript has
+    # no transcript has <unk-1>, which the search then forbids
     "indexed_oov": functools.partial(make_videos_folder, indexed_oov=2),
 }
 LENGTHS = '{"max_len_b": 8, "min_len": 2}'
@@ -284,8 +284,11 @@ def test_log_probabilities_are_those_of_the_search(folders, name, arch, monkeypa
         type(task), "inference_step", lambda *args: results.append(own(*args)) or results[-1]
     )
     sample = batch_of(task, 1, 3, 4)
+    if folder == "indexed_oov":  # one transcript has <unk-1>, so the search may write it there
+        sample["net_input"]["src_tokens"][1, -2] = task.target_dictionary.index("<unk-1>")
     with evaluation_mode(model):
         drawn = policy.draw(sample, 7)
+        policy.draw(batch_of(task, 0), 7)  # the search has begun with another source
         found = policy.log_probabilities(sample, drawn)
     expected = torch.tensor([[float(text["score"]) for text in texts] for texts in results[0]])
     assert_close(found, expected)
