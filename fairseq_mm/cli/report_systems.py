@@ -1,22 +1,22 @@
 """Reads the systems of ``fairseq-mm report``, and computes their scores and differences."""
 
 import argparse
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
-from fairseq_mm.cli import score, score_output
+from fairseq_mm.cli import score_output
 from fairseq_mm.cli.records import list_first
 from fairseq_mm.cli.score_inputs import References, join_texts
+from fairseq_mm.cli.score_metrics import load_tokenizer, split_metrics
 from fairseq_mm.cli.score_visual_stories import without_separators
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.input_files import file_digest, read_json, read_objects
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.result_card import allows_unk
 from fairseq_mm.metrics.score_rows import Row, TokenizedItems
-from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, score_texts
+from fairseq_mm.metrics.text_scores import score_texts
 from fairseq_mm.report.system_scores import Difference, ScoreLine
 
 # the others need transcripts, training texts or sentences, and score computes them
@@ -114,31 +114,7 @@ def check_score_options(args: argparse.Namespace) -> None:
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     if args.metrics is not None:
-        _split_metrics(args.metrics)
-
-
-def _split_metrics(text: str) -> tuple[list[str], set[str]]:
-    """Return the metrics that ``--metrics`` names, and the names of all scores that it asks for."""
-    metrics: list[str] = []
-    figures: set[str] = set()
-    for name in filter(None, (part.strip() for part in text.split(","))):
-        metric = METRIC_OF_FIGURE.get(name, name)
-        if metric not in METRICS:
-            known = (*METRICS, *METRIC_OF_FIGURE)
-            near = [x for x in difflib.get_close_matches(name, known, n=3) if x != name]
-            hint = f"; did you mean {near[0]}?" if near else "."
-            raise UserError(
-                f"--metrics: must be of {', '.join(METRICS)}, or scores of them such as bleu4, but "
-                f"has {name!r}{hint}"
-            )
-        figures.update(FIGURES.get(name, (name,)))
-        if metric not in metrics:
-            metrics.append(metric)
-    if not metrics:
-        raise UserError("--metrics: must name a metric, but is empty.")
-    if {"rouge", "rouge_l"} <= {*metrics}:
-        raise UserError("--metrics: rouge and rouge_l both have a score rouge_l; give one of them.")
-    return metrics, figures
+        split_metrics(args.metrics, METRICS)
 
 
 def compute_scores(
@@ -148,9 +124,9 @@ def compute_scores(
 
     The scores of the items are added to ``System.scores``.
     """
-    metrics, figures = _split_metrics(args.metrics)
+    metrics, figures = split_metrics(args.metrics, METRICS)
     tokenizer = args.tokenizer or "ptb"
-    tokenize = score.load_tokenizer(tokenizer)
+    tokenize = load_tokenizer(tokenizer)
     ids = list(systems[0].texts)
     originals = [[without_separators(text) for text in references.texts[key]] for key in ids]
     rows: list[list[Row]] = []
@@ -168,12 +144,11 @@ def compute_scores(
                 allows_unk=allows_unk(system.path),
             )
             rows.append([row for row in score_texts(items, metrics) if row.name in figures])
+        samples = args.bootstrap or score_output.COMPARE_SAMPLES
         compared = [
             {
                 str(entry["metric"]): entry
-                for entry in score_output.compare(
-                    others, rows[0], samples=args.bootstrap or score.COMPARE_SAMPLES, seed=args.seed
-                )
+                for entry in score_output.compare(others, rows[0], samples=samples, seed=args.seed)
             }
             for others in rows[1:]
         ]
@@ -181,9 +156,13 @@ def compute_scores(
     for number, row in enumerate(rows[0]):
         of_systems = [others[number] for others in rows]
         differences = [_difference(entries.get(row.name)) for entries in compared]
-        note = "; ".join(dict.fromkeys(other.note for other in of_systems if other.note))
+        # signatures differ if one system may write <unk> and another may not
+        signature, note = (
+            "; ".join(dict.fromkeys(filter(None, texts)))
+            for texts in zip(*((other.signature, other.note) for other in of_systems))
+        )
         values = [other.value for other in of_systems]
-        lines.append(ScoreLine(row.name, values, differences, row.signature, note))
+        lines.append(ScoreLine(row.name, values, differences, signature, note))
         for system, other in zip(systems, of_systems):
             for key, value in zip(ids, other.per_item or ()):
                 if value is not None:
@@ -199,7 +178,7 @@ def _difference(entry: Optional[Mapping[str, Any]]) -> Optional[Difference]:
 
 def resampling_note(args: argparse.Namespace) -> str:
     """Return the sentence that says how the intervals were computed."""
-    samples = args.bootstrap or score.COMPARE_SAMPLES
+    samples = args.bootstrap or score_output.COMPARE_SAMPLES
     return (
         f"Differences have 95 % intervals of a paired bootstrap over the items ({samples:,} "
         f"samples, seed {args.seed}); those without 0 are bold. An interval is of its "

@@ -74,11 +74,10 @@ clipscore, refclipscore, bertscore and mauve need a trained model (--clip-model,
 """
 
 import argparse
-import difflib
 import json
 import shlex
 import sys
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 from fairseq_mm.cli import arguments, score_gain, score_inputs, score_models, score_output
 from fairseq_mm.cli import score_visual_stories as visual
@@ -88,6 +87,14 @@ from fairseq_mm.cli.run_set_up import silence_imports
 from fairseq_mm.cli.score_alignment import check_scores_for
 from fairseq_mm.cli.score_constant import MOST_FREQUENT, constant_texts
 from fairseq_mm.cli.score_inputs import existing_file
+from fairseq_mm.cli.score_metrics import (
+    NAMES,
+    PRESETS,
+    TOKENIZERS,
+    load_tokenizer,
+    select_metrics,
+    split_metrics,
+)
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
 from fairseq_mm.errors import UserError
@@ -97,71 +104,15 @@ from fairseq_mm.metrics.meteor import TASKS
 from fairseq_mm.metrics.perplexity import perplexity_rows, read_log_probabilities
 from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems
-from fairseq_mm.metrics.text_scores import FIGURES, METRIC_OF_FIGURE, METRICS, score_texts
+from fairseq_mm.metrics.text_scores import score_texts
 
 # more resamples take hours, and give no more digits of the interval than 10,000 resamples
 _MAX_RESAMPLES = 1_000_000
-COMPARE_SAMPLES = 1000
-
-
-class Preset(NamedTuple):
-    """Evaluation protocol of a paper or challenge, which ``--preset`` names.
-
-    Attributes:
-        tokenizer: Name of the tokenizer, one of :data:`TOKENIZERS`.
-        metrics: Names of the metrics.
-        has_references: False if the protocol scores texts without references.
-    """
-
-    tokenizer: str
-    metrics: tuple[str, ...]
-    has_references: bool = True
-
-
-PRESETS = {
-    "coco": Preset("ptb", ("bleu", "meteor", "rouge_l", "cider", "diversity", "novelty")),
-    # none: words are what spaces separate, as in the tables of Yu et al.
-    "how2": Preset("none", ("rouge", "bleu", "meteor", "cider", "content_f1", "novel_ngrams")),
-    "m_rnn": Preset("m_rnn", ("bleu", "perplexity", "diversity", "novelty")),
-    "vist": Preset(
-        "ptb", ("meteor_vist", "meteor", "bleu", "rouge_l", "cider", "diversity", "sentences")
-    ),
-    # a prompt has many good stories: overlap with one reference says little
-    "wp": Preset("none", ("diversity", "copying"), has_references=False),
-}
-# perplexity stands apart: it needs scores of references, not the hypotheses that METRICS read
-NAMES = (*METRICS, *score_models.FIGURES, "perplexity")
-WITHOUT_REFERENCES = ("self_bleu", "seq_rep", "first_distinct")
-# metrics of texts by the ids in their file, if there are neither --references nor --data
-_NEED_NO_REFERENCES = ("clipscore",)
-_FIGURES = {**FIGURES, **score_models.FIGURES}
-_METRIC_OF_FIGURE = {**METRIC_OF_FIGURE, **score_models.METRIC_OF_FIGURE}
-TOKENIZERS = ("ptb", "m_rnn", "wp", "none")
 INPUTS = (
     *("hypotheses", "compare", "references", "reference_scores", "training_text"),
     *("text_only", "baseline"),
 )
 OUTPUTS = ("json", "per_item", "submission")
-
-
-def load_tokenizer(name: str) -> Callable[[str], list[str]]:
-    """Return the function that splits a text into words; ``name`` is one of :data:`TOKENIZERS`."""
-    if name == "ptb":
-        from fairseq_mm.metrics.ptb_tokenizer import ptb_tokenize
-
-        return ptb_tokenize
-    if name == "m_rnn":
-        from fairseq_mm.data.caption_text import CaptionTokenizer
-
-        split = CaptionTokenizer("m_rnn")
-        # the rules would split <unk> at its brackets; the model generated it as one token
-        return lambda text: split(text.replace("<unk>", "unk"))
-    if name == "wp":
-        from fairseq_mm.data.story_text import tokenize_story_text
-
-        return tokenize_story_text
-    return str.split
-
 
 _FILE = {"metavar": "FILE"}
 _ARGUMENTS: Rows = {
@@ -225,7 +176,8 @@ _RESAMPLING: Rows = {
     "--compare": ("Texts of another system, paired by item.", _FILE),
     # no default: 0 switches an interval off, and the default differs for --compare and the gain
     "--bootstrap": (
-        f"Number of resamples for 95%% intervals (default: 0; {COMPARE_SAMPLES} with --compare).",
+        "Number of resamples for 95%% intervals (default: 0; "
+        f"{score_output.COMPARE_SAMPLES} with --compare).",
         NUMBER,
     ),
 }
@@ -263,7 +215,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    metrics = [] if args.system is not None else _select_metrics(args)
+    metrics = [] if args.system is not None else select_metrics(args)
     has_gain = score_gain.check_gain_options(args, metrics)
     score_models.check_model_options(args, metrics)
     if args.system is not None:
@@ -307,82 +259,11 @@ def run(args: argparse.Namespace) -> None:
         raise UserError(f"no figure could be computed; {rows[0].name}: {rows[0].note}")
 
 
-def _select_metrics(args: argparse.Namespace) -> list[str]:
-    """Return the metrics of ``--metrics`` or, without this option, of ``--preset``.
-
-    Raises:
-        UserError: if a metric is unknown, or metrics and other options do not fit together.
-    """
-    preset = PRESETS[args.preset]
-    metrics = list(preset.metrics)
-    if args.metrics is not None:
-        metrics = []
-        for name in _split_names(args.metrics):
-            metric = _METRIC_OF_FIGURE.get(name, name)
-            if metric not in NAMES:
-                near = difflib.get_close_matches(name, (*NAMES, *_METRIC_OF_FIGURE), n=1)
-                hint = f"; did you mean {near[0]}?" if near else "."
-                raise UserError(
-                    f"--metrics: must be of {', '.join(NAMES)}, or figures of them such as bleu4, "
-                    f"but has {name!r}{hint}"
-                )
-            if metric not in metrics:
-                metrics.append(metric)
-        if not metrics:
-            raise UserError("--metrics: must name a metric, but is empty.")
-    if not preset.has_references:
-        for name in metrics:
-            if name not in (*preset.metrics, *WITHOUT_REFERENCES):
-                raise UserError(
-                    "--metrics: of stories without references must be of "
-                    f"{', '.join((*preset.metrics, *WITHOUT_REFERENCES))}, but has {name!r}."
-                )
-        for option in ("references", "reference_scores"):
-            if getattr(args, option) is not None:
-                raise UserError(
-                    f"{flag(option)}: the preset {args.preset} measures stories without references."
-                )
-    elif "copying" in metrics:
-        raise UserError("--metrics copying: needs --preset wp.")
-    elif args.metrics is None and _get_split_file(args, "transcripts") is None:
-        # a preset leaves the row out; --metrics novel_ngrams gets a row with a note on the lack
-        metrics = [name for name in metrics if name != "novel_ngrams"]
-    if {"rouge", "rouge_l"} <= {*metrics}:
-        raise UserError(
-            "--metrics: has rouge and rouge_l, which both make a row rouge_l: the former's has "
-            "beta 1, the latter's is coco-caption's with beta 1.2."
-        )
-    _check_first_words(args.first_words, metrics)
-    if args.hypotheses is None and args.constant is None:
-        if args.reference_scores is None:
-            raise UserError("give HYPOTHESES, or --reference-scores for perplexity alone.")
-        return ["perplexity"]
-    if args.reference_scores is not None and "perplexity" not in metrics:
-        metrics.append("perplexity")
-    return metrics
-
-
-def _check_first_words(first_words: Optional[int], metrics: list[str]) -> None:
-    if first_words is None:
-        return
-    if "first_distinct" not in metrics:
-        raise UserError("--first-words: needs --metrics first_distinct.")
-    if first_words < 1:
-        raise UserError(f"--first-words: must be 1 or more, but is {first_words}.")
-
-
-def _split_names(metrics: str) -> list[str]:
-    return [name.strip() for name in metrics.split(",") if name.strip()]
-
-
 def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Return those scores of ``rows`` that the option ``--metrics`` names; None names all.
-
-    ``bleu`` names bleu1 to bleu4, but ``bleu4`` names only bleu4.
-    """
+    """Return those scores of ``rows`` that the option ``--metrics`` names; None names all."""
     if metrics is None:
         return rows
-    figures = {figure for name in _split_names(metrics) for figure in _FIGURES.get(name, (name,))}
+    _, figures = split_metrics(metrics, NAMES)
     return [row for row in rows if row.name in figures]
 
 
@@ -408,7 +289,7 @@ def _check(args: argparse.Namespace) -> None:
             if getattr(args, option) is not None:
                 raise UserError(f"{flag(option)}: needs HYPOTHESES.")
     if args.bootstrap is None:
-        args.bootstrap = COMPARE_SAMPLES if args.compare else 0
+        args.bootstrap = score_output.COMPARE_SAMPLES if args.compare else 0
     if args.bootstrap < 0 or (args.compare and args.bootstrap == 0):
         raise UserError(
             f"--bootstrap: must be a number of resamples above 0, but is {args.bootstrap}."
@@ -593,7 +474,8 @@ def _read_systems(
     paths = [path for path in (args.hypotheses, args.compare) if path]
     references = None
     has_none = args.references is None and args.data is None
-    if PRESETS[args.preset].has_references and has_none and {*metrics} <= {*_NEED_NO_REFERENCES}:
+    if has_none and metrics == ["clipscore"]:
+        # scored by the ids in the file
         systems = [score_inputs.read_alone(path) for path in paths]
     elif PRESETS[args.preset].has_references:
         references = score_inputs.read_score_references(

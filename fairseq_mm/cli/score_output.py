@@ -10,6 +10,7 @@ from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row, format_figure
 
 NAMED = 5  # ids in a message
+COMPARE_SAMPLES = 1000
 
 
 def item_entries(

@@ -95,6 +95,7 @@ def test_the_page_has_images_texts_scores_figures_curves_and_card(data, capsys):
     assert "bleu|n:4" in page.partition("signatures and")[2]
     for text in ("a dog number 2", "bleu|n:4", "generate.txt", "sha256", "3 of 3 items"):
         assert text in page
+    assert "The first" not in page
     assert "page.html: 3 items" in capsys.readouterr().out
 
 
@@ -160,7 +161,7 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
             "--metrics: must be of bleu, .* but has 'bleu5'; did you mean bleu",
         ),
         (["--metrics", ","], "--metrics: must name a metric"),
-        (["--metrics", "rouge,rouge_l"], "rouge and rouge_l both have a score"),
+        (["--metrics", "rouge,rouge_l"], "has rouge and rouge_l, which both make a row"),
         (["--metrics", "bleu", "--result", "{data}/figures.json"], "--result: leave it out"),
         (["--bootstrap", "10"], "--bootstrap: needs --metrics or several"),
         (["--metrics", "bleu", "--seed", "-1"], "--seed: must be 0 or more"),
@@ -264,7 +265,8 @@ def test_two_systems_stand_side_by_side_with_paired_differences(data, two, capsy
     scored += ["--split", "test", "--metrics", "bleu,rouge_l,cider", "--json", data / "all.json"]
     assert main([*map(str, scored)]) == 0
     expected = {x["metric"]: x for x in json.loads((data / "all.json").read_text())["comparison"]}
-    assert run_two(two, "--figures", data / "figures") == 0
+    options = ["--figures", data / "figures", "--training-log", data / "train.log"]
+    assert run_two(two, *options) == 0
     page = (data / "page.html").read_text()
     assert re.findall(r'class="system">(\w)<', page) == ["a", "b"] * 3
     rows = re.findall(r'<th scope="row">(BLEU-1|ROUGE-L|CIDEr-D)</th>(.*?)</tr>', page)
@@ -279,9 +281,9 @@ def test_two_systems_stand_side_by_side_with_paired_differences(data, two, capsy
     assert '<mark class="cut" title="cut off">a</mark>' in page
     assert "seed 1" in page
     assert sorted(path.name for path in (data / "figures").iterdir()) == [
-        *("differences.png", "differences.svg")
+        *("differences.png", "differences.svg", "loss.png", "loss.svg")
     ]
-    assert "differences.svg, differences.png" in capsys.readouterr().out
+    assert "differences.svg, differences.png, loss.svg, loss.png" in capsys.readouterr().out
 
 
 def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
@@ -296,6 +298,18 @@ def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
         error,
     )
     assert not (data / "page.html").exists()
+
+
+def test_a_system_with_fewer_texts_than_the_other_is_refused(data, two, capsys):
+    path = data / "b.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[1:]))
+    assert run_two(two) == 2
+    assert "a.jsonl, but lacks 1 (a.jpg)." in capsys.readouterr().err
+    assert run_two([*two[:4], *two[6:8], *two[4:6], *two[8:]]) == 2
+    assert "b.jsonl, but has besides 1 (a.jpg)." in capsys.readouterr().err
+
+
+def test_scores_of_a_file_are_of_one_system(data, two, capsys):
     assert run_two(two, "--scores", data / "scores.jsonl") == 2
     assert "--scores: leave it out; the report computes" in capsys.readouterr().err
 
@@ -328,3 +342,17 @@ def test_metrics_are_computed_for_one_system_as_well(data):
     page = (data / "page.html").read_text()
     assert re.findall(r'<th scope="row">(.*?)</th>', page)[:2] == ["BLEU-4", "distinct-1"]
     assert "bleu4|refs:2|tok:none" in page
+
+
+def test_the_decoding_settings_are_those_of_a_single_system(data, two):
+    for name, allow_unk in (("a.jsonl", True), ("b.jsonl", False)):
+        options = {"options": {"beam": 3, "allow_unk": allow_unk}}
+        records = map(json.loads, (data / name).read_text().splitlines())
+        (data / name).write_text("\n".join(json.dumps({**x, **options}) for x in records))
+    assert report(data, "--hypotheses", data / "a.jsonl") == 0
+    assert '"beam": 3' in unescape((data / "page.html").read_text())
+    assert run_two(two, "--metrics", "bleu4") == 0
+    page = (data / "page.html").read_text()
+    assert "beam" not in page
+    # of two systems whose scores have different signatures, both are shown
+    assert len(re.findall(r"\|unk:(?:yes|no)\|", page)) == 2
