@@ -54,6 +54,12 @@ def test_a_difference_stands_with_its_interval_and_is_bold_without_0():
     assert "1,000 samples" in table
 
 
+def test_a_difference_is_clear_if_its_interval_does_not_reach_0():
+    intervals = [(0.01, 0.2), (-0.2, -0.01), (0.0, 0.2), (-0.2, 0.0), (-0.1, 0.1), None]
+    clear = [Difference(0.1, interval).is_clear for interval in intervals]
+    assert clear == [True, True, False, False, False, False]
+
+
 def test_the_head_has_the_main_scores_of_each_system():
     shown = text_of(glance_section(COMPARED, ["x", "y"]).body)
     assert "CIDEr-D BLEU-4 METEOR x 50.0 20.0 20.0 y 49.0 25.0 25.0" in shown
@@ -64,5 +70,11 @@ def test_the_chart_has_the_differences_with_an_interval():
     drawn = difference_chart(COMPARED, ["x", "y"]).draw()
     titles = re.findall(r"<title>(.*?)</title>", drawn)
     assert titles == ["BLEU-4, y: +5.0 [+1.0, +9.0]", "CIDEr-D, y: \u22121.0 [\u22125.0, +4.0]"]
+    marks = [drawn.partition(f'id="difference{place}"')[2].partition("<use")[2] for place in (0, 1)]
+    colors = [re.search(r"var\(--(\w+)\)", mark).group(1) for mark in marks]
+    assert colors == ["accent", "quiet"]
     assert difference_chart(COMPARED[2:], ["x", "y"]) is None
+    # words have another scale than points
+    words = ScoreLine("length", [9.0, 10.0], [Difference(1.0, (0.5, 1.5))])
+    assert difference_chart([words], ["x", "y"]) is None
     assert difference_chart(lines_of_result(RESULT), [""]) is None
