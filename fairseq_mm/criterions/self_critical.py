@@ -204,14 +204,16 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         loss = -(advantages.to(log_probabilities) * log_probabilities).sum()
         tokens, is_cut = drawn[0]
         count = own.numel()
+        num_tokens = int(tokens.ne(self.padding_idx).sum())
         logging_output = {
             "loss": -float(own.sum()),
-            "ntokens": int(tokens.ne(self.padding_idx).sum()),
+            "ntokens": num_tokens,
             "nsentences": len(own),
             "sample_size": count,
             "reward": float(own.sum()),
             "greedy_reward": float(rewards[:, K:].sum()) * K,
-            "sample_length": int(tokens.ne(self.padding_idx).sum() - (~is_cut).sum()),
+            # without the ends that the model has written
+            "sample_length": num_tokens - int((~is_cut).sum()),
             "cut_samples": int(is_cut.sum()),
             "samples": count,
         }

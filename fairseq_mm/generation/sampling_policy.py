@@ -127,14 +127,12 @@ class SamplingPolicy:
         N, T = before.shape
         offsets = torch.zeros(T, generator.vocab_size, device=before.device)
         offsets[:, generator.pad] = -torch.inf
-        offsets[:, generator.unk] -= generator.unk_penalty
         offsets[: generator.min_len, generator.eos] = -torch.inf
         if generator.token_indices_to_suppress is not None:
             offsets[:, generator.token_indices_to_suppress] = -torch.inf
         longest = self._longest(inputs)
-        ends = offsets[longest:, generator.eos].clone()
         offsets[longest:] = -torch.inf
-        offsets[longest:, generator.eos] = ends
+        offsets[longest:, generator.eos] = 0
         if not self._wrappers:
             return offsets.expand(N, T, -1)
         steps = offsets.repeat(N, 1, 1).view(N, T, -1)

@@ -376,6 +376,22 @@ def test_a_worker_that_has_ended_is_an_error():
         workers.collect()
 
 
+def test_a_process_forked_later_leaves_the_workers_alone():
+    workers = RewardWorkers(Rewards({"rouge_l": 1.0}, None), 1)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            workers.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    workers.submit([Job([[4, 2], [5]], [[4, 2]])])
+    assert workers.collect() == [[1.0, 0.0]]
+    workers.close()
+
+
 TRAINING = (
     *("--cpu", "--num-workers", "0", "--optimizer", "adam", "--lr", "0.01", "--max-update", "2"),
     *("--batch-size", "4", "--required-batch-size-multiple", "1", "--criterion", "self_critical"),

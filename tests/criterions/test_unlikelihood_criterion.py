@@ -167,7 +167,8 @@ class Generating:
 
     def build_generator(self, models, args):
         self.args = args
-        return Namespace(search=Namespace())
+        self.search = Namespace()
+        return Namespace(search=Namespace(search=self.search))
 
     def inference_step(self, generator, models, sample):
         assert not any(part.training for part in models[0].modules())
@@ -210,6 +211,16 @@ def test_the_generator_is_no_part_of_the_criterion():
     criterion.task = Generating(criterion.task, [[4, EOS]] * 3)
     criterion(model, sample)
     assert not list(criterion.parameters())
+
+
+def test_the_seed_of_an_update_is_the_seed_of_its_samples():
+    criterion, model, sample = setting(captioner, sequence_fraction=1.0, sequence_sampling=True)
+    criterion.task = task = Generating(criterion.task, [[4, EOS]] * 3)
+    for seed in (7, 8):
+        torch.manual_seed(seed)
+        criterion(model, sample)
+        assert task.search.seed == seed
+    assert task.args.sampling
 
 
 def test_validation_is_at_token_level():
