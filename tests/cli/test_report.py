@@ -286,6 +286,29 @@ def test_two_systems_stand_side_by_side_with_paired_differences(data, two, capsy
     assert "differences.svg, differences.png, loss.svg, loss.png" in capsys.readouterr().out
 
 
+def test_each_item_has_its_own_scores(data, two):
+    expected = []
+    for name in ("a", "b"):
+        rows = data / f"{name}.items"
+        scored = ["score", data / f"{name}.jsonl", "--data", data, "--split", "test"]
+        assert main([*map(str, [*scored, "--metrics", "cider", "--per-item", rows])]) == 0
+        expected.append([json.loads(line)["cider"] for line in rows.read_text().splitlines()])
+    assert len({*expected[1]}) > 1
+    assert run_two(two, "--metrics", "cider") == 0
+    numbers = re.findall(r'data-numbers="(.*?)"', (data / "page.html").read_text())
+    assert [json.loads(text) for text in numbers] == [
+        pytest.approx([b - a, a, b], rel=1e-5) for a, b in zip(*expected)
+    ]
+
+
+def test_scores_of_the_same_files_are_shown_on_the_page(data, two):
+    scored = ["score", data / "b.jsonl", "--data", data, "--split", "test", "--metrics", "bleu"]
+    assert main([*map(str, [*scored, "--json", data / "all.json"])]) == 0
+    options = ["--hypotheses", data / "b.jsonl", "--result", data / "all.json"]
+    assert report(data, *options) == 0
+    assert "BLEU-4" in (data / "page.html").read_text()
+
+
 def test_systems_with_texts_of_other_items_are_refused(data, two, capsys):
     lines = (data / "a.jsonl").read_text().splitlines()
     (data / "a.jsonl").write_text("\n".join(lines[1:]))
