@@ -76,6 +76,6 @@ class Rewards:
             elif name == "bleu":
                 scores = [smoothed_bleu(words, references) for words in samples]
             else:
-                scores = [rouge_l(words, references) for words in samples]  # type: ignore[arg-type]
+                scores = [rouge_l(words, references) for words in samples]
             totals = [total + weight * score for total, score in zip(totals, scores)]
         return totals

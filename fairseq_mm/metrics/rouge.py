@@ -10,18 +10,18 @@ protocols the corpus score is the mean over items.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 BETA = 1.2
 
 
-def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+def longest_common_subsequence(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
     """Compute the length of the longest common subsequence of two texts by a bit-parallel method.
 
     Hyyrö 2004: a row of the table of dynamic programming is one integer, in which a zero bit marks
     a position of ``first`` where the length grows.
     """
-    positions: dict[str, int] = {}
+    positions: dict[Hashable, int] = {}
     for i, token in enumerate(first):
         positions[token] = positions.get(token, 0) | 1 << i
     all_ones = (1 << len(first)) - 1
@@ -32,7 +32,7 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
     return len(first) - bin(row).count("1")
 
 
-def rouge_l(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+def rouge_l(hypothesis: Sequence[Hashable], references: Sequence[Sequence[Hashable]]) -> float:
     """Compute coco-caption's ROUGE-L, 0 to 1, of one hypothesis; the corpus score is the mean. An
     empty hypothesis scores 0. Raise ValueError if there is no reference."""
     if not references:
