@@ -327,7 +327,7 @@ class Summaries(DemoTask):
             "Import the features of the clips",
             *("fairseq-mm store import", self.folder / "clips.npz", "--overwrite"),
             *("--output", features),
-            shown=lambda line: "",  # remarks on extractors, of which there is none here
+            shown=lambda line: "",  # remarks on extractors; the joined features have none
         )
         sizes = self.sizes.clips
         self._train("Train the summary model", self.data, sizes.train, sizes, "cross_entropy")
@@ -349,7 +349,7 @@ class Summaries(DemoTask):
     def swapped(self, *, of_transcript: bool) -> list[SummaryVerdict]:
         """Return the verdicts on summaries of a transcript with the frames of another clip.
 
-        They are compared with the clip of the transcript, or with that of the frames.
+        They are compared with the clip of the transcript, or with the clip of the frames.
         """
         texts = self.texts("other_frames")
         return clip_collection.check_summaries(self.folder, texts, of_next=of_transcript)

@@ -174,7 +174,7 @@ def _describe(splits: dict[str, list[Pair]], seed: int, values: dict[str, int]) 
             "candidates": CANDIDATES,
             "chance": 1 / CANDIDATES,
             **ranking,
-            # of a model that follows the facts of these kinds alone; "" is of none
+            # of a model that follows the facts of these kinds alone; "" stands for no facts
             "following": following,
         },
         "perplexity": {

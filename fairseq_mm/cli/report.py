@@ -201,7 +201,7 @@ def _later_sections(
     files["result"] = args.result and str(args.result)
     files["training log"] = args.training_log and str(args.training_log)
     command = shlex.join(["fairseq-mm", *sys.argv[1:]])
-    # the settings of decoding are those of one file
+    # several files may have different decoding settings
     single = systems[0].path if len(systems) == 1 else None
     return [*sections, card_section(command, files, hypotheses=single)]
 
@@ -245,7 +245,7 @@ def _make_items(
     Args:
         args: Parsed command line.
         references: Dict from item id to references.
-        systems: Systems with their texts and the scores of these.
+        systems: Systems with their texts and the scores of the texts.
 
     Returns:
         items: Items of the page.

@@ -73,7 +73,7 @@ def read_systems(args: argparse.Namespace, references: References) -> list[Syste
 
 
 def _names(args: argparse.Namespace) -> list[str]:
-    """Return the name of each system: those of ``--name``, or the names of the files."""
+    """Return the name of each system: from ``--name``, or else the name of its file."""
     paths = args.hypotheses
     if args.name:
         if len(args.name) != len(paths):

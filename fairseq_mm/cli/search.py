@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="query_files",
         metavar="FILE",
-        help="File with one sentence per line, searched after those of the command line; may be "
-        "given again.",
+        help="File with one sentence per line, searched after the sentences of the command "
+        "line; may be given again.",
     )
     parser.add_argument(
         "--image",

@@ -23,9 +23,10 @@ stories, ranked by their score (computed at the --temperature of the samples).
 With --best-by ranking, stories are ranked by their log-likelihood under their
 own prompt minus the highest log-likelihood under 9 other prompts of the run or
 of --other-prompts; the field prompt_margin has this difference in nats per token.
-Stories of images are ranked by their own images and by those of 9 other sequences
-of the run that share no image with them (images_margin). With --mbr METRIC, the
-best stories are those most similar to the other stories sampled for the input.
+Stories of images are ranked by their own images and by the images of 9 other
+sequences of the run that share no image with them (images_margin). With --mbr
+METRIC, the best stories are the most similar to the other stories sampled for the
+input.
 If the name of --output contains {k}, the stories of each rank k are written to a
 file of their own, like the output of fairseq-mm retrieve prompts --k, the baseline
 of Fan et al. 2018 (Figure 7).

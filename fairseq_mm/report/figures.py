@@ -95,8 +95,8 @@ def _drawn(
 ) -> Iterator[tuple[Any, Titles]]:
     """Yield a figure of matplotlib on which ``plot`` has drawn, and the texts that it returned.
 
-    While the figure is used, matplotlib's settings are those of this module. The arguments are
-    those of :func:`draw`.
+    While the figure is used, matplotlib has the settings of this module. The arguments have the
+    meaning that they have in :func:`draw`.
     """
     matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
     from matplotlib import style

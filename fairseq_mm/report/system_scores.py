@@ -109,8 +109,8 @@ def _ends(name: str, difference: Difference) -> list[str]:
 def difference_chart(lines: Sequence[ScoreLine], systems: Sequence[str]) -> Optional[Chart]:
     """Return a chart of the differences in points, a bar from end to end of each interval.
 
-    Return None if no score in points has an interval. The arguments are those of
-    :func:`scores_section`.
+    Return None if no score in points has an interval. The arguments have the meaning that they have
+    in :func:`scores_section`.
     """
     rows = [
         (line.name, systems[i], difference)

@@ -5,7 +5,7 @@
     clips.jsonl                  video, transcript, summary, split
     test.jsonl                   test clips with their transcripts, for ``fairseq-mm summarize``
     other_frames.jsonl           each transcript with the frames of another clip
-    clips.npz                    features of each clip, made of those of its frames
+    clips.npz                    features of each clip, made of its frames' features
 
 What a test clip tells (who, where, what happens) is never told by a training clip.
 """

@@ -94,7 +94,7 @@ def rank(found: Sequence[Sequence[str]], prompts: Sequence[str], *, draws: int =
     Args:
         found: Values that the reader found in each story, once per occurrence.
         prompts: Prompt of each story, all different.
-        draws: Number of samples of 9 other prompts, the same as those of ``fairseq-mm rank``.
+        draws: Number of samples of 9 other prompts, which are the samples of ``fairseq-mm rank``.
     """
     named = _count_values([list(read_prompt(prompt).values()) for prompt in prompts])
     columns = condition_ranking.condition_columns(prompts)
