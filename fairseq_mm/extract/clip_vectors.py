@@ -6,6 +6,7 @@ from typing import Any, Union
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
@@ -58,7 +59,7 @@ class ClipVectors:
         try:
             with quiet(), cached_if_offline():
                 self._tokenizer: Any = importlib.import_module("open_clip").get_tokenizer(clip.name)
-        except Exception as error:  # some models have a tokenizer of the hub
+        except Exception as error:  # the hub's client raises errors of many classes
             reason = describe_hub_error(error)
             raise UserError(
                 f"{option} {model}: its tokenizer cannot be loaded: {reason}."
@@ -87,7 +88,7 @@ class ClipVectors:
         readable = [None if isinstance(one, UserError) else one for one in pixels]
         rows = self._extractor.rows_of_each(readable)
         return [
-            one if features is None else to_unit_length(features)[0]
+            one if features is None else F.normalize(torch.from_numpy(features), dim=1)[0].numpy()
             for one, features in zip(pixels, rows)
         ]
 
@@ -99,11 +100,5 @@ class ClipVectors:
             for start in range(0, len(texts), _TEXTS_PER_BATCH):
                 tokens = self._tokenizer(list(texts[start : start + _TEXTS_PER_BATCH]))
                 vectors = self._network.encode_text(tokens.to(self.device))
-                parts.append(vectors.float().cpu().numpy())
-        return to_unit_length(np.concatenate(parts))
-
-
-def to_unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Divide each vector of ``[N, D]`` by its length; zeros stay zeros."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(lengths == 0, 1, lengths)
+                parts.append(F.normalize(vectors.float(), dim=1).cpu().numpy())
+        return np.concatenate(parts)

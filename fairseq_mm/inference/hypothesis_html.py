@@ -29,7 +29,7 @@ def render_hypothesis(hypothesis: Any) -> str:
         folded = html.escape(source.text)
         body = f"<details><summary>{html.escape(kind)}</summary>{folded}</details>{text}"
     elif isinstance(source, list):
-        body = _render_story(source, hypothesis.sentences or [hypothesis.text])
+        body = _render_story(source, hypothesis.sentences)
     else:
         body = (_render_image(source, SIDE) if source is not None else "") + text
     return f"<div>{body}{score}</div>"

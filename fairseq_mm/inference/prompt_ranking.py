@@ -78,7 +78,7 @@ class PromptRanking:
         others = [other for parts, other in self.prompts.items() if own.isdisjoint(parts)]
         if not others and example.features is not None:
             raise UserError(
-                "ranking by images compares a story under its images and under those of other "
+                "ranking by images compares a story under its images and under images of other "
                 "sequences, but no sequence has other images: give more sequences."
             )
         if not others:

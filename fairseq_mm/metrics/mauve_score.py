@@ -39,6 +39,7 @@ def mauve_score(people: np.ndarray, system: np.ndarray) -> float:
         result = mauve.compute_mauve(
             p_features=people,
             q_features=system,
+            num_buckets=count_buckets(len(people), len(system)),
             mauve_scaling_factor=SCALING,
             seed=SEED,
             verbose=False,
@@ -49,5 +50,5 @@ def mauve_score(people: np.ndarray, system: np.ndarray) -> float:
 
 
 def count_buckets(people: int, system: int) -> int:
-    """Return the number of clusters that the package makes for so many texts."""
+    """Return the number of clusters for so many texts, the default of the package."""
     return max(2, round(min(people, system) / 10))

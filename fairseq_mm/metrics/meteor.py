@@ -99,7 +99,7 @@ class _Statistics:
             self.chunks += other.chunks
 
     def to_list(self) -> list[int]:
-        """Return the counts that this pair of texts adds to those of a corpus, see :meth:`add`."""
+        """Return the counts that this pair of texts adds to a corpus's counts, see :meth:`add`."""
         chunks = 0 if self.is_one_chunk() else self.chunks
         counts = (*self.content, *self.function)
         return [*self.lengths, *self.function_words, *(n for part in counts for n in part), chunks]
@@ -267,7 +267,7 @@ def meteor_sums(
 ) -> tuple[list[float], np.ndarray]:
     """Return the items' scores, and the counts whose sums determine the score of a corpus.
 
-    The arguments and errors are those of :func:`meteor`. The counts, ``[items, 21]``, are integers;
+    :func:`meteor` explains the arguments and errors. The counts, ``[items, 21]``, are integers;
     :func:`score_sums` computes a corpus score from their sums.
     """
     _check(hypotheses, references, (task,))

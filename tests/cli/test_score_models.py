@@ -10,6 +10,9 @@ import torch
 from PIL import Image
 from toy_language_models import CLIP, save_bert, save_byte_level, save_clip
 
+from fairseq_mm.errors import UserError
+from fairseq_mm.metrics.mauve_score import mauve_score
+
 REFERENCES = {
     "a.jpg": ["a brown dog runs on grass", "the dog runs"],
     "b.jpg": ["two men sit on a red bench", "the men with a bench and a cat"],
@@ -160,17 +163,17 @@ def test_clipscore_needs_no_references(score, clip_weights, photos, tmp_path):
 def test_items_without_an_image_are_left_out(score, clip_weights, photos, tmp_path):
     options = ("--metrics", "clipscore", "--clip-model", f"{CLIP}/{clip_weights}")
     per_item = tmp_path / "items.jsonl"
-    (photos / "b.jpg").unlink()
-    (photos / "c.jpg").write_text("no image")
+    (photos / "a.jpg").unlink()
+    (photos / "b.jpg").write_text("no image")
     status, rows, _, err = score(*options, "--images", photos, "--per-item", per_item)
     assert status == 0
-    assert "1 image not in --images: b.jpg" in err
-    assert "1 image unreadable: c.jpg: is no image" in err
+    assert "1 image not in --images: a.jpg" in err
+    assert "1 image unreadable: b.jpg: is no image" in err
     items = {item["id"]: item for item in map(json.loads, per_item.read_text().splitlines())}
     row = rows["clipscore"]
     assert (row["scored"], row["note"]) == (1, "2 without an image left out")
-    assert row["value"] == items["a.jpg"]["clipscore"]
-    assert items["b.jpg"]["clipscore"] is None
+    assert row["value"] == items["c.jpg"]["clipscore"] > 0
+    assert items["a.jpg"]["clipscore"] is items["b.jpg"]["clipscore"] is None
 
 
 def test_an_empty_caption_counts_0(score, clip_weights, photos, tmp_path):
@@ -186,7 +189,9 @@ def test_an_empty_caption_counts_0(score, clip_weights, photos, tmp_path):
 
 
 def test_systems_are_compared_by_item(score, clip_weights, photos, tmp_path):
-    other = write_lines(tmp_path / "others.jsonl", "caption", OTHERS)
+    # both systems have the same caption of an image
+    other = {**OTHERS, "c.jpg": TEXTS["c.jpg"]}
+    other = write_lines(tmp_path / "others.jsonl", "caption", other)
     arguments = ("--metrics", "refclipscore", "--clip-model", f"{CLIP}/{clip_weights}")
     status, _, printed, _ = score(*arguments, "--images", photos, "--compare", other)
     assert status == 0
@@ -348,6 +353,8 @@ def test_mauve_of_too_few_texts_has_no_value(score, models):
     assert status == 2
     assert "mauve: needs 20 texts of people and of the system, but there are 3 and 3" in err
     assert rows["mauve"]["value"] is None
+    with pytest.raises(UserError, match="but there are 20 and 19"):
+        mauve_score(np.eye(20), np.eye(20)[:19])
 
 
 @pytest.mark.parametrize(

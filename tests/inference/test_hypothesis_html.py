@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fairseq_mm.extract.data_uris import jpeg_uri
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.hypothesis_html import SIDE, STORY_SIDE
 from fairseq_mm.inference.known_images import get_known_image
@@ -55,6 +56,12 @@ def test_the_image_of_a_caption_is_a_small_thumbnail(red, form):
     assert "<b>" not in page
     assert "<one>" not in page
     assert len(page) < 20_000
+
+
+def test_a_thumbnail_leaves_the_image_as_it_is():
+    image = Image.new("RGB", (60, 30))
+    assert jpeg_uri(image, side=20).startswith("data:image/jpeg;base64,")
+    assert image.size == (60, 30)
 
 
 def test_an_image_that_is_gone_is_named(tmp_path):
