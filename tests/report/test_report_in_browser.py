@@ -11,7 +11,13 @@ from fairseq_mm.report.system_scores import Difference, ScoreLine, difference_ch
 from fairseq_mm.report.text_faults import find_faults
 
 NUM_ITEMS = 2 * PAGE_SIZE + 7
+UNSCORED = (3, 60)
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
+
+
+def scores_of(n):
+    """Return an item's scores of both systems times 99; many items have equal differences."""
+    return n % 10, n * 7 % 10
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +33,10 @@ def port():
 def path(tmp_path_factory):
     items = []
     for n in range(NUM_ITEMS):
+        words = [f"item {n} of one{' one' if n == 90 else ''}", f"item {n} of two"]
         texts = [
-            SystemText(
-                find_faults(f"item {n} of one{' one' if n == 90 else ''}"), {"cider": n / 99}
-            ),
-            SystemText(find_faults(f"item {n} of two"), {"cider": n * 61 % NUM_ITEMS / 99}),
+            SystemText(find_faults(text), {} if n in UNSCORED else {"cider": score / 99})
+            for text, score in zip(words, scores_of(n))
         ]
         items.append(ReportItem(f"{n}.jpg", texts, ["a long reference " * 4], {f"{n}.jpg": PIXEL}))
     systems = ["one", "two"]
@@ -101,15 +106,21 @@ def test_items_have_pages_and_only_one_is_in_the_document(page):
 
 def test_items_are_sorted_over_all_pages_in_both_directions(page):
     def difference(n):
-        return n * 61 % NUM_ITEMS - n
+        one, two = scores_of(n)
+        return two - one
 
-    expected = [f"{n}.jpg" for n in sorted(range(NUM_ITEMS), key=difference)]
+    # items with equal differences keep their order, and items without scores come last
+    scored = [n for n in range(NUM_ITEMS) if n not in UNSCORED]
+    rising = [*sorted(scored, key=difference), *UNSCORED]
+    falling = [*sorted(scored, key=lambda n: -difference(n)), *UNSCORED]
     choose(page, "order", "0")
-    assert keys(page) == expected[:PAGE_SIZE]
-    click(page, "#direction")
-    # items with equal differences keep their order
-    falling = sorted(range(NUM_ITEMS), key=lambda n: -difference(n))
-    assert keys(page) == [f"{n}.jpg" for n in falling[:PAGE_SIZE]]
+    for expected in (rising, falling):
+        found = keys(page)
+        for _ in range(2):
+            click(page, '[data-turn="1"]')
+            found += keys(page)
+        assert found == [f"{n}.jpg" for n in expected]
+        click(page, "#direction")
     choose(page, "order", "-1")
     assert keys(page)[0] == "0.jpg"
 
@@ -119,6 +130,9 @@ def test_items_are_filtered_over_all_pages_by_words_and_faults(page):
     page.wait_for("document.querySelectorAll('.gallery > .item').length === 1")
     assert keys(page) == ["103.jpg"]
     assert shown(page) == f"1\u20131 of 1 item ({NUM_ITEMS} in all)"
+    assert page.run("[...document.querySelectorAll('[data-turn]')].every((turn) => turn.hidden)")
+    choose(page, "words", "77.JPG long")
+    page.wait_for("document.querySelector('.gallery > .item .key').textContent === '77.jpg'")
     choose(page, "words", "no such word")
     page.wait_for("document.querySelectorAll('.gallery > .item').length === 0")
     assert shown(page) == f"0 items ({NUM_ITEMS} in all)"
@@ -146,3 +160,10 @@ def test_a_link_opens_its_folded_section(page):
     assert not page.run("document.querySelector('#part3 details').open")
     click(page, 'nav a[href="#part3"]')
     page.wait_for("document.querySelector('#part3 details').open")
+
+
+def test_a_page_that_is_opened_at_a_folded_section_shows_it(port, path):
+    page = Page(port)
+    page.open(f"file://{path}#part3")
+    page.wait_for("document.querySelector('#part3 details').open")
+    page.close()

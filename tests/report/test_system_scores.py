@@ -64,6 +64,7 @@ def test_the_head_has_the_main_scores_of_each_system():
     shown = text_of(glance_section(COMPARED, ["x", "y"]).body)
     assert "CIDEr-D BLEU-4 METEOR x 50.0 20.0 20.0 y 49.0 25.0 25.0" in shown
     assert glance_section([], [""]).body == ""
+    assert "METEOR" not in glance_section(lines_of_result(RESULT), [""]).body
 
 
 def test_the_chart_has_the_differences_with_an_interval():

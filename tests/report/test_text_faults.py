@@ -4,7 +4,10 @@ import pytest
 
 from fairseq_mm.report.text_faults import FAULTS, count_faults, find_faults
 
+EIGHT = "dogs run past us while cats sleep there"
 FAULTY = [
+    (f"{EIGHT} {EIGHT}", EIGHT, "repeat"),
+    (f"{EIGHT} now {EIGHT} now", "", ""),  # a refrain of nine words
     ("a man in a red shirt and a red shirt", "a red shirt", "repeat"),
     ("a dog runs runs in the snow", "runs", "repeat"),
     ("A dog in the snow , in the snow .", "", ""),  # a comma ends the phrase

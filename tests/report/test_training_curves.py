@@ -44,6 +44,15 @@ def test_a_first_perplexity_of_thousands_does_not_flatten_the_others():
     assert next(svg.iter("title")).text == "train perplexity 5000 at 1 updates"
 
 
+def test_scores_of_validations_are_in_points():
+    section = curves_section(training_charts({"bleu4": {"valid": {10: 0.125, 20: 0.25}}}))
+    svg = svg_of(section.body)
+    assert [title.text for title in svg.iter("title")] == [
+        *("valid BLEU-4 12.5 at 10 updates", "valid BLEU-4 25 at 20 updates"),
+    ]
+    assert {"BLEU-4", "points", "24"} <= {text.text for text in svg.iter("text")}
+
+
 def test_one_epoch_has_no_curve_and_constants_have_no_chart():
     once = curves_section(training_charts({"loss": {"train": {10: 4.0}}}))
     assert "One epoch only" in once.body

@@ -4,9 +4,8 @@
   var cards = more ? children(gallery).slice(0, -1).concat(children(more.content))
     : children(gallery);
   var PAGE = more ? children(gallery).length - 1 : cards.length;
-  var items = cards.map(function (card, place) {
-    return { card: card, place: place, text: null, numbers: null,
-      faults: card.dataset.faults.split(' ') };
+  var items = cards.map(function (card) {
+    return { card: card, text: null, numbers: null, faults: card.dataset.faults.split(' ') };
   });
   var order = document.getElementById('order'), words = document.getElementById('words');
   var direction = document.getElementById('direction'), fault = document.getElementById('fault');
@@ -55,8 +54,8 @@
     if (index >= 0) sorted.sort(function (a, b) {
       var x = number(a, index), y = number(b, index);
       // items without a number come last
-      if (x === null || y === null) return (x === null) - (y === null) || a.place - b.place;
-      return (falling ? y - x : x - y) || a.place - b.place;
+      if (x === null || y === null) return (x === null) - (y === null);
+      return falling ? y - x : x - y;
     });
     filter();
   }
