@@ -1,5 +1,7 @@
 """`fairseq-mm frequencies`: document frequencies in a data folder, and what refuses them."""
 
+import errno
+from argparse import Namespace
 from collections import Counter
 
 import numpy as np
@@ -10,8 +12,10 @@ from toy_story_models import make_story_folder
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.binarised_text import load_binarised_text, load_dictionary
 from fairseq_mm.data.reward_text import RewardText
+from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.document_frequencies import read_frequencies
+from fairseq_mm.tasks.video_summarization import VideoSummarizationTask
 
 
 @pytest.fixture
@@ -96,6 +100,8 @@ def test_of_pairs_the_targets_are_counted(tmp_path, make, base, dictionary):
 class Pieces:
     """Subwords that end where a word ends with an underscore."""
 
+    kind = "gpt2"
+
     def decode(self, tokens):
         return tokens.replace(" ", "").replace("_", " ").strip()
 
@@ -115,6 +121,40 @@ def test_words_of_subwords_are_text(folder):
     assert plain.spell(runs) == "runs_"
 
 
+def test_subwords_of_videos_are_joined_by_the_command_and_by_the_task(tmp_path, monkeypatch):
+    folder = make_videos_folder(tmp_path / "data")
+    monkeypatch.setattr(Subwords, "load", lambda _: Pieces())
+    assert main(["frequencies", str(folder)]) in (None, 0)
+    counts, _ = load(folder / "train.document_frequencies.npz")
+    # no symbol of these texts ends a word, so each text is one word, with its end
+    assert {len(ngram) for ngram in counts} == {1, 2}
+    task = Namespace(dictionary=load_dictionary(str(folder / "dict.desc.txt")), subwords=Pieces())
+    assert VideoSummarizationTask.reward_text(task).subwords is task.subwords
+    task.subwords = Subwords()
+    assert VideoSummarizationTask.reward_text(task).subwords is None
+
+
+def test_an_interrupted_command_leaves_the_old_file(folder, monkeypatch, capsys):
+    assert main(["frequencies", str(folder)]) in (None, 0)
+    path = folder / "train.document_frequencies.npz"
+    before, files = path.read_bytes(), sorted(folder.iterdir())
+
+    def fail(file, **arrays):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with path.open("rb") as reader:
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "savez_compressed", fail)
+            assert status(folder, "--documents", "2") == 2
+        assert "cannot be written (No space left on device)" in capsys.readouterr().err
+        assert path.read_bytes() == before
+        assert sorted(folder.iterdir()) == files
+        # a reader of the old file is not disturbed by the new one
+        assert status(folder, "--documents", "2") in (None, 0)
+        assert reader.read() == before != path.read_bytes()
+
+
 def read(folder, split="train"):
     return read_frequencies(str(folder), split, find=list, texts="digest")
 
@@ -126,7 +166,7 @@ def test_a_folder_without_the_file_names_the_command(folder):
         read(folder, "valid")
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "numbers"])
+@pytest.mark.parametrize("damage", ["cut", "text", "ngrams", "counts"])
 def test_a_damaged_file_is_one_line(folder, damage):
     assert main(["frequencies", str(folder)]) in (None, 0)
     path = folder / "train.document_frequencies.npz"
@@ -136,7 +176,11 @@ def test_a_damaged_file_is_one_line(folder, damage):
         path.write_text("no archive\n")
     else:
         with np.load(path) as file:
-            content = {**file, "ngrams": file["ngrams"] + 1000}
+            content = dict(file)
+        # the number after the last word's, and one document more than there are
+        words = content["words"].tobytes().decode().split("\n")
+        wrong = {"ngrams": len(words), "counts": content["documents"] + 1}[damage]
+        content[damage].flat[0] = wrong
         np.savez(path, **content)
     with pytest.raises(UserError, match="is no file of document frequencies, or damaged: run"):
         read(folder)

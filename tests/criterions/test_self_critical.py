@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import time
+from argparse import Namespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from numerics import assert_close
 from toy_data import (
     build_model,
     make_captions_folder,
+    make_dictionary,
     make_videos_folder,
     make_visual_stories_folder,
     run_fairseq,
@@ -312,6 +314,28 @@ def test_samples_depend_on_the_input_and_the_update_alone(folders):
     assert draw(2, 0, 7, 20) != whole
 
 
+@pytest.mark.parametrize("has_dropout", [False, True])
+def test_dropout_is_applied_to_log_probabilities_on_request(folders, has_dropout):
+    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
+    found = criterion_of(task, sample_dropout=has_dropout)
+    sample = batch_of(task, 4, 9)
+    losses = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        losses.append(found(model, sample)[0].item())
+    assert losses[0]
+    assert (losses[0] != losses[1]) == has_dropout
+
+
+def test_the_task_says_the_number_of_the_update(folders):
+    task, model = load(folders, "multimodal_captioning", arch="m_rnn_tiny")
+    found = criterion_of(task)
+    optimizer = Namespace(backward=lambda loss: loss.backward())
+    task.train_step(batch_of(task, 0), model, found, optimizer, 7)
+    assert found.update_num == 7
+    assert gradients(model).any()
+
+
 def test_workers_give_the_rewards_of_one_process_and_end(folders):
     task = load(folders, "multimodal_captioning")
     found = criterion_of(task, rewards="cider=1,bleu=0.5,rouge_l=0.25")
@@ -464,10 +488,6 @@ def test_a_prefix_is_refused(folders):
 
 
 def test_a_task_of_others_is_refused():
-    from argparse import Namespace
-
-    from toy_data import make_dictionary
-
     task = Namespace(target_dictionary=make_dictionary(), cfg=Namespace(_name="translation"))
     with pytest.raises(UserError, match="--task translation does not sample"):
         criterion_of(task)
