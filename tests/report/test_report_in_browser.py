@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from browser import Page, chromium, find_chromium
+from browser import Page
 
 from fairseq_mm.report.html_page import Section, render_page
 from fairseq_mm.report.report_items import PAGE_SIZE, ReportItem, SystemText, items_section
@@ -18,15 +18,6 @@ PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAO
 def scores_of(n):
     """Return an item's scores of both systems times 99; many items have equal differences."""
     return n % 10, n * 7 % 10
-
-
-@pytest.fixture(scope="module")
-def port():
-    program = find_chromium()
-    if program is None:
-        pytest.skip("there is no chromium (Debian: apt-get install chromium)")
-    with chromium(program) as port:
-        yield port
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +44,8 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture
-def page(port, path):
-    page = Page(port)
+def page(chromium_port, path):
+    page = Page(chromium_port)
     page.open(f"file://{path}")
     yield page
     problems = page.problems
@@ -162,8 +153,8 @@ def test_a_link_opens_its_folded_section(page):
     page.wait_for("document.querySelector('#part3 details').open")
 
 
-def test_a_page_that_is_opened_at_a_folded_section_shows_it(port, path):
-    page = Page(port)
+def test_a_page_that_is_opened_at_a_folded_section_shows_it(chromium_port, path):
+    page = Page(chromium_port)
     page.open(f"file://{path}#part3")
     page.wait_for("document.querySelector('#part3 details').open")
     page.close()

@@ -4,26 +4,17 @@ import json
 import shutil
 
 import pytest
-from browser import Page, chromium, find_chromium
+from browser import Page
 from served import Limits, running
 from toy_videos import frames_of, write_video
 
 NUM_SYSTEMS = 6
 
 
-@pytest.fixture(scope="module")
-def port():
-    program = find_chromium()
-    if program is None:
-        pytest.skip("there is no chromium (Debian: apt-get install chromium)")
-    with chromium(program) as port:
-        yield port
-
-
 @pytest.fixture
-def page(port, client):
+def page(chromium_port, client):
     """The page of the server, wide; at the end, its console must have no error."""
-    page = Page(port)
+    page = Page(chromium_port)
     page.open(f"http://127.0.0.1:{client.port}/")
     page.wait_for(f"document.querySelectorAll('section').length === {NUM_SYSTEMS}")
     yield page
@@ -197,10 +188,10 @@ def test_a_folder_is_searched_by_a_sentence_and_by_an_image(page, images):
     assert text_of(page, ".search .strip .name") == images[2].name
 
 
-def test_the_page_asks_for_the_token(port, systems):
+def test_the_page_asks_for_the_token(chromium_port, systems):
     token = "correct-horse-battery"
     with running(systems, Limits(), token=token) as client:
-        page = Page(port)
+        page = Page(chromium_port)
         page.open(f"http://127.0.0.1:{client.port}/")
         page.wait_for("!document.querySelector('#token-form').hidden")
         for word, message in (("wrong", "The token is missing or wrong."), (token, "")):
