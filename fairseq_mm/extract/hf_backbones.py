@@ -234,13 +234,27 @@ def _find_source(model: str) -> _Source:
     path = model[len(PREFIX) :]
     if os.path.isdir(path):
         return _Source(model, path, None, True)
-    name, _, revision = path.partition("@")
+    name, revision = split_hub_name(path, where=f"--model {model}")
+    return _Source(model, name, revision, False)
+
+
+def split_hub_name(model: str, *, where: str) -> tuple[str, Optional[str]]:
+    """Split ``OWNER/NAME[@REVISION]`` into the name of a model on the hub and its revision.
+
+    Args:
+        model: Name that the user gave, of no folder.
+        where: Option and its value, for the message.
+
+    Raises:
+        UserError: If the hub cannot have a model of this name.
+    """
+    name, _, revision = model.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
         raise UserError(
-            f"--model {model}: {path!r} is neither a folder nor the name of a model on the hub, "
+            f"{where}: {model!r} is neither a folder nor the name of a model on the hub, "
             "OWNER/NAME[@REVISION]."
         )
-    return _Source(model, name, revision or None, False)
+    return name, revision or None
 
 
 @contextlib.contextmanager

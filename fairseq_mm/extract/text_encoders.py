@@ -8,7 +8,6 @@ No code of a folder or of the hub is run.
 import contextlib
 import importlib
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -18,7 +17,12 @@ import torch
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.extractor import find_device
-from fairseq_mm.extract.hf_backbones import CONFIG_FILE, WEIGHTS_FILES, quiet_transformers
+from fairseq_mm.extract.hf_backbones import (
+    CONFIG_FILE,
+    WEIGHTS_FILES,
+    quiet_transformers,
+    split_hub_name,
+)
 from fairseq_mm.extract.library_networks import (
     compute_weights_digest,
     describe_hub_error,
@@ -148,12 +152,7 @@ class TextEncoder:
                     f"{', '.join(WEIGHTS_FILES)}."
                 )
             return model, "main"
-        name, _, revision = model.partition("@")
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-            raise UserError(
-                f"{self._where}: is neither a folder nor the name of a model on the hub, "
-                "OWNER/NAME[@REVISION]."
-            )
+        name, revision = split_hub_name(model, where=self._where)
         return name, revision or "main"
 
     @contextlib.contextmanager

@@ -11,6 +11,8 @@ from PIL import Image
 from toy_language_models import CLIP, save_bert, save_byte_level, save_clip
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.extract import text_encoders
+from fairseq_mm.extract.text_encoders import TextEncoder
 from fairseq_mm.metrics.mauve_score import mauve_score
 
 REFERENCES = {
@@ -273,9 +275,29 @@ def test_bertscore_f1_alone_and_an_empty_text(score, models, tmp_path):
     assert items["b.jpg"]["bertscore_f1"] > 0
 
 
-def test_the_layer_of_known_models_is_chosen(transformers, tmp_path):
-    from fairseq_mm.extract.text_encoders import TextEncoder
+def test_texts_are_encoded_in_batches_of_few_tokens(models, monkeypatch):
+    encoder = TextEncoder(str(models / "bert"), option="--bert-model", kind="masked")
+    texts = ["a dog", "a", "two men sit on a bench", "a blue cat", " ", "dog"]
+    whole = dict(encoder.encode(texts))
+    sizes = []
+    forward = encoder._network.forward
 
+    def note(*, input_ids, **rest):
+        sizes.append(tuple(input_ids.shape))
+        return forward(input_ids=input_ids, **rest)
+
+    monkeypatch.setattr(encoder._network, "forward", note)
+    monkeypatch.setattr(text_encoders, "_TOKENS_PER_BATCH", 7)
+    parts = dict(encoder.encode(texts))
+    # with start and end: 2, 3, 3, 4, 5 and 8 tokens
+    assert sizes == [(2, 3), (1, 3), (1, 4), (1, 5), (1, 8)]
+    assert parts.keys() == whole.keys() == set(range(6))
+    for i, (hidden, tokens) in parts.items():
+        assert tokens.tolist() == whole[i].tokens.tolist()
+        assert hidden == pytest.approx(whole[i].hidden, abs=1e-5)
+
+
+def test_the_layer_of_known_models_is_chosen(transformers, tmp_path):
     folder = save_bert(tmp_path / "bert12", transformers, layers=12)
     encoder = TextEncoder(str(folder), option="--bert-model", kind="masked", layer=0)
     assert encoder.layer == 9
