@@ -17,16 +17,19 @@ A model that chooses stories by likelihood must not be the judge.
 """
 
 import argparse
-import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import fairseq_mm
+from fairseq_mm.cli.script import run_script
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
+from fairseq_mm.data.input_files import read_lines, read_objects
 from fairseq_mm.data.story_text import SEPARATOR
+from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.diversity import distinct_n, repeated_ngrams
 from fairseq_mm.ngrams.kneser_ney import estimate_kneser_ney
 
@@ -35,8 +38,8 @@ COMPARED = 9  # other albums in a ranking
 
 def people_model(data: Path):
     """Estimate the n-gram model of the training split's sentences."""
-    lines = (data / "text" / "train.txt").read_text().splitlines()
-    sentences = [part.split() for line in lines for part in line.split(SEPARATOR)]
+    lines = read_lines(data / "text" / "train.txt")
+    sentences = [part.split() for _, line in lines for part in line.split(SEPARATOR)]
     return estimate_kneser_ney(sentences, order=3)
 
 
@@ -51,12 +54,21 @@ def read_examples(store: FeatureStores, sequences: list[str], model) -> list:
 
 
 def first_share(model, stories: list[str], examples: list, albums: list[str], args) -> float:
-    """Compute how often a story ranks its own images first, as a share of the stories."""
+    """Compute how often a story ranks its own images first, as a share of the stories.
+
+    Raises:
+        UserError: If a story has fewer than 9 other albums.
+    """
     rng = np.random.default_rng(args.seed)
     targets, conditions, own = [], [], []
     for row, story in enumerate(stories):
         others = [i for i, album in enumerate(albums) if album != albums[row]]
         chosen = rng.permutation(others)[: args.others]
+        if len(chosen) < COMPARED:
+            raise UserError(
+                f"--others: must be {COMPARED} or more, with stories of as many other albums, but "
+                f"only {len(chosen)} can be compared."
+            )
         own.append(len(targets))
         tokens = [*map(model.dictionary.index, story.split()), model.dictionary.eos()]
         targets += [torch.tensor(tokens)] * (1 + len(chosen))
@@ -71,27 +83,26 @@ def first_share(model, stories: list[str], examples: list, albums: list[str], ar
     return float(np.mean(shares))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="Data folder.")
     parser.add_argument("stories", nargs="+", type=Path, help="Files of tell --jsonl.")
     parser.add_argument("--judge", required=True, help="Checkpoint that computes likelihoods.")
     parser.add_argument("--split", default="valid", help="Split of the stories.")
     parser.add_argument("--others", type=int, default=30, help="Number of other albums.")
     parser.add_argument("--seed", type=int, default=1, help="Seed for choosing them.")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)
 
     language_model = people_model(args.data)
     model = fairseq_mm.from_pretrained(args.judge)
     store = open_folder_features(str(args.data), None)
-    references = map(json.loads, (args.data / f"{args.split}.album_references.jsonl").open())
-    album_of = {record["id"]: record["album"] for record in references}
+    references = read_objects(args.data / f"{args.split}.album_references.jsonl")
+    album_of = {record["id"]: record["album"] for _, record in references}
     print("file  stories  words  distinct-2  seq-rep-4  perplexity  own album first of 10")
     for path in args.stories:
-        records = [json.loads(line) for line in path.open()]
+        records = [record for _, record in read_objects(path)]
         stories = [record["hypothesis"] for record in records]
         sequences = [record["id"] for record in records]
         words = [[x for x in story.split() if x != SEPARATOR] for story in stories]
@@ -106,7 +117,8 @@ def main() -> None:
             f"{distinct_n(words, 2):.3f}  {np.mean([x for x in repeated if x is not None]):.4f}  "
             f"{perplexity:.1f}  {100 * first:.1f} %"
         )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(__doc__, [add_arguments], run))
