@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # From captions of your own images to models in use: own_images.sh CAPTIONS OUT [PHOTOS] [variables UPDATES=N, WEIGHTS=FILE]
 # CAPTIONS: {"image": "1.jpg", "captions": ["A dog runs .", ...]} a line; a tenth of the images are
-# for validation, unless lines have "split". PHOTOS: folder to search (default: that of CAPTIONS).
+# for validation, unless lines have "split". PHOTOS: folder to search (default: the folder of
+# CAPTIONS).
 # Run it again to continue after an interruption. UPDATES: number of updates of both trainings.
 # WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
 set -euo pipefail

@@ -4,8 +4,7 @@ set -euo pipefail
 if [ $# -lt 3 ] || [[ "$3" == -* ]]; then sed -n 2p "$0" >&2; exit 2; fi
 source "$(dirname "$0")/../gpus.sh"
 share_batch 32 images
-# 3 epochs of the images of Flickr8k. More of them wrote worse captions, and so did training without
-# dropout.
+# 3 epochs of the images of Flickr8k; CIDEr-D was highest after the first.
 updates=600
 [ -e "$1/train.document_frequencies.npz" ] || fairseq-mm frequencies "$1"
 exec fairseq-train "$1" --user-dir "$(dirname "$0")/../../fairseq_mm" \

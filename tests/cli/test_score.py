@@ -412,9 +412,11 @@ def test_generated_output_without_a_data_folder_says_what_it_needs(score, write,
     status, _, _, err = score(path, "--references", references, folder=False)
     assert status == 2
     assert "line numbers need --data and --split to be joined with references" in err
-    status, _, _, err = score(path, folder=False)
-    assert status == 2
-    assert "references are needed: give --data DIR (and --split), or --references." in err
+    scores = ("--metrics", "perplexity", "--reference-scores", path)
+    for options in ((), scores):  # perplexity alone would leave the texts unread
+        status, _, _, err = score(path, *options, folder=False)
+        assert status == 2
+        assert "references are needed: give --data DIR (and --split), or --references." in err
 
 
 def test_cider_of_one_item_says_that_it_is_zero_by_definition(score, write):
