@@ -100,9 +100,8 @@ def test_figures_of_stories(program, tmp_path):
         (["--train", "0"], "--train: must be 1 or more, but is 0."),
         (["--values", "25"], "--values: must be from 4 to 24, but is 25."),
         (
-            ["--values", "4"],
-            "--train, --valid, --test: must be 512 or fewer in all for these values, but "
-            "are 21,000.",
+            ["--values", "4", "--train", "493", "--valid", "10", "--test", "10"],
+            "--train, --valid, --test: must be 512 or fewer in all for these values, but are 513.",
         ),
         (["--seed", "-1"], "--seed: must be 0 or more, but is -1."),
     ],
@@ -111,6 +110,11 @@ def test_unusable_sizes_are_refused(program, tmp_path, arguments, message):
     status, _, err = program("write", tmp_path / "pairs", *arguments)
     assert (status, err) == (2, f"prompt_following.py: {message}\n")
     assert not (tmp_path / "pairs").exists()
+
+
+def test_as_many_pairs_as_half_the_lists_of_facts_are_written(program, tmp_path):
+    sizes = ("--train", 492, "--valid", 10, "--test", 10)
+    assert program("write", tmp_path / "pairs", *sizes, "--values", 4)[0] == 0
 
 
 def test_a_folder_with_content_is_left_as_it_is(program, tmp_path):
