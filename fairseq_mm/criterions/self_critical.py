@@ -212,8 +212,8 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
             "sample_size": count,
             "reward": float(own.sum()),
             "greedy_reward": float(rewards[:, K:].sum()) * K,
-            # without the ends that the model has written
-            "sample_length": num_tokens - int((~is_cut).sum()),
+            # without the ends, which cut texts have, too
+            "sample_length": num_tokens - count,
             "cut_samples": int(is_cut.sum()),
             "samples": count,
         }

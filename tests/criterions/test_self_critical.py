@@ -214,7 +214,7 @@ def test_the_gradient_of_given_samples_is_that_of_the_loop(folders, baseline, mo
     dataset = task.datasets["train"]
     items = [[dataset.target[3 * i + k].tolist() for k in range(3)] for i in range(12)]
     model.eval()
-    total, rewards_of_all = 0.0, 0.0
+    total, rewards_of_all, greedy_rewards, words = 0.0, 0.0, 0.0, 0
     for row, index in enumerate((4, 9)):
         item = dataset.item[dataset.lines[index]]
         texts = [
@@ -234,12 +234,16 @@ def test_the_gradient_of_given_samples_is_that_of_the_loop(folders, baseline, mo
             )
             total = total - (rewards[0][k] - base) * log_probability
             rewards_of_all += rewards[0][k]
+            greedy_rewards += rewards[1][0] if baseline == "greedy" else 0
+            words += len(text) - end
     assert_close(loss, total)
     total.backward()
     assert_close(fast, gradients(model))
     assert fast.any()
     assert size == 6
     assert log["reward"] == pytest.approx(rewards_of_all)
+    assert log["greedy_reward"] == pytest.approx(greedy_rewards)
+    assert log["sample_length"] == words
 
 
 def test_the_baseline_of_a_sample_is_the_mean_of_the_others():

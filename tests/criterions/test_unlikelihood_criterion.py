@@ -177,10 +177,12 @@ class Generating:
         return [[{"tokens": torch.tensor(text)}] for text in self.texts]
 
 
-def test_the_sequence_level_equals_a_loop_over_generated_texts():
+@pytest.mark.parametrize("start", [None, 0])
+def test_the_sequence_level_equals_a_loop_over_generated_texts(start):
     texts = [[9, 4, 9, 4, 9, 4, EOS], [5, 6, EOS], [7, 7, 7, EOS]]
     criterion, model, sample = setting(captioner, sequence_fraction=1.0, sequence_ngram=2)
     criterion.task = task = Generating(criterion.task, texts)
+    task.start_index = start
     frozen = model.encoder.eval()
     loss, size, log = criterion(model, sample)
     assert model.training
@@ -191,7 +193,9 @@ def test_the_sequence_level_equals_a_loop_over_generated_texts():
     model.eval()
     for row, text in enumerate(texts):
         net_input = {k: v[row : row + 1] for k, v in sample["net_input"].items()}
-        net_input["prev_output_tokens"] = torch.tensor([[EOS, *text[:-1]]])
+        net_input["prev_output_tokens"] = torch.tensor(
+            [[EOS if start is None else start, *text[:-1]]]
+        )
         lp = log_probabilities(model, net_input)[0]
         repeated = repeated_ngrams(torch.tensor([text]), 2, PAD)[0]
         for t, word in enumerate(text):
