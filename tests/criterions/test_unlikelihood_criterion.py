@@ -228,8 +228,19 @@ def test_the_seed_of_an_update_is_the_seed_of_its_samples():
 
 
 def test_validation_is_at_token_level():
-    criterion, model, sample = setting(captioner, sequence_fraction=1.0)
-    assert criterion(model.eval(), sample)[2]["target_tokens"] == 15
+    criterion, model, sample = setting(captioner, sequence_fraction=1.0, contrastive_weight=1.0)
+    log = criterion(model.eval(), sample)[2]
+    assert log["target_tokens"] == 15
+    assert log["contrast"] == 0
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0])
+def test_with_sentence_avg_the_divisor_is_the_number_of_texts(fraction):
+    criterion, model, sample = setting(captioner, sequence_fraction=fraction)
+    criterion.task = Generating(criterion.task, [[4, 4, EOS]] * 3)
+    criterion.sentence_avg = True
+    _, size, log = criterion(model, sample)
+    assert size == log["sample_size"] == 3
 
 
 def test_the_share_of_sequence_updates_is_the_fraction_and_depends_on_the_seed():

@@ -99,6 +99,13 @@ def test_a_certain_token_has_a_finite_loss_and_gradient():
     assert found[1] == 0
 
 
+def test_small_and_large_probabilities_lose_no_digits():
+    log_probs = [-1e-5, -1e-3, -0.6, -0.8, -5.0, -18.0]
+    exact = [-math.log(-math.expm1(x)) if x > -1 else -math.log1p(-math.exp(x)) for x in log_probs]
+    found = unlikelihood(torch.tensor(log_probs))
+    assert found.tolist() == pytest.approx(exact, rel=1e-6)
+
+
 def naive_repeated(text, n):
     marks = [False] * len(text)
     seen = set()
