@@ -153,7 +153,9 @@ def test_each_fact_of_a_summary_is_checked(folder):
     ]
     texts[first["id"]] = "{} shows in the {} how {}".format(*other[:2], one[2])
     texts[second["id"]] = "{} shows in the {} how {}".format(*other[:2], one[2])
-    assert [tuple(v)[1:] for v in check_summaries(folder, texts)] == [(False, True), (True, False)]
+    verdicts = check_summaries(folder, texts)
+    assert [tuple(v)[1:] for v in verdicts] == [(False, True), (True, False)]
+    assert not any(v.right for v in verdicts)
     # the text of the first frames belongs to the second clip
     of_next = check_summaries(folder, texts, of_next=True)
     assert [tuple(v) for v in of_next] == [

@@ -185,7 +185,7 @@ def check_stories(folder: Path, stories: Mapping[str, Sequence[str]]) -> list[Ve
     verdicts = []
     for story, sentences in stories.items():
         moments = [Moment.from_json(record) for record in records[story]["moments"]]
-        padded = [*sentences[:NUM_MOMENTS], *[""] * (NUM_MOMENTS - len(sentences))]
+        padded = [*sentences, *[""] * (NUM_MOMENTS - len(sentences))]
         names = image_names(story)
         for name, text, before, after in zip(names, padded, [None, *moments], moments):
             kind = "first" if before is None else change_between(before, after)
