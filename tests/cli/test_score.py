@@ -364,7 +364,10 @@ def test_wrong_texts_are_one_line(score, write, name, text, message):
             ["T", "--metrics", "blue"],
             "of bleu, meteor, .*, but has 'blue'; did you mean bl",
         ),
-        (["T", "--metrics", "blue4"], ", or figures of them such as bleu4, but has 'blue4'; did"),
+        (
+            ["T", "--metrics", "blue4"],
+            ", or figures of them such as bleu4, but has 'blue4'; did you mean bleu4?",
+        ),
         (["T", "--metrics", ","], "--metrics: must name a metric, but is empty."),
         ([], "give HYPOTHESES, or --reference-scores for perplexity alone."),
         (

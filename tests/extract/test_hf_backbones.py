@@ -189,6 +189,7 @@ def test_without_network_the_remedy_is_one_line(cache, name):
     [
         ({"model": "hf:/no/folder"}, "'/no/folder' is neither a folder nor the name of a model"),
         ({"model": "hf:"}, "'' is neither a folder"),
+        ({"model": "hf:./folder"}, "'./folder' is neither a folder"),
         ({"model": "hf:{vit}", "weights": "x"}, "--weights x: is neither a file nor none"),
         ({"model": "hf:{vit}", "weights": "/no/w.pth"}, r"/no/w\.pth: no such file"),
         ({"model": "hf:{vit}", "layer": "x"}, "vit has --grid or not"),
