@@ -205,6 +205,12 @@ def test_loss_of_each_pair_is_not_given():
         PairwiseRankingCriterion(TASK)(TwoProjections(), batch_of([0]), reduce=False)
 
 
+def test_a_trained_temperature_may_begin_at_its_bound():
+    options = {"loss": "info_nce", "learn_temperature": True}
+    criterion = PairwiseRankingCriterion(TASK, **options, loss_temperature=LEAST_LEARNT_TEMPERATURE)
+    assert float(criterion.get_temperature().detach()) == pytest.approx(LEAST_LEARNT_TEMPERATURE)
+
+
 def _run_rank(rank, port, path, options, batches):
     torch.set_num_threads(1)
     torch.distributed.init_process_group(

@@ -257,6 +257,12 @@ def test_equally_near_words_are_all_in_the_typical_set():
     assert len(set(words(search(typical_p=0.2), lprobs, list(range(300))))) == 10
 
 
+def test_probabilities_whose_sum_is_rounded_below_typical_p_are_all_kept():
+    torch.manual_seed(5)
+    lprobs = torch.randn(200, V)
+    assert torch.equal(forbid_untypical(lprobs, float(np.nextafter(1.0, 0.0))), lprobs)
+
+
 def test_a_typical_sample_does_not_depend_on_its_batch(lprobs):
     together = words(search(typical_p=0.5, seed=2), lprobs, [4, 5, 6, 7, 8])
     alone = [words(search(typical_p=0.5, seed=2), lprobs[i : i + 1], [4 + i])[0] for i in range(5)]
