@@ -358,7 +358,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
 def _source(module: nn.Module, sample: dict[str, Any], option: str) -> dict[str, Any]:
     """Return the inputs of a batch without the texts.
 
-    Raises UserError, which names the option, if there are none: ``module`` is a language model.
+    Raises UserError with the name of the option if ``module`` is a language model without inputs.
     """
     inputs = {k: v for k, v in sample["net_input"].items() if k != "prev_output_tokens"}
     if len(inputs) == len(sample["net_input"]):
