@@ -357,8 +357,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         self, sample: dict[str, Any], model: Any, criterion: Any, ema_model: Optional[Any] = None
     ) -> tuple[Any, Any, dict[str, Any]]:
         if ema_model is not None:
-            # fairseq copies it from a model in training mode, with dropout
-            model = ema_model.eval()
+            model = ema_model
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if self.ranking is not None:
             split, device = sample["split"], sample["target"].device
