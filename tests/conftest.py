@@ -16,6 +16,8 @@ import fairseq_mm
 
 # Spinning OpenMP threads of several test processes cost minutes on few cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Nearly everything that is made until the tests are collected stays: see pytest_collection_finish.
+gc.disable()
 # What a forked process inherits is not its to collect: the iterator of a data loader would take the
 # locks that it shares with the loader's own process, for ever if the forked one is killed then.
 os.register_at_fork(after_in_child=gc.freeze)
@@ -45,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Spares the garbage collector the modules and thousands of tests, which all stay."""
-    gc.collect()
+    gc.enable()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 

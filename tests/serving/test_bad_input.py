@@ -28,9 +28,13 @@ def bomb(side=60_000):
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", check)
 
     head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    rows = zlib.compressobj(9)
-    line = b"\0" * (1 + side // 8)
-    data = b"".join(rows.compress(line) for _ in range(side)) + rows.flush()
+    # 100 rows are compressed once: their block does not depend on the blocks before it
+    size = 100 * (1 + side // 8)
+    rows = zlib.compressobj(9, wbits=-15)
+    block = rows.compress(bytes(size)) + rows.flush(zlib.Z_FULL_FLUSH)
+    repeats = side // 100
+    checksum = struct.pack(">HH", size * repeats % 65521, 1)  # Adler-32 of zeros
+    data = b"\x78\xda" + block * repeats + rows.flush() + checksum
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 
