@@ -286,17 +286,18 @@ class TextSystem(System):
     ) -> Union[tuple[Example, dict[str, Any]], UserError]:
         value, is_cut = dict(query.inputs), False
         reader = self.processor.reader
+        video = value.get("video")
+        is_file = hasattr(video, "read")
         try:
-            video = value.get("video")
-            if self.reads_video and hasattr(video, "read"):
+            if self.reads_video and is_file:
                 value["video"], is_cut, _ = reader.read_video(video, max_pixels=self.limits.pixels)
-            elif self.reads_video and video is not None:
-                is_cut = len(video) > reader.max_frames
             (example,) = self.processor.examples([value], **choice.reading)
         except UserError as error:
             return self.clean(error)
         if isinstance(example, UserError):
             return self.clean(example)
+        if video is not None and not is_file:
+            is_cut = len(video) > reader.max_frames
         return example, summary_fields(example, is_cut=is_cut)
 
     def clean(self, error: UserError) -> UserError:

@@ -251,6 +251,7 @@ def test_wrong_prompts(client, body, status, message):
         ([("video", "a.mp4")], 400, "`video` must be one file, but is missing."),
         ([("video", b"x", "a.npy")], 422, "a.npy: is no numpy file, or is cut short: "),
         ([("video", npy(FLOATS), "a.npy")], 422, "a.npy: features must be [frames, 512]"),
+        ([("video", npy(np.float32(1)), "a.npy")], 422, "a.npy: features must be [frames, 512]"),
         ([("video", npy(INTEGERS), "a.npy")], 422, "a.npy: features must be floats, but"),
         ([("video", npy(NAN), "a.npy")], 422, "a.npy: features must be finite, but some"),
         (
