@@ -8,11 +8,13 @@ import logging
 import multiprocessing
 import os
 import re
+import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 import sharding_stand_ins
@@ -58,6 +60,61 @@ def fork(runs: list[Callable[[], Any]]) -> None:
     for process in processes:
         process.join(timeout=180)
     assert [process.exitcode for process in processes] == [0] * len(runs)
+
+
+class ForkedCommand:
+    """``fairseq-mm`` in a forked process, which has imported the package already.
+
+    Args:
+        arguments: Arguments of the command.
+        log: New file that gets its standard error.
+    """
+
+    def __init__(self, arguments: list[Any], log: Path) -> None:
+        self.log = log
+        self.process = multiprocessing.get_context("fork").Process(
+            target=self._run, args=([*map(str, arguments)],)
+        )
+        self.process.start()
+
+    def _run(self, arguments: list[str]) -> None:
+        from fairseq_mm.cli.main import main as run_main
+
+        # a shell that started the tests in its background had them ignore Ctrl-C
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stream = self.log.open("w")
+        os.dup2(stream.fileno(), 2)
+        sys.stdout = sys.stderr = stream
+        status = run_main(arguments)
+        stream.flush()
+        os._exit(status or 0)
+
+    @classmethod
+    def extract_slowly(cls, arguments: list[Any], log: Path) -> "ForkedCommand":
+        """Extract features with a pause in each batch, in which the command can be killed."""
+        from fairseq_mm.extract.extractor import Extractor
+
+        compute = Extractor.rows_of_each
+
+        def compute_slowly(*args: Any, **options: Any) -> Any:
+            time.sleep(0.05)
+            return compute(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Extractor, "rows_of_each", compute_slowly)
+            return cls(["extract", *arguments], log)
+
+    def kill_when_written(
+        self, partial: Path, lines: int, kind: signal.Signals
+    ) -> tuple[Optional[int], str]:
+        """Send the signal when the journal has so many lines; return exit status and messages."""
+        journal = partial / "journal"
+        while not journal.exists() or len(journal.read_bytes().splitlines()) < lines:
+            assert self.process.is_alive(), self.log.read_text()
+            time.sleep(0.01)
+        os.kill(self.process.pid, kind)
+        self.process.join(timeout=20)
+        return self.process.exitcode, self.log.read_text()
 
 
 def all_children_end() -> bool:

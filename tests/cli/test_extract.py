@@ -1,16 +1,12 @@
 """``fairseq-mm extract`` from the command line: whole runs, kills, shards and mistakes."""
 
-import os
 import signal
-import subprocess
-import sys
 import tarfile
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from toy_processes import ForkedCommand, needs_fork
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
@@ -181,44 +177,26 @@ def many(tmp_path):
     return folder
 
 
-def begin(*arguments: object) -> subprocess.Popen:
-    command = [sys.executable, "-m", "fairseq_mm.cli.main", "extract", *map(str, arguments)]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # a shell that started the tests in its background had them ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_run_continues_to_the_same_store(many, tmp_path, kind):
-    model = ["--model", "mobilenet_v2", "--weights", "none", "--size", "128", "--batch-size", "4"]
-    output = tmp_path / "f.h5"
-    process = begin(many, *model, "--workers", 2, "--output", output)
-    journal = tmp_path / "f.h5.partial" / "journal"
-    while not journal.exists() or len(journal.read_bytes().splitlines()) < 6:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
-    process.send_signal(kind)
-    _, err = process.communicate(timeout=20)
-    assert not output.exists()
-    if kind == signal.SIGINT:
-        assert process.returncode == 130
-        assert f"interrupted: what is done stands in {output}.partial" in err
-        assert "Traceback" not in err
-    assert extract(many, *model, "--workers", 0, "--output", output) == 0
+@needs_fork
+def test_a_killed_run_continues_to_the_same_store(many, tmp_path):
+    model = ["--model", "squeezenet1_1", "--weights", "none", "--size", "64", "--batch-size", "4"]
     whole = tmp_path / "whole.h5"
     assert extract(many, *model, "--workers", 0, "--output", whole) == 0
-    one, other = FeatureStore(output), FeatureStore(whole)
-    assert one.ids == other.ids
-    for key in one.ids:
-        np.testing.assert_array_equal(one.read(key), other.read(key))
+    for kind in (signal.SIGKILL, signal.SIGINT):
+        output = tmp_path / f"{kind.name}.h5"
+        arguments = [many, *model, "--workers", 2, "--output", output]
+        command = ForkedCommand.extract_slowly(arguments, tmp_path / "log")
+        status, err = command.kill_when_written(tmp_path / f"{kind.name}.h5.partial", 6, kind)
+        assert not output.exists()
+        if kind == signal.SIGINT:
+            assert status == 130
+            assert f"interrupted: what is done stands in {output}.partial" in err
+            assert "Traceback" not in err
+        assert extract(many, *model, "--workers", 0, "--output", output) == 0
+        one, other = FeatureStore(output), FeatureStore(whole)
+        assert one.ids == other.ids
+        for key in one.ids:
+            np.testing.assert_array_equal(one.read(key), other.read(key))
 
 
 def test_real_images_give_the_published_rows(shared_data, tmp_path):

@@ -1,15 +1,11 @@
 """``fairseq-mm extract`` of videos from the command line."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from toy_processes import ForkedCommand, needs_fork
 from toy_videos import frames_of, write_video
 
 from fairseq_mm.cli.main import main
@@ -94,27 +90,17 @@ def test_names_of_video_models_are_proposed(folder, tmp_path, capsys):
     assert "has no such model. Near: resnext101_3d" in capsys.readouterr().err
 
 
+@needs_fork
 def test_a_killed_run_continues_to_the_same_store(tmp_path):
     folder = tmp_path / "many"
     folder.mkdir()
-    for i, count in enumerate((9, 13, 6, 200)):
+    for i, count in enumerate((9, 13, 6, 80)):
         write_video(folder / f"{i}.mp4", frames_of(count, seed=i))
-    model = [*MODEL, "--size", "32", "--batch-size", "3"]
+    model = [*MODEL, "--batch-size", "3"]
     output = tmp_path / "f.h5"
-    command = [sys.executable, "-m", "fairseq_mm.cli.main", "extract", folder, *model]
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [*map(str, command), "--workers", "2", "--output", str(output)],
-        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    journal = tmp_path / "f.h5.partial" / "journal"
-    while not journal.exists() or len(journal.read_bytes().splitlines()) < 2:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=20)
+    arguments = [folder, *model, "--workers", 2, "--output", output]
+    command = ForkedCommand.extract_slowly(arguments, tmp_path / "log")
+    command.kill_when_written(tmp_path / "f.h5.partial", 2, signal.SIGKILL)
     assert not output.exists()
     assert extract(folder, *model, "--workers", 1, "--output", output) == 0
     whole = tmp_path / "whole.h5"

@@ -333,6 +333,7 @@ def test_card_holds_command_hashes_and_decode_settings(score, write, data):
     ("name", "text", "message"),
     [
         ("e.txt", " \n", "e.txt: must have generated texts, but is empty."),
+        ("e.json", "[\n]\n", "e.json: must have generated texts, but is empty."),
         ("l.txt", "one line\n", "must have a line for each of 3 items or the split's 6 lines, but"),
         ("o.txt", "H-6\t-1\ta\n", "o.txt: line 6 must be one of the split's 6 lines"),
         (
@@ -560,6 +561,7 @@ def test_what_cannot_be_submitted_is_one_line(score, write, tmp_path, texts, mes
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_coco_example_has_the_published_meteor(score, shared_data):
     pytest.importorskip("pycocoevalcap")
     found = coco_example(score, shared_data("coco_caption"), "meteor")
