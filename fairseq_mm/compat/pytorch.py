@@ -1,9 +1,9 @@
 """Works around defects of PyTorch."""
 
-import contextlib
 import functools
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @functools.cache
@@ -34,16 +34,20 @@ def multiplies_float16_on_cpu() -> bool:
     return True
 
 
-@contextlib.contextmanager
-def float32_by_default() -> Iterator[None]:
-    """Make float32 PyTorch's default dtype inside the context, or inside a decorated function."""
-    import torch
+def float32_by_default(function: Function) -> Function:
+    """Decorate a function so that float32 is PyTorch's default dtype while the function runs."""
 
     # fairseq and torchvision create tensors of the default type where they need float32: with
     # another default, masks and scores of a search would not have the type of the weights
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.set_default_dtype(before)
+
+    return run  # type: ignore[return-value]

@@ -92,7 +92,7 @@ class ClipVectors:
             for one, features in zip(pixels, rows)
         ]
 
-    @float32_by_default()
+    @float32_by_default
     def embed_texts(self, texts: Sequence[str]) -> np.ndarray:
         """Compute the vectors ``[N, D]`` of texts; the tokenizer cuts long texts off."""
         parts = []

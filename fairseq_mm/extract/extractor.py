@@ -67,8 +67,6 @@ class Extractor:
         UserError: If the device does not exist, or the network cannot read inputs of this size.
     """
 
-    # a caller may have set torch's default to float64 or half precision
-    @float32_by_default()
     def __init__(
         self,
         backbone: Backbone,
@@ -127,7 +125,8 @@ class Extractor:
         refuse_options(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
         return ImageReader(self.preprocessing, max_pixels)
 
-    @float32_by_default()
+    # a caller may have set torch's default to float64 or half precision
+    @float32_by_default
     def rows(self, inputs: np.ndarray) -> np.ndarray:
         """Compute the features of a batch.
 

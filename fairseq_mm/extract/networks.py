@@ -119,7 +119,7 @@ def list_models(pattern: str) -> list[str]:
     return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
 
 
-@float32_by_default()
+@float32_by_default
 def build_backbone(
     model: str,
     *,

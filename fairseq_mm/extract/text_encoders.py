@@ -225,7 +225,7 @@ class TextEncoder:
         encoded = self._tokenizer(prepared, truncation=True, max_length=self.max_tokens)
         return encoded["input_ids"]
 
-    @float32_by_default()
+    @float32_by_default
     def encode(self, texts: Sequence[str]) -> Iterator[tuple[int, EncodedText]]:
         """Yield the position of each text and its hidden states, texts of few tokens first.
 

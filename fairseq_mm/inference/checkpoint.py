@@ -90,7 +90,7 @@ class LoadedModels:
     def are_language_models(self) -> bool:
         return isinstance(self.task, HierarchicalStoryTask) and not self.task.reads_prompts
 
-    @float32_by_default()
+    @float32_by_default
     def prepare_for_generation(self) -> None:
         """Call ``make_generation_fast_`` of the models; they cannot be trained afterwards.
 
@@ -554,7 +554,7 @@ def load_models(
     return build_models(Checkpoint.open_all(path, data=data), device)
 
 
-@float32_by_default()
+@float32_by_default
 def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None) -> LoadedModels:
     """Build the task and the models of checkpoints; several models are an ensemble.
 

@@ -88,7 +88,7 @@ class Embedder(Picklable, ImageReader):
         return self.embed_features(self.read_all_features(images, **options))
 
     @torch.no_grad()
-    @float32_by_default()
+    @float32_by_default
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
         """Embed images whose features are given.
 
@@ -112,7 +112,7 @@ class Embedder(Picklable, ImageReader):
         return vectors.float().cpu().numpy()
 
     @torch.no_grad()
-    @float32_by_default()
+    @float32_by_default
     def embed_tokens(self, sentences: Sequence[Sequence[int]]) -> np.ndarray:
         """Embed sentences of token indices, in batches of similar length.
 

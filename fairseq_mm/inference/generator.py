@@ -126,6 +126,7 @@ class Generator(Picklable):
         self._fairseq_generator(config, "text")
         return config
 
+    @float32_by_default
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
         """Return fairseq's generator for a config.
 
@@ -133,11 +134,8 @@ class Generator(Picklable):
         """
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
-            with float32_by_default():
-                # a number for the stream: the seed of a sample is a list of integers
-                generator = self.task.generator_for(
-                    self.models, config, stream=STREAMS.index(stream)
-                )
+            # a number for the stream: the seed of a sample is a list of integers
+            generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
             self._built = (config, stream, generator)
         return self._built[2]
 
@@ -295,7 +293,7 @@ class Generator(Picklable):
                 yield waiting.pop(following)
                 following += 1
 
-    @float32_by_default()
+    @float32_by_default
     def _generate(
         self,
         generator: Any,
@@ -485,7 +483,7 @@ class Generator(Picklable):
                 scored[positions[place]] = hypothesis
         return [scored[position] for position in range(len(targets))]
 
-    @float32_by_default()
+    @float32_by_default
     def _score(self, sample: dict[str, Any], examples: Sequence[Example]) -> list[Hypothesis]:
         from fairseq.sequence_scorer import SequenceScorer
 

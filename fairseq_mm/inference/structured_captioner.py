@@ -233,7 +233,7 @@ class StructuredCaptioner(Picklable):
             for captions, sentence in zip(ranked, neighbours.nearest[part]):
                 yield StructuredCaption(captions, sentence)
 
-    @float32_by_default()
+    @float32_by_default
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
