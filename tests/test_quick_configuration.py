@@ -5,10 +5,8 @@ import json
 import pytest
 from fairseq import options
 from fairseq.dataclass import utils
-from hydra.core.global_hydra import GlobalHydra
-from hydra.experimental import initialize_config_dir
-from quick_configuration import compose, compose_by_hydra
-from toy_hydra import FAIRSEQ_CONFIG, plain
+from quick_configuration import compose, compose_by_hydra, initialize_by_hydra, install
+from toy_hydra import plain
 
 COMMANDS = {
     "captions": (
@@ -37,30 +35,41 @@ COMMANDS = {
 }
 
 
+def configure(args):
+    """The configuration by hydra, and the quick one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "initialize", initialize_by_hydra)
+        patch.setattr(utils, "compose", compose_by_hydra)
+        expected = plain(utils.convert_namespace_to_omegaconf(args))
+        install()
+        return expected, plain(utils.convert_namespace_to_omegaconf(args))
+
+
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
-def test_a_training_is_configured_as_hydra_does(monkeypatch, arguments):
-    args = options.parse_args_and_arch(options.get_training_parser(), ["data", *arguments])
-    found = {}
-    for which in (compose_by_hydra, compose, compose):
-        monkeypatch.setattr(utils, "compose", which)
-        found.setdefault(which, []).append(plain(utils.convert_namespace_to_omegaconf(args)))
-    assert found[compose] == found[compose_by_hydra] * 2
-    assert found[compose][0]["task"]["data"] == "data"
+def test_a_training_is_configured_as_hydra_does(arguments):
+    changed = (*arguments, "--max-update", "3", "--lr", "0.7,0.1", "--no-progress-bar")
+    first, second = (
+        options.parse_args_and_arch(options.get_training_parser(), ["data", *words])
+        for words in (arguments, changed)
+    )
+    expected, found = configure(first)
+    assert found == expected
+    assert found["task"]["data"] == "data"
+    expected, other = configure(second)
+    assert other == expected
+    assert other["optimization"]["max_update"] == 3
+    assert plain(utils.convert_namespace_to_omegaconf(first)) == found
 
 
-def test_generation_is_configured_as_hydra_does(monkeypatch):
+def test_generation_is_configured_as_hydra_does():
     arguments = ("data", "--task", "video_summarization", "--path", "a.pt:b.pt", "--sampling")
     args = options.parse_args_and_arch(options.get_generation_parser(), list(arguments))
-    found = []
-    for which in (compose_by_hydra, compose):
-        monkeypatch.setattr(utils, "compose", which)
-        found.append(plain(utils.convert_namespace_to_omegaconf(args)))
-    assert found[0] == found[1]
+    expected, found = configure(args)
+    assert found == expected
 
 
 def test_what_hydra_refuses_is_refused():
     for refused in ("optimization.no_such_option=1", "optimization.max_update=many"):
-        GlobalHydra.instance().clear()
         name = refused.partition("=")[0].partition(".")[2]
-        with pytest.raises(Exception, match=name), initialize_config_dir(str(FAIRSEQ_CONFIG)):
+        with pytest.raises(Exception, match=name):
             compose("config", overrides=["task=translation", refused], strict=False)
