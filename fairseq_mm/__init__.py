@@ -20,7 +20,7 @@ __version__ = "0.2.0"
 def register() -> None:
     """Register the tasks, models, criterions and optimizers of this package and of its plugins.
 
-    Plugins are installed packages, see :mod:`fairseq_mm.plugins`. A second call changes nothing.
+    Plugins are installed packages, see :mod:`fairseq_mm.compat.plugins`. A second call changes nothing.
 
     Raises:
         ImportError: if fairseq is missing or cannot be imported; the message says what to do.
@@ -30,7 +30,7 @@ def register() -> None:
     # first, because it says what to install if fairseq is missing
     compat.apply()
     from fairseq_mm import criterions, models, optim, tasks  # noqa: F401
-    from fairseq_mm.plugins import load_plugins
+    from fairseq_mm.compat.plugins import load_plugins
 
     load_plugins()
 

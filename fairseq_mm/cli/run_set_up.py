@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.verbosity import is_verbose
+from fairseq_mm.errors.verbosity import is_verbose
 
 # True if this process is fairseq-mm itself; a program that calls `main` keeps its own settings
 is_program = False
@@ -88,7 +88,7 @@ def import_user_dir(folder: str) -> None:
     register_quietly()
     from fairseq.utils import import_user_module
 
-    from fairseq_mm.plugins import refused_names
+    from fairseq_mm.compat.plugins import refused_names
 
     try:
         with refused_names():

@@ -19,7 +19,7 @@ from fairseq_mm.compat.pytorch import multiplies_float16_on_cpu
 from fairseq_mm.compat.scope import is_ours
 from fairseq_mm.data.model_folder import WEIGHTS_FILE
 from fairseq_mm.errors import UserError
-from fairseq_mm.verbosity import is_verbose
+from fairseq_mm.errors.verbosity import is_verbose
 
 logger = logging.getLogger(__name__)
 

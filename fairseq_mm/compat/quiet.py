@@ -16,7 +16,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fairseq_mm.compat.scope import is_program
-from fairseq_mm.verbosity import is_verbose
+from fairseq_mm.errors.verbosity import is_verbose
 
 # packages whose deprecated calls a user cannot change; a module of his own still warns
 _LIBRARIES = ("fairscale", "fairseq", "fairseq_cli", "fairseq_mm", "hydra", "omegaconf", "torch")

@@ -1,6 +1,6 @@
 """Reads the environment variable that shows all messages of fairseq and the libraries below it.
 
-This is a module of its own because ``compat`` takes a tenth of a second to import, which
+This is not a module of ``compat`` because ``compat`` takes a tenth of a second to import, which
 ``fairseq-mm`` does not need in order to print a help text or to complete a command.
 """
 
