@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fairseq_mm.compat import allocator, launching
+from fairseq_mm.compat import allocator, dropout_masks, launching
 
 # allocates and frees the same block again and again, and prints the pages that the kernel cleared
 PROGRAM = """
@@ -64,8 +64,8 @@ def test_the_users_own_setting_stays(name):
 @pytest.mark.parametrize(
     ("program", "on_cpu", "expected"),
     [
-        ("/usr/bin/fairseq-train", True, [True]),
-        ("/site-packages/fairseq_cli/train.py", True, [True]),
+        ("/usr/bin/fairseq-train", True, [True, True]),
+        ("/site-packages/fairseq_cli/train.py", True, [True, True]),
         ("/usr/bin/fairseq-train", False, []),
         ("/home/me/fairseq_mm/my_program.py", True, []),
         ("-c", True, []),
@@ -76,6 +76,7 @@ def test_only_commands_of_fairseq_on_a_cpu_set_the_allocator(
 ):
     calls, at_exit = [], []
     monkeypatch.setattr(allocator, "keep_freed_memory", lambda: calls.append(True))
+    monkeypatch.setattr(dropout_masks, "draw_in_words", lambda: calls.append(True))
     monkeypatch.setattr(atexit, "register", at_exit.append)
     monkeypatch.setattr(sys, "argv", [program])
     monkeypatch.chdir("/")
