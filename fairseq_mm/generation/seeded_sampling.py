@@ -5,7 +5,7 @@ other texts of its batch. Here, the random number for word t of beam b of input 
 the seed and on i, b and t.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ class SeededSampling(Search):
 
     def step(
         self,
-        step: int,
+        step: Union[int, list[int]],
         lprobs: Tensor,
         scores: Optional[Tensor],
         prev_output_tokens: Optional[Tensor] = None,
@@ -73,9 +73,11 @@ class SeededSampling(Search):
         """Sample the next word of each text.
 
         Args:
-            step: Number of words of each text so far.
+            step: Number of words of each text so far, or a list of the B numbers of the inputs'
+                texts. Inputs that have joined the batch since the last step are the last ones.
             lprobs: [B, beam, V] log-probabilities of the next word, ``-inf`` for forbidden words.
-            scores: [B, beam, step] sum of log-probabilities after each word so far.
+            scores: [B, beam, t] sum of log-probabilities after each word so far, the last word's in
+                the last column.
             prev_output_tokens: Ignored.
             original_batch_idxs: [B] indices of the inputs, on which the random numbers depend.
 
@@ -84,25 +86,34 @@ class SeededSampling(Search):
             and the beam that the word continues, which is always the text's own beam.
         """
         B, beam, V = lprobs.shape
-        if step == 0 or step >= self._draws.size(2):
+        longest = step if isinstance(step, int) else max(step)
+        if longest == 0 or longest >= self._draws.size(2):
+            self._draws = torch.empty(0, beam, max(FIRST_STEPS, 2 * longest))
+        if len(self._draws) < B:
             assert original_batch_idxs is not None
-            count = max(FIRST_STEPS, 2 * step)
+            count = self._draws.size(2)
             draws = [
                 [self._draw_numbers(int(item), place, count) for place in range(beam)]
-                for item in original_batch_idxs.tolist()
+                for item in original_batch_idxs[len(self._draws) :].tolist()
             ]
-            self._draws = torch.from_numpy(np.array(draws)).to(lprobs.device)
+            joining = torch.from_numpy(np.array(draws)).to(lprobs.device)
+            self._draws = torch.cat([self._draws.to(joining), joining])
         log_probabilities, words = self._candidates(lprobs.reshape(B * beam, V))
         # relative to the most probable word, because a sum of probabilities may underflow
         peak = log_probabilities.amax(dim=1, keepdim=True)
         mass = (log_probabilities.double() - peak).exp().cumsum(dim=1)
-        threshold = self._draws[:, :, step].reshape(-1, 1) * mass[:, -1:]
+        if isinstance(step, int):
+            draws_now = self._draws[:, :, step]
+        else:
+            places = torch.tensor(step, device=lprobs.device).view(B, 1, 1).expand(-1, beam, -1)
+            draws_now = self._draws.gather(2, places).squeeze(2)
+        threshold = draws_now.reshape(-1, 1) * mass[:, -1:]
         # with NaN, or without any candidate, no place is right; the score then is not finite
         place = torch.searchsorted(mass, threshold, right=True).clamp(max=mass.size(1) - 1)
         chosen = log_probabilities.gather(1, place).view(B, beam)
-        if step > 0:
+        if longest > 0:
             assert scores is not None
-            chosen = chosen + scores[:, :, step - 1]
+            chosen = chosen + scores[:, :, -1]
         beams = torch.arange(beam, device=lprobs.device).expand(B, beam)
         return chosen, words.gather(1, place).view(B, beam), beams
 

@@ -16,7 +16,7 @@ import inspect
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import torch
 from fairseq import utils
@@ -24,6 +24,7 @@ from fairseq import utils
 from fairseq_mm.compat import float32_by_default
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.config import GenerationConfig, typed_option
+from fairseq_mm.generation.running_batch import RunningBatch, can_join
 from fairseq_mm.generation.task import tokens_never_generated
 from fairseq_mm.generation.watched_search import watched
 from fairseq_mm.inference.checkpoint import LoadedModels
@@ -35,6 +36,23 @@ from fairseq_mm.inference.progress import Progress
 
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
+# Waiting inputs join a batch when this share of its places is free. A smaller share keeps the batch
+# fuller, but joining copies the state of all rows.
+JOINING_SHARE = 8
+
+
+class _Numbered(NamedTuple):
+    """Input with the numbers that identify it.
+
+    Attributes:
+        example: Input as the processor has read it.
+        index: Index on which the input's random numbers depend with sampling.
+        position: Position in the list of inputs.
+    """
+
+    example: Example
+    index: int
+    position: int
 
 
 class Generator(Picklable):
@@ -252,7 +270,11 @@ class Generator(Picklable):
         stream: str = "text",
         watch: Optional[Callable[[Progress], None]] = None,
     ) -> Iterator[list[Hypothesis]]:
-        """Generate hypotheses batch by batch, for inputs that have been read.
+        """Generate hypotheses for inputs that have been read.
+
+        If the models support it, and ``watch`` is None, a waiting input takes the place of an input
+        whose texts have ended. Otherwise each batch is generated on its own. The hypotheses are the
+        same.
 
         Args:
             examples: Inputs as read by ``self.processor.examples``.
@@ -264,8 +286,8 @@ class Generator(Picklable):
                 it raises an exception, the generation ends with it.
 
         Yields:
-            The ``nbest`` hypotheses of each input, in the order of the inputs, as soon as its batch
-            is complete.
+            The ``nbest`` hypotheses of each input, in the order of the inputs, as soon as its
+            texts and the texts of all earlier inputs are complete.
 
         Raises:
             UserError: if options do not fit the models, or a probability is not finite.
@@ -282,71 +304,146 @@ class Generator(Picklable):
         generator = self._fairseq_generator(config, stream)
         waiting: dict[int, list[Hypothesis]] = {}
         following = 0
-        for positions in self.processor.batches(examples, size):
-            batch = [examples[position] for position in positions]
-            numbers = [indices[position] for position in positions]
-            generated = self._generate(generator, config, batch, numbers, positions, watch)
-            waiting.update(zip(positions, generated))
-            # a processor may batch inputs of equal length, so a text can be complete before the
-            # texts of earlier inputs
-            while following in waiting:
-                yield waiting.pop(following)
-                following += 1
+        is_continuous = watch is None and can_join(generator, self.models)
+        # a continuous batch takes its inputs from a group of any size
+        groups = self.processor.batches(examples, max(size, count) if is_continuous else size)
+        for positions in groups:
+            numbered = [_Numbered(examples[x], indices[x], x) for x in positions]
+            if len(positions) > size:
+                generated = self._generate_continuously(generator, config, numbered, size)
+            else:
+                generated = self._generate(generator, config, numbered, watch)
+            # a text can be complete before the texts of earlier inputs
+            for position, hypotheses in generated:
+                waiting[position] = hypotheses
+                while following in waiting:
+                    yield waiting.pop(following)
+                    following += 1
+
+    def _generate_continuously(
+        self, generator: Any, config: GenerationConfig, inputs: Sequence[_Numbered], size: int
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Generate the hypotheses of inputs in one batch, which waiting inputs join.
+
+        Args:
+            generator: Generator of fairseq for which ``can_join`` is True.
+            config: Config of ``generator``.
+            inputs: Inputs that may share a batch.
+            size: Maximum number of inputs in the batch.
+
+        Yields:
+            Position of an input and its hypotheses, in the order in which the texts end.
+        """
+        by_position = {x.position: x for x in inputs}
+        batch: Optional[RunningBatch] = None
+        following = 0
+        while batch or following < len(inputs):
+            free = size - len(batch or ())
+            if following < len(inputs) and (not batch or free >= max(1, size // JOINING_SHARE)):
+                joining = inputs[following : following + free]
+                following += len(joining)
+                batch, finished = self._begin(generator, config, joining, batch)
+            else:
+                assert batch is not None
+                finished = self._step(batch)
+            for position, hypotheses in finished:
+                yield position, self._rank(config, hypotheses, by_position[position])
+
+    @float32_by_default
+    def _begin(
+        self,
+        generator: Any,
+        config: GenerationConfig,
+        inputs: Sequence[_Numbered],
+        batch: Optional[RunningBatch],
+    ) -> tuple[RunningBatch, list[tuple[int, Any]]]:
+        """Make the first step of inputs, and let those whose texts have not ended join a batch.
+
+        ``batch`` is None if there is no running batch. Returns the batch, and the position and
+        fairseq's hypotheses of each input whose texts have ended.
+        """
+        with torch.no_grad(), self.task.explaining_failures(generator, self.models):
+            sample, prefix = self._collate(config, inputs)
+            # `collate` sorts the inputs; `item` has their original places
+            keys = [inputs[place].position for place in sample["item"].tolist()]
+            # another generator may have used other weights since the last step
+            self.task.use_weights(generator, self.models)
+            joining = self.task.begin_batch(generator, sample, keys, prefix)
+            finished = joining.step()
+            if batch and joining:
+                batch.join(joining)
+            return batch or joining, finished
+
+    @float32_by_default
+    def _step(self, batch: RunningBatch) -> list[tuple[int, Any]]:
+        """Make a step of a batch; return position and hypotheses of inputs whose texts ended."""
+        generator = batch.generator
+        with torch.no_grad(), self.task.explaining_failures(generator, self.models):
+            self.task.use_weights(generator, self.models)
+            return batch.step()
 
     @float32_by_default
     def _generate(
         self,
         generator: Any,
         config: GenerationConfig,
-        examples: Sequence[Example],
-        indices: Sequence[int],
-        positions: Sequence[int],
+        inputs: Sequence[_Numbered],
         watch: Optional[Callable[[Progress], None]],
-    ) -> list[list[Hypothesis]]:
-        """Generate the hypotheses of one batch.
+    ) -> list[tuple[int, list[Hypothesis]]]:
+        """Generate the hypotheses of one batch; return position and hypotheses of each input.
 
         Args:
             generator: Generator of fairseq.
             config: Config of ``generator``.
-            examples: Inputs of the batch.
-            indices: Index of each input, on which its random numbers depend with sampling.
-            positions: Position of each input in the list that :meth:`stream` got; ``watch``
-                receives it.
+            inputs: Inputs of the batch.
             watch: Function that is called before each step with the incomplete texts of the batch;
                 None for no calls.
         """
-        sample = self.processor.sample(examples, indices)
-        sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
-        prefix = self._encode_prefix(config)
-        if prefix is not None:
-            prefix = prefix.to(self.device).expand(len(examples), -1)
-        order = sample["item"].tolist()
+        sample, prefix = self._collate(config, inputs)
+        # `collate` sorts the batch by the length of its sources; `item` has the original places
+        inputs = [inputs[place] for place in sample["item"].tolist()]
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             if watch is not None:
                 progress = Progress(
                     self.processor,
-                    [examples[place] for place in order],
-                    [positions[place] for place in order],
+                    [x.example for x in inputs],
+                    [x.position for x in inputs],
                     watch,
                 )
-                stack.enter_context(watched(generator.search, len(order), progress.on_step))
+                stack.enter_context(watched(generator.search, len(inputs), progress.on_step))
             finalized = self.task.inference_step(
                 generator, self.models, sample, prefix_tokens=prefix
             )
-        ordered: dict[int, list[Hypothesis]] = {}
-        # `collate` sorts the batch by the length of its sources; `item` has the original positions
-        for position, hypotheses in zip(order, finalized):
-            # minimum Bayes risk compares all samples
-            number = config.nbest if config.mbr is None else config.beam
-            built = [
-                self._build_hypothesis(best, examples[position], indices[position])
-                for best in hypotheses[:number]
-            ]
-            if config.mbr is not None:
-                built = rank_by_utility(built, config.mbr)[: config.nbest]
-            ordered[position] = built
-        return [ordered[position] for position in range(len(examples))]
+        return [
+            (x.position, self._rank(config, hypotheses, x))
+            for x, hypotheses in zip(inputs, finalized)
+        ]
+
+    def _collate(
+        self, config: GenerationConfig, inputs: Sequence[_Numbered]
+    ) -> tuple[dict[str, Any], Optional[torch.Tensor]]:
+        """Return the batch of the inputs on the models' device, and the prefix of its texts."""
+        sample = self.processor.sample([x.example for x in inputs], [x.index for x in inputs])
+        sample = utils.apply_to_sample(lambda tensor: tensor.to(self.device), sample)
+        prefix = self._encode_prefix(config)
+        if prefix is not None:
+            prefix = prefix.to(self.device).expand(len(inputs), -1)
+        return sample, prefix
+
+    def _rank(
+        self, config: GenerationConfig, hypotheses: Sequence[Any], source: _Numbered
+    ) -> list[Hypothesis]:
+        """Build the ``nbest`` hypotheses of an input from fairseq's hypotheses, best first."""
+        # minimum Bayes risk compares all samples
+        number = config.nbest if config.mbr is None else config.beam
+        built = [
+            self._build_hypothesis(best, source.example, source.index)
+            for best in hypotheses[:number]
+        ]
+        if config.mbr is not None:
+            built = rank_by_utility(built, config.mbr)[: config.nbest]
+        return built
 
     def _build_hypothesis(
         self, finished: dict[str, Any], example: Example, index: int

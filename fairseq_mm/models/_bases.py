@@ -7,7 +7,7 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
+from fairseq_mm.modules.decoding_caches import join_rows, keeps_all, select_rows
 
 EncoderOut = dict[str, list[Tensor]]
 
@@ -26,6 +26,11 @@ class BatchFirstEncoder(FairseqEncoder):
             return encoder_out
         return select_rows(encoder_out, new_order)
 
+    def join_encoder_out(self, encoder_out: EncoderOut, joining: EncoderOut) -> EncoderOut:
+        """Append the rows of the output for other inputs; shorter inputs are padded."""
+        joined: EncoderOut = join_rows(encoder_out, joining)
+        return joined
+
 
 class FeatureDecoder(FairseqIncrementalDecoder):
     """Base of decoders. Subclasses define ``extract_features`` and the layer ``output_proj``.
@@ -38,10 +43,14 @@ class FeatureDecoder(FairseqIncrementalDecoder):
     Attributes:
         state_key: Key under which fairseq stores the state of incremental decoding, a dict of
             tensors [B, ...].
+        can_join: True if rows with fewer tokens can join a batch while it is decoded, by
+            :meth:`join_incremental_state`. ``prev_output_tokens`` is then left-padded to the
+            longest row, so that the decoder must not infer a row's position from its size.
     """
 
     output_proj: Any
     state_key: str
+    can_join = False
 
     def forward(
         self,
@@ -76,6 +85,12 @@ class FeatureDecoder(FairseqIncrementalDecoder):
         if saved is not None:
             reordered = select_rows(saved, new_order)
             self.set_incremental_state(incremental_state, self.state_key, reordered)
+
+    def join_incremental_state(self, incremental_state: dict, joining: dict) -> None:
+        """Append the rows of the incremental state ``joining``, see ``can_join``."""
+        saved = self.get_incremental_state(incremental_state, self.state_key)
+        joined = join_rows(saved, self.get_incremental_state(joining, self.state_key))
+        self.set_incremental_state(incremental_state, self.state_key, joined)
 
     def max_positions(self) -> int:
         """Return 1,000,000 tokens: the decoder has no positions that limit the length of a text."""

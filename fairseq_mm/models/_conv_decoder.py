@@ -44,7 +44,12 @@ class StoryDecoder(FairseqIncrementalDecoder):
         trunk: Layers of the decoder before the output layer, from tokens to hidden states.
         masks_padding: True if padding of the prompt gets no attention; False to attend to it, as
             in fairseq's ``fconv_self_att``, the code of Fan et al. 2018.
+
+    Attributes:
+        can_join: True, see :class:`.FeatureDecoder`.
     """
+
+    can_join = True
 
     def __init__(
         self, dictionary: Any, trunk: ConvTrunk, *, dropout: float, masks_padding: bool = True
@@ -105,6 +110,13 @@ class StoryDecoder(FairseqIncrementalDecoder):
         # States reorder themselves, because only they know which part of their buffers is in use.
         for state in self.get_incremental_state(incremental_state, STATE) or ():
             state.reorder(new_order)
+
+    def join_incremental_state(self, incremental_state: dict, joining: dict) -> None:
+        """Append the rows of ``joining``, which may have other numbers of tokens."""
+        states = self.get_incremental_state(incremental_state, STATE) or ()
+        others = self.get_incremental_state(joining, STATE) or ()
+        for state, other in zip(states, others):
+            state.join(other)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
         """Precompute, for generation, the matrices that depend only on the weights.

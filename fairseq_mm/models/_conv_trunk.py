@@ -9,13 +9,18 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
+import torch
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.causal_convolution import CausalConvolution
-from fairseq_mm.modules.decoding_caches import keeps_all, select_rows
+from fairseq_mm.modules.decoding_caches import join_rows, keeps_all, select_rows
 from fairseq_mm.modules.linear import linear, normal_linear
-from fairseq_mm.modules.multi_scale_self_attention import KeyValueCache, MultiScaleSelfAttention
+from fairseq_mm.modules.multi_scale_self_attention import (
+    KeyValueCache,
+    MultiScaleSelfAttention,
+    RowTimes,
+)
 from fairseq_mm.modules.positions import PositionedEmbedding
 from fairseq_mm.modules.source_attention import SourceAttention, project_sources
 
@@ -69,6 +74,8 @@ class TrunkState:
             self-attention.
         windows: Last inputs of each layer's convolution; None before the first step.
         rows: Number of rows of the batch.
+        number: Number of tokens so far; of the longest row, if rows differ.
+        numbers: [B] number of tokens of each row so far; None if all rows have ``number`` tokens.
     """
 
     source: list[Optional[tuple[Tensor, Tensor]]]
@@ -76,6 +83,8 @@ class TrunkState:
     caches: list[Optional[KeyValueCache]]
     windows: list[Optional[Tensor]]
     rows: int = 0
+    number: int = 0
+    numbers: Optional[Tensor] = None
 
     def reorder(self, new_order: Tensor) -> None:
         # True at nearly every step of sampling, where rows never change places.
@@ -85,9 +94,31 @@ class TrunkState:
         self.source = select_rows(self.source, new_order)
         self.valid_mask = select_rows(self.valid_mask, new_order)
         self.windows = select_rows(self.windows, new_order)
+        self.numbers = select_rows(self.numbers, new_order)
         for cache in self.caches:
             if cache is not None:
                 cache.reorder(new_order)
+
+    def join(self, other: "TrunkState") -> None:
+        """Append the rows of another state, which may have another number of tokens."""
+        self.numbers = join_rows(self._count_tokens(), other._count_tokens())
+        self.number = max(self.number, other.number)
+        self.source = join_rows(self.source, other.source)
+        if self.valid_mask is not None and other.valid_mask is not None:
+            # Padded as its complement, because True is padding there.
+            self.valid_mask = ~join_rows(~self.valid_mask, ~other.valid_mask)
+        self.windows = join_rows(self.windows, other.windows)
+        for cache, joining in zip(self.caches, other.caches):
+            if cache is not None and joining is not None:
+                cache.join(joining)
+        self.rows += other.rows
+
+    def _count_tokens(self) -> Tensor:
+        """Return the number [B] of tokens of each row."""
+        if self.numbers is not None:
+            return self.numbers
+        window = next(window for window in self.windows if window is not None)
+        return torch.full((self.rows,), self.number, device=window.device)
 
 
 class ConvLayer(nn.Module):
@@ -154,11 +185,19 @@ class ConvLayer(nn.Module):
         # Gehring et al. 2017, section 3.4: a sum of two terms has about twice the variance of one
         return (x + residual) * math.sqrt(0.5)
 
-    def step(self, x: Tensor, embedding: Tensor, state: TrunkState, number: int) -> Tensor:
+    def step(
+        self,
+        x: Tensor,
+        embedding: Tensor,
+        state: TrunkState,
+        number: int,
+        times: Optional[RowTimes],
+    ) -> Tensor:
         """Compute the layer's output [B, output_dim] for one word from its input x [B, input_dim].
 
         ``embedding`` [B, embed_dim] is the word embedding, and ``number`` is the index of this
-        layer in the lists of ``state``, which is updated.
+        layer in the lists of ``state``, which is updated. ``times`` has the numbers of earlier
+        words of rows that differ in them.
         """
         residual = x
         if self.residual_proj is not None:
@@ -169,7 +208,7 @@ class ConvLayer(nn.Module):
         if self.source_attention is not None and source is not None:
             x = self.source_attention.step(x, embedding, source, state.valid_mask)
         if self.self_attention is not None and cache is not None:
-            x = self.self_attention.step(x, cache)
+            x = self.self_attention.step(x, cache, times)
         return (x + residual) * math.sqrt(0.5)
 
 
@@ -285,14 +324,24 @@ class ConvTrunk(nn.Module):
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
         """Compute hidden states [B, out_dim] of the newest tokens [B], and update the state.
 
-        ``number`` is the number of tokens so far, with the start token and the newest token.
+        ``number`` is the number of tokens so far, with the start token and the newest token; of
+        the longest row, if rows have joined at different steps.
         """
         self._check_length(number)
-        state.rows = tokens.numel()
-        embedding = self.dropout(self.embedding.step(tokens, number))
+        state.rows, state.number = tokens.numel(), number
+        times = None
+        if state.numbers is not None:
+            times = RowTimes(state.numbers)
+            state.numbers = state.numbers + 1
+            for cache in state.caches:
+                # The longest row may have left.
+                if cache is not None:
+                    cache.num_times = number - 1
+        positions = number if state.numbers is None else state.numbers
+        embedding = self.dropout(self.embedding.step(tokens, positions))
         x = linear(embedding, self.input_proj.weight, self.input_proj.bias)
         for layer_number, layer in enumerate(self.layers):
-            x = layer.step(x, embedding, state, layer_number)
+            x = layer.step(x, embedding, state, layer_number, times)
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def fold(self) -> None:

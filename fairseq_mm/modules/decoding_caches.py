@@ -3,6 +3,7 @@
 from typing import Any, Optional
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fairseq_mm.modules.attention import attend
@@ -34,6 +35,33 @@ def select_rows(x: Any, order: Tensor) -> Any:
     if isinstance(x, dict):
         return {key: select_rows(part, order) for key, part in x.items()}
     return type(x)(select_rows(part, order) for part in x)
+
+
+def join_rows(x: Any, y: Any) -> Any:
+    """Append the rows of every tensor in y to the tensor at the same place in x.
+
+    ``x`` and ``y`` are nested dicts, lists and tuples of the same structure. If two tensors differ
+    in another dimension than the first, such as the number of source tokens, the smaller one is
+    padded at its end: a mask with True, which stands for padding, and numbers with zeros.
+    """
+    if x is None:
+        return None
+    if isinstance(x, Tensor):
+        sizes = [max(pair) for pair in zip(x.shape[1:], y.shape[1:])]
+        return torch.cat([_pad_to(part, sizes) for part in (x, y)])
+    if isinstance(x, dict):
+        return {key: join_rows(part, y[key]) for key, part in x.items()}
+    return type(x)(join_rows(part, other) for part, other in zip(x, y))
+
+
+def _pad_to(x: Tensor, sizes: list[int]) -> Tensor:
+    """Pad a tensor [B, ...] at the ends of all dimensions but the first to ``sizes``."""
+    missing = [size - present for size, present in zip(sizes, x.shape[1:])]
+    if not any(missing):
+        return x
+    # F.pad expects the last dimension first.
+    amounts = [n for size in reversed(missing) for n in (0, size)]
+    return F.pad(x, amounts, value=x.dtype == torch.bool)
 
 
 def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:

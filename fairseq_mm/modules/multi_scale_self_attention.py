@@ -102,6 +102,31 @@ def _past_bias(
     return bias.to(device, non_blocking=True)
 
 
+class RowTimes:
+    """Numbers of earlier steps of rows that entered the batch at different steps.
+
+    Args:
+        times: [B] number of earlier steps of each row.
+    """
+
+    def __init__(self, times: Tensor) -> None:
+        self.times = times
+        self._masks: dict[tuple[int, int], Tensor] = {}
+
+    def count_keys(self, stride: int) -> Tensor:
+        """Return the number [B] of keys that each row sees: the zero slot and every nth step."""
+        return 1 + torch.div(self.times + stride - 1, stride, rounding_mode="floor")
+
+    def mask(self, stride: int, num_keys: int) -> Tensor:
+        """Return a mask [B, 1, 1, num_keys], True at the keys that a row sees."""
+        # Computed once for all layers of a step.
+        if (stride, num_keys) not in self._masks:
+            places = torch.arange(num_keys, device=self.times.device)
+            is_seen = places < self.count_keys(stride).unsqueeze(1)
+            self._masks[stride, num_keys] = is_seen[:, None, None]
+        return self._masks[stride, num_keys]
+
+
 class KeyValueCache:
     """Keys and values of one layer during decoding.
 
@@ -110,6 +135,7 @@ class KeyValueCache:
         num_heads: Number of heads of each stride.
 
     Attributes:
+        num_times: Number of cached steps; of the row with the most steps, if rows differ.
         scales: Keys and values [2, B, num_heads, capacity, head_dim] of each stride; entry 0 of the
             capacity is all zeros.
     """
@@ -128,10 +154,11 @@ class KeyValueCache:
         """
         return 1 + -(-self.num_times // self.strides[scale])
 
-    def append(self, entries: Tensor) -> None:
+    def append(self, entries: Tensor, times: Optional[RowTimes] = None) -> None:
         """Append keys and values [2, B, heads, head_dim] of the newest step.
 
-        There are ``num_heads`` heads of each stride; the heads of the first stride come first.
+        There are ``num_heads`` heads of each stride; the heads of the first stride come first. If
+        rows differ in their number of steps, ``times`` has these numbers.
         """
         if not self.scales:
             shape = (2, entries.size(1), self.num_heads, _FIRST_CAPACITY, self.head_dim)
@@ -139,14 +166,36 @@ class KeyValueCache:
         for number, entry in enumerate(entries.split(self.num_heads, dim=2)):
             # Step s is a key of stride n only if n divides s: subsampling is anchored at the
             # beginning of the text, so old keys never change.
-            if self.num_times % self.strides[number]:
+            if times is None and self.num_times % self.strides[number]:
                 continue
             place = self.count_keys(number)
             if place == self.scales[number].size(3):
                 # Doubling copies each position at most twice on average.
                 self.scales[number] = F.pad(self.scales[number], (0, 0, 0, place))
-            self.scales[number][:, :, :, place] = entry
+            if times is None:
+                self.scales[number][:, :, :, place] = entry
+                continue
+            # A step that is no key of this stride is written as well, behind the keys that its row
+            # sees, where the row's next key will replace it.
+            places = times.count_keys(self.strides[number])
+            rows = torch.arange(len(places), device=places.device)
+            self.scales[number][:, rows, :, places] = entry.transpose(0, 1)
         self.num_times += 1
+
+    def join(self, other: "KeyValueCache") -> None:
+        """Append the rows of another cache, which may have another number of steps."""
+        num_times = max(self.num_times, other.num_times)
+        for number, (ours, theirs) in enumerate(zip(self.scales, other.scales)):
+            shape = list(ours.shape)
+            shape[1] += theirs.size(1)
+            shape[3] = max(shape[3], theirs.size(3))
+            joined, first = ours.new_zeros(shape), 0
+            for cache, scale in ((self, ours), (other, theirs)):
+                used, last = cache.count_keys(number), first + scale.size(1)
+                joined[:, first:last, :, :used] = scale[:, :, :, :used]
+                first = last
+            self.scales[number] = joined
+        self.num_times = num_times
 
     def reorder(self, new_order: Tensor) -> None:
         for number, scale in enumerate(self.scales):
@@ -246,32 +295,31 @@ class MultiScaleSelfAttention(nn.Module):
     def new_cache(self) -> KeyValueCache:
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
 
-    def step(self, x: Tensor, cache: KeyValueCache) -> Tensor:
+    def step(self, x: Tensor, cache: KeyValueCache, times: Optional[RowTimes] = None) -> Tensor:
         """Compute the layer at the newest step, [B, hidden_dim] -> [B, hidden_dim].
 
-        The keys and values of the step are appended to the cache.
+        The keys and values of the step are appended to the cache. ``times`` has the numbers of
+        earlier steps of rows that differ in them.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         weights = [network.weight() for network in self.networks]
         projected = self._project(rows, weights)  # [3, B, H, A]
         query = projected[0]
         if cache.num_times:
-            heads = [
-                attend(
-                    scale_query.unsqueeze(2),
-                    *scale[:, :, :, : cache.count_keys(number)].unbind(0),
-                ).squeeze(2)
-                for number, (scale_query, scale) in enumerate(
-                    zip(query.split(cache.num_heads, dim=1), cache.scales)
-                )
-            ]
+            heads = []
+            queries = query.split(cache.num_heads, dim=1)
+            for number, (scale_query, scale) in enumerate(zip(queries, cache.scales)):
+                used = cache.count_keys(number)
+                mask = None if times is None else times.mask(self.strides[number], used)
+                keys, values = scale[:, :, :, :used].unbind(0)
+                heads.append(attend(scale_query.unsqueeze(2), keys, values, mask).squeeze(2))
             context = torch.cat(heads, dim=1)  # [B, H, A]
         else:
             # If the zero slot is the only key, its weight is 1 and its value 0; an empty cache has
             # no tensors.
             context = torch.zeros_like(query)
         # After attending, because a step does not see itself.
-        cache.append(projected[1:])
+        cache.append(projected[1:], times)
         return self._join(context, x)
 
     def _project(self, rows: Tensor, weights: list[Tensor]) -> Tensor:

@@ -1,7 +1,7 @@
 """Computes encodings of token positions, and positions within the sentences of a story."""
 
 import math
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,11 @@ class PositionedEmbedding(nn.Module):
         positions = valid_mask.cumsum(dim=1) * valid_mask + self.padding_idx
         return self.tokens(tokens) + self.positions(positions)
 
-    def step(self, tokens: Tensor, number: int) -> Tensor:
-        """Embed each row's word at position ``number``, counted from 1: [B] -> [B, embed_dim]."""
+    def step(self, tokens: Tensor, number: Union[int, Tensor]) -> Tensor:
+        """Embed each row's word at position ``number``, counted from 1: [B] -> [B, embed_dim].
+
+        ``number`` is the position of all rows, or the positions [B] of the rows.
+        """
         return self.tokens(tokens) + self.positions.weight[self.padding_idx + number]
 
     def max_positions(self) -> int:

@@ -4,10 +4,11 @@ A task sets the attributes of :class:`GeneratesText`, loads its splits, and adds
 fairseq's beam search if it needs them.
 """
 
+import contextlib
 import logging
 import os
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Optional
 
@@ -27,6 +28,7 @@ from fairseq_mm.data.reward_text import RewardText, text_files
 from fairseq_mm.data.split_files import first_lines, read_references
 from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import ALLOW_UNK_HELP, SEED
+from fairseq_mm.generation.running_batch import RunningBatch
 from fairseq_mm.generation.sampling_policy import SamplingPolicy
 from fairseq_mm.generation.task import GeneratesText, with_defaults
 from fairseq_mm.tasks._generated_text import (
@@ -333,15 +335,41 @@ class GenerationTask(GeneratesText, FairseqTask):
             sample = self.numbered(sample)
         self.begin_search(generator, sample, prefix_tokens)
         self.use_weights(generator, models)
+        with torch.no_grad(), self.explaining_failures(generator, models):
+            return generator.generate(
+                models,
+                sample,
+                prefix_tokens=prefix_tokens,
+                constraints=constraints,
+                bos_token=self.start_index,
+            )
+
+    def begin_batch(
+        self,
+        generator: Any,
+        sample: dict[str, Any],
+        keys: Sequence[Any],
+        prefix_tokens: Optional[Tensor] = None,
+    ) -> RunningBatch:
+        """Begin the search of a batch step by step, instead of by :meth:`inference_step`.
+
+        The caller has called :meth:`use_weights`, and makes the steps in a block of
+        :meth:`explaining_failures`. The arguments are the same as in :meth:`inference_step` and in
+        :class:`.RunningBatch`.
+        """
+        if prefix_tokens is None:
+            prefix_tokens = self.get_prefix(sample)
+        return RunningBatch(generator, sample, keys, prefix=prefix_tokens, start=self.start_index)
+
+    @contextlib.contextmanager
+    def explaining_failures(self, generator: Any, models: list[Any]) -> Iterator[None]:
+        """Explain in a ``with`` block why a search fails.
+
+        Raises:
+            UserError: see :meth:`inference_step`.
+        """
         try:
-            with torch.no_grad():
-                return generator.generate(
-                    models,
-                    sample,
-                    prefix_tokens=prefix_tokens,
-                    constraints=constraints,
-                    bos_token=self.start_index,
-                )
+            yield
         except AssertionError as error:  # fairseq checks lengths and scores by assert
             explain_failed_search(error, generator, models, self.text_names[0])
             raise

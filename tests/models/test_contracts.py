@@ -35,7 +35,7 @@ PAD, EOS = 1, 2
 SEPARATOR = 20  # of the dictionary of visual stories
 PREPARED = OmegaConf.create({"generation": {"beam": 2}})
 # two steps of a text whose costs are compared
-EARLY, LENGTH = 3, 600
+EARLY, LENGTH = 3, 120
 
 
 class Captions:
@@ -448,6 +448,55 @@ def test_rows_that_are_finished_can_leave_while_decoding(model, batch):
         left = model.decoder(tokens[kept, :4], encoder_out, state)[0][:, 0]
     full = logits_of(model, {**batch, "prev_output_tokens": tokens[:, :4]})[kept, -1]
     assert_close(left, full)
+
+
+def test_rows_with_fewer_tokens_can_join_while_decoding(model, batch, kind):
+    """Inputs 1 and 2 join after 2 and 3 tokens; inputs 1 and 0 leave after 5 and 6 tokens."""
+    if not getattr(model.decoder, "can_join", False):
+        pytest.skip("batches of this decoder stay as they are")
+    rows = [
+        {**kind.alone(batch_inputs(batch), row), "prev_output_tokens": tokens[None]}
+        for row, tokens in enumerate(batch["prev_output_tokens"])
+    ]
+    # number of steps of the first row at which a row joins
+    begins, states, encoded = {0: 0, 1: 2, 2: 3}, [{} for _ in rows], [None] * B
+
+    def decode(state, encoder_out, numbers):
+        width = max(numbers.values())
+        tokens = torch.full((len(numbers), width), PAD)
+        for place, (row, number) in enumerate(numbers.items()):
+            tokens[place, width - number :] = batch["prev_output_tokens"][row, :number]
+        logits = model.decoder(tokens, encoder_out, state)[0]
+        for place, (row, number) in enumerate(numbers.items()):
+            now = {**rows[row], "prev_output_tokens": rows[row]["prev_output_tokens"][:, :number]}
+            assert_close(logits[place, -1], full_pass(model, now)[0, -1])
+
+    def reorder(state, encoder_out, order):
+        order = torch.tensor(order)
+        model.decoder.reorder_incremental_state_scripting(state, order)
+        if encoder_out is not None:
+            encoder_out = model.encoder.reorder_encoder_out(encoder_out, order)
+        return encoder_out
+
+    with torch.no_grad():
+        numbers: dict = {}
+        for step in range(T + 2):
+            for row in [row for row, begin in begins.items() if begin == step]:
+                encoded[row] = encode(model, rows[row])
+                decode(states[row], encoded[row], {row: 1})
+                if row:
+                    model.decoder.join_incremental_state(states[0], states[row])
+                    if encoded[0] is not None:
+                        encoded[0] = model.encoder.join_encoder_out(encoded[0], encoded[row])
+                numbers[row] = 1
+            if step == 5:
+                del numbers[1]
+                encoded[0] = reorder(states[0], encoded[0], [0, 2])
+            if step == 6:  # the longest row leaves, and beams change places
+                del numbers[0]
+                encoded[0] = reorder(states[0], encoded[0], [1])
+            numbers = {row: number + 1 for row, number in numbers.items()}
+            decode(states[0], encoded[0], numbers)
 
 
 def test_padding_and_batch_composition_change_nothing(model, batch, kind):
