@@ -32,7 +32,7 @@ def _use_one_thread() -> None:
 os.register_at_fork(after_in_child=_use_one_thread)
 
 # variables that recipes read, and programs that they call
-RECIPE_VARIABLES = ("SIZE", "GPUS", "PAPER")
+RECIPE_VARIABLES = ("SIZE", "GPUS", "PAPER", "SEEDS")
 RECIPE_PROGRAMS = ("fairseq-train", "fairseq-generate", "fairseq-mm")
 
 

@@ -1,26 +1,14 @@
 # Sourced by flickr8k.sh and own_images.sh, which describe the variables UPDATES and WEIGHTS, and set
 # out (folder of all outputs) and photos (folder of images).
 recipes=$(dirname "${BASH_SOURCE[0]}")
-number=0 total=8 data=$out/data
+total=8 data=$out/data
+source "$recipes/../steps.sh"
 weights=()
 if [ -n "${WEIGHTS:-}" ]; then weights=(--weights "$WEIGHTS"); fi
 if ! [[ "${UPDATES:-1}" =~ ^[1-9][0-9]*$ ]]; then
     echo "UPDATES must be a number of 1 or more, but is $UPDATES." >&2
     exit 2
 fi
-
-# Runs a command unless an earlier run of the recipe has ended it: step NAME COMMAND...
-step() {
-    number=$((number + 1))
-    if [ -e "$out/done/$1" ]; then
-        echo "[$number/$total] $1: done before"
-        return
-    fi
-    echo "[$number/$total] $1, begun at $(date +%H:%M)"
-    "${@:2}"
-    mkdir -p "$out/done"
-    touch "$out/done/$1"
-}
 
 # Trains by a recipe of this folder: train RECIPE ARCH UPDATES [options of fairseq-train]
 train() {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Captions from grids of features: strong.sh DATA PHOTOS OUT [variables UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
+# Captions from grids of features: strong.sh DATA PHOTOS OUT [options of fairseq-train] [variables UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
 # DATA: a folder of `fairseq-mm prepare flickr8k` or `prepare captions`. Extracts a grid of features of
 # every image, trains transformer_captioner by cross-entropy, captions and scores the validation images.
 # Run it again to continue after an interruption. UPDATES: number of updates.
@@ -7,8 +7,8 @@
 # epochs of Flickr8k).
 # WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
 set -euo pipefail
-if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
-text=$1 photos=$2 out=$3
+if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
+text=$1 photos=$2 out=$3 options=("${@:4}")
 source "$(dirname "$0")/steps.sh"
 critical=${CRITICAL_UPDATES:-} last_model=transformer_captioner
 total=$((${#critical} ? 5 : 3))
@@ -34,7 +34,7 @@ train_critically() {
     "$recipes/train_self_critical.sh" "$data" "$out/self_critical" \
         "$out/transformer_captioner/checkpoint_best.pt" --arch transformer_captioner \
         --lr 5e-5 --total-num-update "$critical" --max-update "$critical" \
-        --preload-features --num-workers 0 2>&1 | tee -a "$out/self_critical/train.log"
+        --preload-features --num-workers 0 "${options[@]}" 2>&1 | tee -a "$out/self_critical/train.log"
 }
 describe() {
     fairseq-mm caption "$data" --split valid --checkpoint "$out/$1" --beam 3 --jsonl \
@@ -45,7 +45,7 @@ describe() {
 }
 step extract extract
 step "train transformer_captioner" train train_transformer.sh transformer_captioner 2820 \
-    --validate-interval 3
+    --validate-interval 3 "${options[@]}"
 step "score transformer_captioner" describe transformer_captioner
 if [ -n "$critical" ]; then
     last_model=self_critical

@@ -79,3 +79,23 @@ def test_any_number_of_gpus_gives_the_same_batch(calls_of):
 def test_unknown_sizes_are_refused_in_a_line(calls_of, variables, arch, message):
     stderr = calls_of("1_train", "data", "saved", arch, status=2, **variables)
     assert stderr == f"{message}\n"
+
+
+def test_one_command_trains_an_ensemble_and_scores_its_stories(calls_of, tmp_path):
+    arguments = ("strong", "data", "my stories", "--max-update", "7")
+    calls = calls_of(*arguments, SIZE="small", SEEDS="2")
+    trainings = [parse_training(call) for call in calls[:2]]
+    assert [args.seed for args in trainings] == [1, 2]
+    assert {args.arch for args in trainings} == {"transtory_decoder"}
+    assert {args.max_update for args in trainings} == {7}
+    ensemble = ":".join(f"{args.save_dir}/checkpoint_best.pt" for args in trainings)
+    assert [call[1] for call in calls[2:]] == ["tell", "score", "perplexity", "rank"]
+    for call in (calls[2], *calls[4:]):
+        assert ensemble in call
+    assert calls_of(*arguments, SIZE="small", SEEDS="2") == []
+    # one more seed is trained, and its ensemble tells again
+    calls = calls_of(*arguments, SIZE="small", SEEDS="3")
+    assert [call[1] for call in calls[1:]] == ["tell", "score", "perplexity", "rank"]
+    assert "seed3" in calls[0][calls[0].index("--save-dir") + 1]
+    stderr = calls_of(*arguments, status=2, SEEDS="none")
+    assert stderr == "SEEDS must be a number from 1 to 9, but is none.\n"
