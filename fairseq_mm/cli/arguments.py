@@ -305,6 +305,29 @@ def check_names(args: argparse.Namespace) -> None:
             )
 
 
+def check_inputs_are_kept(args: argparse.Namespace) -> None:
+    """Check that no output is a file that another argument names, which may be an input.
+
+    Raises:
+        UserError: if an output is such a file.
+    """
+    # real paths, because a link or ./ names the same file
+    files = [
+        (name, os.path.realpath(value))
+        for name, values in vars(args).items()
+        for value in (values if isinstance(values, list) else [values])
+        if isinstance(value, (str, os.PathLike)) and os.path.isfile(value)
+    ]
+    read = {file for name, file in files if name not in _WRITTEN}
+    for name, file in files:
+        if name in _WRITTEN and file in read:
+            raise _overwrites(name, str(getattr(args, name)))
+
+
+def _overwrites(name: str, path: str) -> UserError:
+    return UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
+
+
 def check_checkpoints(args: argparse.Namespace) -> None:
     """Check that the checkpoints exist, before torch and fairseq are imported, which takes seconds.
 
@@ -352,21 +375,11 @@ def check(args: argparse.Namespace, rules: Iterable[Rule] = ()) -> None:
     split = getattr(args, "split", None)
     if split is not None and (not split or split in (".", "..") or set("/\\") & set(split)):
         raise UserError(f"--split must be the name of a split, such as valid, but is {split!r}.")
-    _check_outputs(args)
+    # the inputs were compared with the outputs before, see check_inputs_are_kept
+    check_outputs({name: getattr(args, name, None) for name in ("output", "html", "submission")})
 
 
-def _check_outputs(args: argparse.Namespace) -> None:
-    outputs = {name: getattr(args, name, None) for name in ("output", "html", "submission")}
-    read = set()
-    for name, values in vars(args).items():
-        for value in values if isinstance(values, list) else [values]:
-            # any argument that names an existing file may be an input
-            if name not in outputs and isinstance(value, str) and os.path.isfile(value):
-                read.add(value)
-    check_outputs(outputs, read)
-
-
-def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> None:
+def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()) -> None:
     """Check the paths of the files that a command will write.
 
     Args:
@@ -390,7 +403,7 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str]) -> 
         if file in written_by:
             raise UserError(f"{flag(name)} and {flag(written_by[file])} name one file; give two.")
         if file in sources:
-            raise UserError(f"{flag(name)} {path}: would overwrite a file that is read.")
+            raise _overwrites(name, path)
         written_by[file] = name
 
 

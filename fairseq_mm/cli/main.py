@@ -68,6 +68,12 @@ _LOOK_THEMSELVES = ("doctor", "export", "pretrained-options", "serve")
 # errors of a full or broken disk
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
+# words in the metavars of arguments that are paths
+_PATHS = {
+    *("CHECKPOINT", "CKPT", "DATA", "DIR", "FILE", "FOLDER", "HYPOTHESES", "OUT", "OUTPUT"),
+    *("PATH", "STORE"),
+}
+
 # thresholds of gc: allocations between two collections, and collections of younger generations
 # between two collections of an older one. Imported modules stay; searching them costs 15 %
 _COLLECTION = (100_000, 20, 100)
@@ -134,6 +140,12 @@ class Parser(argparse.ArgumentParser):
         if unknown and lists and not any(word.startswith("-") for word in unknown):
             setattr(namespace, lists[-1], [*getattr(namespace, lists[-1]), *unknown])
             unknown = []
+        for action in self._actions:
+            # as from `--output "$FILE"` in a script that never sets FILE: where a path is left out
+            # by default, nothing would be read or written
+            if _is_empty_path(action, getattr(namespace, action.dest, None)):
+                name = action.option_strings[-1] if action.option_strings else action.metavar
+                self.error(f"{name} must be a path, but is empty")
         # not left to parse_args, which argparse does not call for an action such as `store info`;
         # here the message has the name and the options of the action's parser
         if unknown:
@@ -169,6 +181,14 @@ class Parser(argparse.ArgumentParser):
                 hint = f"; did you mean {close[0]}?"
                 break
         self.exit(EXIT_STATUS, f"{self.prog}: {' '.join(message.rstrip('.').split())}{hint}\n")
+
+
+def _is_empty_path(action: argparse.Action, value: Any) -> bool:
+    """Return True if an argument is a path by its metavar, and its value was given as ""."""
+    words = re.findall("[A-Z]+", str(action.metavar))
+    if not _PATHS.intersection(words) or value in (action.default, action.const):
+        return False
+    return "" in (value if isinstance(value, list) else [value])
 
 
 def main(argv: Optional[list[str]] = None) -> int:
@@ -217,6 +237,7 @@ def _run(argv: list[str]) -> int:
     args = parser.parse_args(name_kind(argv[1:]))
     try:
         arguments.check_names(args)
+        arguments.check_inputs_are_kept(args)
         if getattr(args, "user_dir", None) is not None:
             run_set_up.import_user_dir(args.user_dir)
         if chosen not in _LOOK_THEMSELVES:

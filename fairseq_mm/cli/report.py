@@ -129,6 +129,7 @@ def run(args: argparse.Namespace) -> None:
         None if args.training_log is None else training_charts(read_training_log(args.training_log))
     )
     references = read_score_references(str(args.data), args.split, None)
+    arguments.check_outputs({"output": str(args.output)}, [references.path])
     systems = systems_of.read_systems(args, references)
     lines: list[ScoreLine] = []
     if args.metrics is not None:

@@ -111,6 +111,7 @@ def check_score_options(args: argparse.Namespace) -> None:
     for option in ("bootstrap", "tokenizer"):
         if getattr(args, option) is not None and args.metrics is None:
             raise UserError(f"--{option}: needs --metrics or several --hypotheses.")
+    score_output.check_samples(args.bootstrap)
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     if args.metrics is not None:

@@ -106,8 +106,6 @@ from fairseq_mm.metrics.result_card import allows_unk, result_card
 from fairseq_mm.metrics.score_rows import FIRST_WORDS, Row, TokenizedItems
 from fairseq_mm.metrics.text_scores import score_texts
 
-# more resamples take hours, and give no more digits of the interval than 10,000 resamples
-_MAX_RESAMPLES = 1_000_000
 INPUTS = (
     *("hypotheses", "compare", "references", "reference_scores", "training_text"),
     *("text_only", "baseline"),
@@ -294,10 +292,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"--bootstrap: must be a number of resamples above 0, but is {args.bootstrap}."
         )
-    if args.bootstrap > _MAX_RESAMPLES:
-        raise UserError(
-            f"--bootstrap: must be at most {_MAX_RESAMPLES:,} resamples, but is {args.bootstrap}."
-        )
+    score_output.check_samples(args.bootstrap)
     if args.seed < 0:
         raise UserError(f"--seed: must be 0 or more, but is {args.seed}.")
     if args.card == "" and args.constant is not None:

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 import numpy as np
 
-from fairseq_mm.cli import arguments
+from fairseq_mm.cli import arguments, score_output
 from fairseq_mm.cli.arguments import flag
 from fairseq_mm.data.input_files import parse_json, read_lines
 from fairseq_mm.data.output_file import write_file
@@ -125,6 +125,7 @@ def run_gain(args: argparse.Namespace) -> None:
         value = getattr(args, option)
         if value is not None and value < 0:
             raise UserError(f"--{option}: must be 0 or more, but is {value}.")
+    score_output.check_samples(args.bootstrap)
     arguments.check_writable("--json", args.json)
     result = compute_gain(_read_system("system", args.system), args, samples=args.bootstrap)
     print_gain(result)

@@ -114,8 +114,10 @@ def _read_coco_annotations(path: str) -> References:
     references = References(path, {})
     try:
         for annotation in content["annotations"]:
-            key = str(annotation["image_id"])
-            references.texts.setdefault(key, []).append(str(annotation["caption"]))
+            key, caption = str(annotation["image_id"]), annotation["caption"]
+            if not isinstance(caption, str):
+                raise TypeError
+            references.texts.setdefault(key, []).append(caption)
         # annotations number the images, but a system may name their files
         for image in content.get("images", []):
             if "file_name" in image:

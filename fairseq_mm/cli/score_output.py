@@ -3,14 +3,25 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Optional
 
 from fairseq_mm.cli.records import list_first
+from fairseq_mm.errors import UserError
 from fairseq_mm.metrics.bootstrap import interval, p_value, resampled
 from fairseq_mm.metrics.score_rows import Row, format_figure
 
 NAMED = 5  # ids in a message
 COMPARE_SAMPLES = 1000
+# more resamples take hours, and give no more digits of the interval than 10,000 resamples
+_MAX_SAMPLES = 1_000_000
+
+
+def check_samples(number: Optional[int]) -> None:
+    """Raise UserError if ``number``, the value of ``--bootstrap``, is too large."""
+    if number is not None and number > _MAX_SAMPLES:
+        raise UserError(
+            f"--bootstrap: must be at most {_MAX_SAMPLES:,} resamples, but is {number}."
+        )
 
 
 def item_entries(

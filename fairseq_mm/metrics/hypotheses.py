@@ -97,10 +97,11 @@ def read_hypotheses(
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read as text: {reason}") from None
-    if not text.strip():
+    # an empty list is a COCO results file without captions
+    if re.fullmatch(r"\s*(\[\s*\]\s*)?", text):
         raise UserError(f"{path}: must have generated texts, but is empty.")
     # a caption may begin with a bracket too: only a bracket and an object are JSON
-    if re.match(r"\s*\[\s*(\{|\]\s*$)", text):
+    if re.match(r"\s*\[\s*\{", text):
         return _read_coco_results(path, text)
     if re.match(r"\s*\{", text):
         return _read_jsonl(path, text)

@@ -164,6 +164,7 @@ def test_items_without_hypothesis_are_counted_and_shown(data):
         (["--metrics", "rouge,rouge_l"], "has rouge and rouge_l, which both make a row"),
         (["--metrics", "bleu", "--result", "{data}/figures.json"], "--result: leave it out"),
         (["--bootstrap", "10"], "--bootstrap: needs --metrics or several"),
+        (["--metrics", "bleu", "--bootstrap", "1000001"], "--bootstrap: must be at most 1,000,000"),
         (["--metrics", "bleu", "--seed", "-1"], "--seed: must be 0 or more"),
         (["--name", "a", "--name", "b"], "must be given once for each of the 1 --hyp.* 2 times"),
     ],
@@ -183,6 +184,19 @@ def test_wrong_input_is_one_line_and_leaves_no_page(data, capsys, options, messa
     assert re.search(message, error)
     assert all("texts that were not compared with" in note for note in notes)
     assert not list(data.glob("page.html*"))
+
+
+@pytest.mark.parametrize("name", ["generate.txt", "scores.jsonl", "train.log", "test.references"])
+def test_a_page_overwrites_no_file_that_is_read(data, capsys, name):
+    (path,) = data.glob(f"{name}*")
+    before = path.read_text()
+    (data / "link").symlink_to(path)
+    for output in (path, data / "link"):
+        options = ("--scores", data / "scores.jsonl", "--training-log", data / "train.log")
+        assert report(data, *options, "--output", output) == 2
+        message = f"--output {output}: would overwrite a file that is read.\n"
+        assert capsys.readouterr().err == f"fairseq-mm report: {message}"
+    assert path.read_text() == before
 
 
 def test_texts_of_another_data_folder_are_refused(data, capsys):

@@ -153,7 +153,6 @@ def test_mistakes_are_one_line(trained, nearest, tmp_path):
     refused("images.h5: no features for 'valid9'", "--id", "valid9", model=None)
     refused("--resort 2: must be --top or more", "a dog", "--resort", 2)
     refused("absent/dict.txt: no such file", "a dog", "--data", tmp_path / "absent")
-    refused("dict.txt: no such file", "a dog", "--data", "")
     missing = trained / "absent.jpg"
     refused(f"{missing}: No such file", "--image", missing)
     state = Checkpoint.open(trained / "checkpoint_best.pt").state

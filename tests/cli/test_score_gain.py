@@ -161,6 +161,10 @@ def test_shares_that_would_mislead_are_put_into_words(gain, figures, message):
             ("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "-1"),
             "--bootstrap: must be 0 or more, but",
         ),
+        (
+            ("3,3,3", "2,2,2", "1,1,1", "--bootstrap", "1000001"),
+            "--bootstrap: must be at most 1,000,000 resamples, but is 1000001.",
+        ),
         (("3,3,3", "2,2,2", "1,1,1", "--seed", "-1"), "--seed: must be 0 or more, but is -1."),
     ],
 )
