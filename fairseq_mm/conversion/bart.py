@@ -25,6 +25,7 @@ from fairseq_mm.conversion.new_checkpoint import (
     format_flags,
 )
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
+from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 
@@ -121,7 +122,8 @@ def convert_bart(
         subwords.save(partial)
         with open(os.path.join(partial, "dict.txt"), "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in vocabulary.dictionary_lines())
-        torch.save(state, os.path.join(partial, "model.pt"))
+        with library_errors():
+            torch.save(state, os.path.join(partial, "model.pt"))
     # bart_* do not set activation_dropout, whose default is BartConfig's
     defaults = {**RATES, **complete_options(arch, {})}
     changed = {name: x for name, x in options.items() if defaults.get(name) != x}

@@ -10,6 +10,7 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import read_foreign_checkpoint
 from fairseq_mm.data.input_files import read_json
 from fairseq_mm.data.model_folder import FORMAT
+from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.errors import UserError, import_extra
 
 # in the order of preference: safetensors can hold nothing but tensors
@@ -85,7 +86,8 @@ def write_safetensors(weights: dict[str, Tensor], path: str) -> None:
     # save_file refuses tensors that are not contiguous, such as rolled or transposed ones
     plain = {name: x.detach().contiguous() for name, x in weights.items()}
     # transformers 4 refuses a file whose metadata names no framework
-    library.save_file(plain, path, metadata={"format": "pt"})
+    with library_errors():
+        library.save_file(plain, path, metadata={"format": "pt"})
 
 
 def write_json_files(contents: dict[str, Any], folder: str) -> None:

@@ -15,6 +15,7 @@ import torch
 from fairseq_mm.conversion.new_checkpoint import checkpoint_state, format_flags
 from fairseq_mm.conversion.output_folder import check_output_folder, output_folder
 from fairseq_mm.conversion.released_vse import ReleasedModel
+from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor
 from fairseq_mm.models._provenance import STATE_KEY, Provenance
@@ -68,7 +69,8 @@ def convert_released(
             released.words, identity, feature_dim, rows_per_image=released.rows_per_image
         )
         state = checkpoint_state(arguments, {**weights, STATE_KEY: provenance.get_extra_state()})
-        torch.save(state, os.path.join(partial, CHECKPOINT))
+        with library_errors():
+            torch.save(state, os.path.join(partial, CHECKPOINT))
         with open(os.path.join(partial, DICTIONARY), "w", encoding="utf-8", newline="\n") as file:
             # the format wants counts, which the released files lack; only the order matters
             file.writelines(f"{word} 1\n" for word in released.words)
@@ -81,7 +83,8 @@ def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict
     Raise UserError if the network's features do not have the dimension ``feature_dim``, which the
     model reads. Return the attributes that identify the network as an extractor of features.
     """
-    torch.save(released.cnn, path)
+    with library_errors():
+        torch.save(released.cnn, path)
     # building the extractor checks the weights and computes their digest, as extract will do
     try:
         extractor = build_extractor(released.cnn_type, weights=path)

@@ -22,7 +22,7 @@ from torch import Tensor
 from fairseq_mm.conversion.foreign_checkpoint import checkpoint_config, read_foreign_checkpoint
 from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config, config_defaults
 from fairseq_mm.data.binarised_text import load_dictionary
-from fairseq_mm.data.output_file import partial_path
+from fairseq_mm.data.output_file import library_errors, partial_path
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._fairseq_stories import (
     FROZEN_DECODER,
@@ -252,13 +252,11 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
     """
     target = os.path.realpath(path)
     try:
-        with partial_path(target) as partial:
+        with partial_path(target) as partial, library_errors():
             torch.save(state, partial)
             os.replace(partial, target)
-    # torch.save raises a RuntimeError on a full disk
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise UserError(f"{path}: cannot be written ({reason}).") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
 def architecture_name(options: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ from fairseq_mm.conversion.t5_vocabulary import (
     to_fairseq_rows,
     to_t5_rows,
 )
+from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import t5_backbone
@@ -131,7 +132,8 @@ def convert_t5(folder: str, output: str, *, overwrite: bool = False) -> Converte
     with output_folder(output) as partial:
         subwords.save(partial)
         dictionary.save(os.path.join(partial, "dict.txt"))
-        torch.save(state, os.path.join(partial, "model.pt"))
+        with library_errors():
+            torch.save(state, os.path.join(partial, "model.pt"))
     # not of state_dict, in which the shared embedding has several names
     parameters = sum(x.numel() for x in model.parameters())
     return ConvertedPretrained(output, arch, changed, parameters, len(dictionary), notes)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fairseq_mm.data.input_files import MAX_FILE_BYTES, compute_sha256, read_json
+from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.errors import UserError, import_extra
 
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
@@ -306,6 +307,7 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
     Raises:
         UserError: if an entry is no dense tensor of numbers, or safetensors is not installed.
+        OSError: if the file cannot be written.
     """
     library = import_extra("safetensors.torch", extra="hub", purpose="writing a model folder")
     import torch
@@ -335,7 +337,8 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
     with open(path, "wb"):
         mode = stat.S_IMODE(os.stat(path).st_mode)
     # transformers refuses a file whose metadata names no framework
-    library.save_file(kept, path, metadata={"format": "pt"})
+    with library_errors():
+        library.save_file(kept, path, metadata={"format": "pt"})
     os.chmod(path, mode)  # the library keeps the file from other users
     return {
         "bytes": os.path.getsize(path),

@@ -69,6 +69,21 @@ def partial_path(target: str) -> Iterator[str]:
         _remove(partial)
 
 
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Turn errors of PyTorch and safetensors into OSErrors while they write a file, as on a full
+    disk."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        # PyTorch raises a RuntimeError, safetensors a class of its own
+        if not isinstance(error, RuntimeError) and type(error).__name__ != "SafetensorError":
+            raise
+        raise OSError(0, str(error).splitlines()[0].rstrip(".")) from None
+
+
 # versions before 0.2 wrote no machine name
 _PARTIAL = re.compile(r"\.(?:(?P<host>[\w-]*)\.)?(?P<pid>[0-9]{1,9})\.partial")
 # age at which a file counts as left behind: whether a process of another machine runs is unknown

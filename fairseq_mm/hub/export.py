@@ -24,7 +24,7 @@ from fairseq_mm.data.model_folder import (
     write_config,
     write_weights,
 )
-from fairseq_mm.data.output_file import partial_path
+from fairseq_mm.data.output_file import library_errors, partial_path
 from fairseq_mm.data.subwords import Subwords
 from fairseq_mm.data.transcript_text import SOURCE, TARGET
 from fairseq_mm.errors import UserError
@@ -264,9 +264,9 @@ def write_checkpoint(path: str, output: str) -> int:
         cfg, state["model"], optimizer="FairseqAdam", num_updates=num_updates
     )
     try:
-        with partial_path(os.path.realpath(output)) as partial:
+        with partial_path(os.path.realpath(output)) as partial, library_errors():
             torch.save({**content, "task_state": state["task_state"]}, partial)
             os.replace(partial, os.path.realpath(output))
-    except (OSError, RuntimeError) as error:  # PyTorch's writer raises a RuntimeError
-        raise UserError(f"{output}: cannot be written ({error}).") from None
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written ({error.strerror}).") from None
     return num_updates

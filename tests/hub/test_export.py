@@ -126,6 +126,21 @@ def test_a_failed_export_leaves_nothing(checkpoint, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_that_find_no_room_are_reported_in_one_line(checkpoint, folder, tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    opened, output = Checkpoint.open(checkpoint), str(tmp_path / "out")
+    # a limit of the size of files ends the libraries' writers, as a full disk does
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        for write, source in ((export_checkpoint, opened), (write_checkpoint, str(folder))):
+            with pytest.raises(UserError, match=rf"^{output}: cannot be written \([^\n]+\)\.$"):
+                write(source, output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_tensors_that_share_memory_are_stored_once(tmp_path):
     table = torch.arange(12.0).reshape(3, 4)
     weights = {
