@@ -65,6 +65,15 @@ def own_settings() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Makes ``os.fsync`` return at once: it waits for the disk thousands of times, which matters
+    to files only if the machine itself stops."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Callable[[str], Path]:
     """Path of a file or folder of the real data beside the checkout; skips where it is absent."""

@@ -42,6 +42,7 @@ MODES = {
     "beam": {},
     "sampling": {"beam": 1, "sampling": True, "sampling_topk": 7, "temperature": 1.5, "seed": 5},
 }
+OTHER_CASES = (("beam", True), ("sampling", False))
 # those that validation reads of the task's own options
 OF_TASK = ("seed", "allow_unk", "max_words_per_sentence")
 
@@ -316,8 +317,13 @@ def assert_same(expected, *others, abs=5e-4):  # scores are printed with 4 decim
             assert score == pytest.approx(expected[line][1], abs=abs)
 
 
-@pytest.mark.parametrize("allow_unk", [False, True])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "allow_unk"),
+    [
+        *(("beam", False), ("sampling", True)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHER_CASES),
+    ],
+)
 @pytest.mark.parametrize("name", ["captions", "visual_stories", "stories", "summaries"])
 def test_texts_and_scores_are_the_same_everywhere(
     request,

@@ -115,8 +115,13 @@ def scores_of(hypotheses):
     return [hypotheses[line][0] for line in sorted(hypotheses)]
 
 
-@pytest.mark.parametrize("size", ["1", "3", "8"])
-@pytest.mark.parametrize("multiple", ["1", "8"])
+@pytest.mark.parametrize(
+    ("size", "multiple"),
+    [
+        *(("1", "8"), ("3", "1"), ("8", "8")),
+        *(pytest.param(*x, marks=pytest.mark.slow) for x in (("1", "1"), ("3", "8"), ("8", "1"))),
+    ],
+)
 def test_every_story_is_generated_exactly_once(generate, data, story, size, multiple):
     options = ("--batch-size", size, "--required-batch-size-multiple", multiple)
     stories = generate(data, story, "--beam", "2", *options)

@@ -385,7 +385,9 @@ def test_two_processes_train_and_validate(tmp_path, data):
 
 
 @needs_fork
-@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
+@pytest.mark.parametrize(
+    "backend", ["legacy_ddp", pytest.param("pytorch_ddp", marks=pytest.mark.slow)]
+)
 def test_two_processes_train_one_temperature(tmp_path, data, backend):
     """36 lines in batches of 8: at the end of an epoch one process has none."""
     options = ("--loss", "info_nce", "--learn-temperature", "--batch-size", "8")
@@ -402,7 +404,9 @@ def test_two_processes_train_one_temperature(tmp_path, data, backend):
 
 
 @needs_fork
-@pytest.mark.parametrize("backend", ["legacy_ddp", "pytorch_ddp"])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("legacy_ddp", marks=pytest.mark.slow), "pytorch_ddp"]
+)
 def test_two_processes_draw_as_one_does_for_both(monkeypatch, tmp_path, data, backend):
     """36 lines in batches of 8: at the end of an epoch one process has none."""
     options = ("--negatives", "random", "--num-negatives", "7", "--batch-size", "8")

@@ -150,8 +150,7 @@ PRECISIONS = {
 }
 FAST_PRECISIONS = {
     *(("m_rnn", precision, processes) for precision in ("fp16", "bf16") for processes in (1, 2)),
-    *((name, "fp16", 2) for name in FAST),
-    *(("m_rnn", "fp16_flat", 1), ("vg_bart_two_rates", "bf16", 1)),
+    *(("vse_random", "fp16", 2), ("m_rnn", "fp16_flat", 1), ("vg_bart_two_rates", "bf16", 1)),
 }
 ALL_PRECISIONS = [
     (name, precision, processes)

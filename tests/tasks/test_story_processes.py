@@ -63,7 +63,9 @@ def folder(tmp_path_factory):
 
 
 @needs_fork
-@pytest.mark.parametrize("backend", ["pytorch_ddp", "legacy_ddp"])
+@pytest.mark.parametrize(
+    "backend", ["pytorch_ddp", pytest.param("legacy_ddp", marks=pytest.mark.slow)]
+)
 def test_two_processes_train_fusion_as_one_does(folder, tmp_path, backend):
     """Seven stories in batches of two: in the last step, one process has none or fewer."""
     pretrained = folder / "pretrained" / "checkpoint_last.pt"

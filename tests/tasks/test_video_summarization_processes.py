@@ -40,7 +40,10 @@ def assert_same_weights(one, other, **tolerances):
         torch.testing.assert_close(other["model"][name], weights, msg=name, **tolerances)
 
 
-@pytest.mark.parametrize("precision", [(), ("--memory-efficient-bf16", "--bf16")])
+@pytest.mark.parametrize(
+    "precision",
+    [(), pytest.param(("--memory-efficient-bf16", "--bf16"), marks=pytest.mark.slow)],
+)
 def test_a_resumed_run_is_the_run(data, tmp_path, precision):
     """Interrupted within the second epoch, whose batches are others than the first's."""
     options = (*precision, "--update-freq", "2", "--max-epoch", "3")
