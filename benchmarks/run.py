@@ -37,6 +37,8 @@ import torch
 from _markdown import print_row
 from _other_engines import list_engines, writing_by
 
+from fairseq_mm.compat import dropout_masks
+
 HERE = Path(__file__).parent
 WORSE = 1.1
 # parts of names of weights in decoders of visual stories that are not multiplied by each word's
@@ -231,6 +233,25 @@ def visual_story_steps(setting: Setting) -> Iterator[Row]:
         yield Row(f"{arch}, a step of 64 stories, beam 3", step, limit=2 * rows * weights / speed)
 
 
+def continuous_batching(setting: Setting) -> Iterator[Row]:
+    """Texts of mixed lengths in one batch that inputs leave and join; the peer: fixed batches."""
+    import continuous_batching as program
+
+    inputs, mean = (6, 3) if setting.is_small else (96, 80)
+    args = Namespace(batch_size=2 if setting.is_small else 32, mean_length=mean)
+    for arch in ("m_rnn",) if setting.is_small else ("conv_story_gated", "m_rnn"):
+        generator = program.build_generator(arch, mean)
+        write = partial(program.write_texts, generator, program.draw_inputs(arch, inputs), args)
+        times = setting.measure(
+            {
+                "ours": partial(write, is_continuous=True),
+                "fixed": partial(write, is_continuous=False),
+            }
+        )
+        case = f"{arch}, {inputs} texts of mixed lengths"
+        yield Row(case, times["ours"], {"fixed batches": times["fixed"]})
+
+
 def ranking(setting: Setting) -> Iterator[Row]:
     """Ranks in both directions; the limit is the product of the vectors."""
     import numpy as np
@@ -320,11 +341,32 @@ def caption_training(setting: Setting) -> Iterator[Row]:
         plain = program.PlainMRnn(len(trainer.task.target_dictionary))
         optimizer = torch.optim.Adam(plain.parameters(), lr=0.001)
         for number in range(setting.rounds + 1):
+            dropout_masks.draw_in_words()  # as fairseq-train does
             ours, _, batches = program.timed_by_fairseq(trainer, steps, number + 1, setting.clock)
+            dropout_masks.draw_as_pytorch()
             theirs = program.timed_plainly(plain, optimizer, batches, setting.clock)
             times.append((ours / steps, theirs / steps))
     ours, theirs = (statistics.median(column) for column in zip(*times[1:]))
     yield Row("m_rnn, an update of 128 captions", ours, {"plain loop": theirs})
+
+
+def dropout(setting: Setting) -> Iterator[Row]:
+    """Dropout of a batch of grids, with the masks of trainings on a CPU; the peer is PyTorch."""
+    x = torch.ones((8, 49, 128) if setting.is_small else (128, 49, 1280))
+
+    def drop(*, as_commands: bool) -> None:
+        if as_commands:
+            dropout_masks.draw_in_words()
+        try:
+            torch.nn.functional.dropout(x, 0.2)
+        finally:
+            dropout_masks.draw_as_pytorch()
+
+    times = setting.measure(
+        {"ours": partial(drop, as_commands=True), "PyTorch": partial(drop, as_commands=False)},
+        calls=3,
+    )
+    yield Row("dropout of 128 grids", times["ours"], {"PyTorch": times["PyTorch"]})
 
 
 def reward_training(setting: Setting) -> Iterator[Row]:
@@ -443,11 +485,13 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Row]]] = {
     "summaries_t5_int8": partial(summaries, "t5", "int8"),
     "conv_story_steps": conv_story_steps,
     "visual_story_steps": visual_story_steps,
+    "continuous_batching": continuous_batching,
     "ranking": ranking,
     "image_extraction": image_extraction,
     "clip_extraction": clip_extraction,
     "embedding_training": embedding_training,
     "caption_training": caption_training,
+    "dropout": dropout,
     "reward_training": reward_training,
     "starting": starting,
 }

@@ -32,6 +32,14 @@ def draw_in_words() -> bool:
     return _library is not None
 
 
+def draw_as_pytorch() -> None:
+    """Put PyTorch's own operator back."""
+    global _library
+    if _library is not None:
+        _library._destroy()
+        _library = None
+
+
 def _is_intel() -> bool:
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text(errors="replace")

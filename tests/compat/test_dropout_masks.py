@@ -17,8 +17,7 @@ def replaced(monkeypatch):
     assert draw_in_words()
     assert draw_in_words()  # once more changes nothing
     yield
-    dropout_masks._library._destroy()
-    dropout_masks._library = None
+    dropout_masks.draw_as_pytorch()
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
@@ -65,6 +64,19 @@ def test_every_shape_stride_and_type_is_filled(replaced, dtype):
     assert float(big.bernoulli_(0.4).float().mean()) == pytest.approx(0.4, abs=0.03)
     with pytest.raises(RuntimeError, match=r"p to be in \[0, 1\], but got p=1.5"):
         torch.empty(3, dtype=dtype).bernoulli_(1.5)
+
+
+def test_pytorchs_operator_comes_back(monkeypatch):
+    monkeypatch.setattr(dropout_masks, "_is_intel", lambda: False)
+    masks = []
+    for replaces in (False, True, False):
+        if replaces:
+            assert draw_in_words()
+        torch.manual_seed(1)
+        masks.append(F.dropout(torch.ones(1000), 0.5))
+        dropout_masks.draw_as_pytorch()
+    assert torch.equal(masks[0], masks[2])
+    assert not torch.equal(masks[0], masks[1])
 
 
 def test_gradients_flow_through_the_values_that_are_kept(replaced):
