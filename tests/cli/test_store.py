@@ -234,8 +234,18 @@ def test_mistakes_are_one_line_and_write_nothing(folder, capsys, command, messag
     assert sorted(os.listdir()) == before
 
 
-@pytest.mark.parametrize("limit", [100, 300, 1000, 3000])
-@pytest.mark.parametrize("action", ["import rows.npy --ids ids.txt", "convert {}", "merge {}"])
+IMPORT = "import rows.npy --ids ids.txt"
+
+
+@pytest.mark.parametrize(
+    ("action", "limit"),
+    [
+        *((IMPORT, 100), (IMPORT, 300), ("convert {}", 1000), ("merge {}", 3000)),
+        *(pytest.param(IMPORT, limit, marks=pytest.mark.slow) for limit in (1000, 3000)),
+        *(pytest.param("convert {}", limit, marks=pytest.mark.slow) for limit in (100, 300, 3000)),
+        *(pytest.param("merge {}", limit, marks=pytest.mark.slow) for limit in (100, 300, 1000)),
+    ],
+)
 def test_a_largest_size_of_files_ends_in_one_line(store, action, limit):
     """The system's limit (``ulimit -f``): libhdf5 ends the process where it cannot write."""
     done = subprocess.run(
