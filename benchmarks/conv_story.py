@@ -63,7 +63,7 @@ TASK = Namespace(
 )
 
 
-def build(arch: str) -> Any:
+def build(arch: str, task: Any = TASK) -> Any:
     model_class = ARCH_MODEL_REGISTRY[arch]
     cfg = Namespace(max_source_positions=1024, max_target_positions=1024)
     ARCH_CONFIG_REGISTRY[arch](cfg)
@@ -72,7 +72,7 @@ def build(arch: str) -> Any:
         defaults = {key: x.default for key, x in fields.__dataclass_fields__.items()}
         cfg = Namespace(**{**defaults, **vars(cfg)})
     torch.manual_seed(1)
-    return model_class.build_model(cfg, TASK)
+    return model_class.build_model(cfg, task)
 
 
 def build_both() -> tuple[Any, Any]:

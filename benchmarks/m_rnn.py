@@ -32,6 +32,7 @@ from fairseq.trainer import Trainer
 from torch import Tensor, nn
 
 import fairseq_mm  # noqa: F401 - registers the task and the model
+from fairseq_mm.compat import dropout_masks
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.modules.simple_recurrence import simple_recurrence
 
@@ -111,6 +112,7 @@ def timed_by_fairseq(
     epoch_iterator = trainer.get_train_iterator(epoch, disable_iterator_cache=True)
     batches = iterators.GroupedIterator(epoch_iterator.next_epoch_itr(shuffle=True), 1)
     trainer.begin_epoch(epoch)
+    dropout_masks.draw_in_words()  # as fairseq-train does on a CPU
     trainer.train_step(next(batches))
     seen, waiting, start = [], 0.0, clock()
     for _ in range(steps):
@@ -119,7 +121,9 @@ def timed_by_fairseq(
         waiting += time.perf_counter() - before
         seen.extend(batch)
         trainer.train_step(batch)
-    return clock() - start, waiting, seen
+    seconds = clock() - start
+    dropout_masks.draw_as_pytorch()
+    return seconds, waiting, seen
 
 
 def timed_plainly(

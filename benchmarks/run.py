@@ -341,9 +341,7 @@ def caption_training(setting: Setting) -> Iterator[Row]:
         plain = program.PlainMRnn(len(trainer.task.target_dictionary))
         optimizer = torch.optim.Adam(plain.parameters(), lr=0.001)
         for number in range(setting.rounds + 1):
-            dropout_masks.draw_in_words()  # as fairseq-train does
             ours, _, batches = program.timed_by_fairseq(trainer, steps, number + 1, setting.clock)
-            dropout_masks.draw_as_pytorch()
             theirs = program.timed_plainly(plain, optimizer, batches, setting.clock)
             times.append((ours / steps, theirs / steps))
     ours, theirs = (statistics.median(column) for column in zip(*times[1:]))
