@@ -20,7 +20,8 @@ __version__ = "0.2.0"
 def register() -> None:
     """Register the tasks, models, criterions and optimizers of this package and of its plugins.
 
-    Plugins are installed packages, see :mod:`fairseq_mm.compat.plugins`. A second call changes nothing.
+    Plugins are installed packages, see :mod:`fairseq_mm.compat.plugins`. A second call changes
+    nothing.
 
     Raises:
         ImportError: if fairseq is missing or cannot be imported; the message says what to do.

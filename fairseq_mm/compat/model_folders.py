@@ -5,13 +5,11 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from fairseq_mm.compat.averaged_weights import use_averaged_weights
 from fairseq_mm.compat.evaluated_options import check_options
-from fairseq_mm.compat.loading import activate_for, check_weights
+from fairseq_mm.compat.loading import activate_for, check_weights, use_averaged_weights
 from fairseq_mm.data.model_folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
-    is_weights_file,
     read_model_folder,
 )
 
@@ -23,7 +21,7 @@ def is_model_folder(path: str) -> bool:
     """Return True if a path is a model folder, or the ``model.safetensors`` of one."""
     if os.path.isdir(path):
         return all(os.path.isfile(os.path.join(path, x)) for x in (CONFIG_FILE, WEIGHTS_FILE))
-    return is_weights_file(path)
+    return os.path.basename(path) == WEIGHTS_FILE
 
 
 def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None) -> dict[str, Any]:

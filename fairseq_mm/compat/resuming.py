@@ -9,13 +9,12 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairseq_mm.compat.averaged_weights import use_averaged_weights
 from fairseq_mm.compat.half_precision import (
     change_precision,
     check_added_state,
     restore_amp_retries,
 )
-from fairseq_mm.compat.loading import check_is_whole, named_failures
+from fairseq_mm.compat.loading import check_is_whole, named_failures, use_averaged_weights
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
 from fairseq_mm.compat.scope import uses_ours
 from fairseq_mm.compat.stopping import Restart

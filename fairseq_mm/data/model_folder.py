@@ -119,11 +119,6 @@ _FIELDS: dict[tuple[str, ...], tuple[Callable[[Any], bool], str]] = {
 _WITH_OPTIONS = ("model_options", "task_options", "task_state")
 
 
-def is_weights_file(path: str) -> bool:
-    """Return True if a path is named like the weights of a model folder."""
-    return os.path.basename(path) == WEIGHTS_FILE
-
-
 def read_config(folder: str) -> dict[str, Any]:
     """Read and check ``config.json`` of a model folder.
 

@@ -17,7 +17,7 @@ from fairseq_mm.extract.clip_preprocessing import (
     with_clip_options,
 )
 from fairseq_mm.extract.identity import (
-    check_same_extractor,
+    check_is_recorded,
     check_same_weights,
     has_name_and_digest,
 )
@@ -345,6 +345,7 @@ def build_extractor(
     return Extractor(backbone, default, device=device, precision=precision)
 
 
+@float32_by_default
 def build_extractor_from_identity(
     identity: Mapping[str, object],
     weights_file: Optional[str] = None,
@@ -365,8 +366,7 @@ def build_extractor_from_identity(
         UserError: If ``identity`` lacks an attribute, the extractor reads the other kind of files,
             or ``weights_file`` is missing, or the weights do not have the digest in ``identity``.
     """
-    # compared with itself: this refuses an identity that lacks an attribute
-    check_same_extractor(identity, identity, recorded_by="the checkpoint's features")
+    check_is_recorded(identity, "the checkpoint's features")
     model, preprocessing = str(identity["extractor"]), str(identity["preprocessing"])
     is_video = describes_clips(preprocessing)
     kind = "videos" if is_video else "images"
@@ -383,9 +383,11 @@ def build_extractor_from_identity(
         "layer": str(identity["layer"]),
         "config": str(identity.get("network_config", "")),
     }
-    # families with a single layer refuse these options, although the identity has the layer's name
-    choices = {name: options[name] for name in find_family(model).choices}
-    backbone = build_backbone(model, weights=weights, seed=seed, **choices)
+    # not build_backbone: families with a single layer refuse these options, although the identity
+    # has the layer's name
+    family = find_family(model)
+    choices = {name: options[name] for name in family.choices}
+    backbone = family.build(model, weights=weights, seed=seed, **choices)
     check_same_weights(identity, backbone.digest, backbone.layer, backbone.library)
     if replaces_published:
         backbone = backbone._replace(weights=recorded)

@@ -18,6 +18,21 @@ IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
 WEIGHTS_DIGEST = "weights_digest"
 
 
+def check_is_recorded(attributes: Mapping[str, object], owner: str) -> None:
+    """Check that all attributes that identify an extractor are recorded.
+
+    Args:
+        attributes: Attributes of an extractor, a feature store or a checkpoint.
+        owner: Name of the owner of the attributes for messages, such as the path of a store.
+
+    Raises:
+        UserError: If an attribute is missing; the message names it.
+    """
+    for name in IDENTITY:
+        if name not in attributes:
+            raise UserError(f"{owner}: no `{name}` is recorded, so the extractor is unknown.")
+
+
 def check_same_extractor(
     recorded: Mapping[str, object],
     other: Mapping[str, object],
@@ -37,14 +52,11 @@ def check_same_extractor(
         UserError: If an attribute differs or is not recorded; the message names the first such
             attribute.
     """
+    check_is_recorded(recorded, recorded_by)
+    check_is_recorded(other, given_by)
     has_digests = WEIGHTS_DIGEST in recorded and WEIGHTS_DIGEST in other
     for name in (*IDENTITY, WEIGHTS_DIGEST) if has_digests else IDENTITY:
-        values = []
-        for attributes, who in ((recorded, recorded_by), (other, given_by)):
-            if name not in attributes:
-                raise UserError(f"{who}: no `{name}` is recorded, so the extractor is unknown.")
-            values.append(_normalize(name, attributes[name]))
-        ours, theirs = values
+        ours, theirs = _normalize(name, recorded[name]), _normalize(name, other[name])
         if ours == theirs:
             continue
         if isinstance(ours, dict) and isinstance(theirs, dict):

@@ -48,13 +48,13 @@ FAMILIES = (
     Family("images", lambda model: model.startswith(OPEN_CLIP), ("grid",), build_open_clip),
     Family("images", lambda model: model.startswith(TIMM), ("grid",), build_timm),
     Family("images", lambda model: model.startswith(HF), ("grid", "config"), build_hf),
-    Family("videos", lambda model: model in list_clip_models(), (), build_clip_backbone),
     Family(
         "images",
         lambda model: model in list_image_models(),
         ("grid", "layer"),
         build_image_backbone,
     ),
+    Family("videos", lambda model: model in list_clip_models(), (), build_clip_backbone),
 )
 
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.images import AnyImage
+from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.inference.embedder import load_embedder
-from fairseq_mm.inference.known_images import get_known_image
 from fairseq_mm.inference.processor import Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 
@@ -20,11 +20,28 @@ from fairseq_mm.inference.readers import ImageReader
 _EMBEDDED = 100
 
 ImageOrFeatures = Union[AnyImage, np.ndarray]
+# image that can be read again after its features are computed
+KnownImage = Union[str, os.PathLike, bytes, Image.Image, np.ndarray, MediaFile]
 
 
 def is_features(value: Any) -> bool:
     """Return True if an array is features [rows, D], False if it is the pixels of an image."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def get_known_image(value: Any) -> Optional[KnownImage]:
+    """Return an input as an image that can be read again; None if there is no such image.
+
+    Args:
+        value: Image in a form that a processor reads, or features of an image (a float array).
+    """
+    if is_features(value):
+        return None
+    if hasattr(value, "read"):
+        # kept open by hypotheses, files would run out; their content may be gone after reading
+        name = getattr(value, "name", None)
+        return name if isinstance(name, str) and os.path.isfile(name) else None
+    return value
 
 
 class CaptionProcessor(Processor[ImageOrFeatures]):

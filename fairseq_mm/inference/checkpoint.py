@@ -478,22 +478,21 @@ class Checkpoint:
                 f"{self.path}: --arch {self.arch} reads images or videos, but was trained with "
                 f"--task {self.task_name}, which reads none."
             )
-        with named_failures(self.path):
-            has_bos = getattr(self.cfg.task, "add_bos_token", False)
-        if has_bos:
-            raise UserError(
-                f"{self.path}: was trained with --add-bos-token, so that texts begin with two "
-                "symbols; train it without."
-            )
+        provenance = self.provenance
         # older checkpoints lack fields that were added later; the task has defaults for them
-        fields = (name for name in self.task_class.provenance_fields if name in self.provenance)
+        fields = [name for name in self.task_class.provenance_fields if name in provenance]
         try:
             with named_failures(self.path):
+                if getattr(self.cfg.task, "add_bos_token", False):
+                    raise UserError(
+                        "was trained with --add-bos-token, so that texts begin with two symbols; "
+                        "train it without."
+                    )
                 task = self.task_class.from_provenance(
-                    self.words,
-                    self.extractor,
-                    self.feature_dim,
-                    **{name: self.provenance[name] for name in fields},
+                    provenance["words"],
+                    provenance["extractor"],
+                    provenance["feature_dim"],
+                    **{name: provenance[name] for name in fields},
                 )
                 task.load_state_dict(self.task_state)
                 return task

@@ -10,7 +10,6 @@ from fairseq_mm.data.input_files import compute_sha256, start_digest
 from fairseq_mm.data.model_folder import (
     CONFIG_FILE,
     WEIGHTS_FILE,
-    is_weights_file,
     read_config,
 )
 from fairseq_mm.errors import UserError
@@ -65,7 +64,7 @@ def checkpoint_file(
 def _begin_to_check(file: str) -> str:
     """Start to compute the digest of a model folder's weights; return ``file``."""
     # meanwhile, the import of torch and fairseq takes seconds
-    if is_weights_file(file) and "torch" not in sys.modules:
+    if os.path.basename(file) == WEIGHTS_FILE and "torch" not in sys.modules:
         start_digest(file)
     return file
 
@@ -149,6 +148,6 @@ def compute_checkpoint_digest(file: str) -> str:
     Raises:
         UserError: if a file cannot be read.
     """
-    if is_weights_file(file):
+    if os.path.basename(file) == WEIGHTS_FILE:
         return read_config(os.path.dirname(file) or os.curdir)["checkpoint_sha256"]
     return compute_sha256(file)

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Optional, Union
 
-from fairseq_mm.inference.known_images import KnownImage
-
 # for annotations alone: these modules import torch
 if TYPE_CHECKING:
+    from fairseq_mm.inference.caption_processor import KnownImage
     from fairseq_mm.inference.prompt_processor import Prompt
     from fairseq_mm.inference.video_processor import Transcript
 
-Source = Union[KnownImage, Sequence[Optional[KnownImage]], "Prompt", "Transcript"]
+Source = Union["KnownImage", Sequence[Optional["KnownImage"]], "Prompt", "Transcript"]
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from PIL import Image
 
 from fairseq_mm.data.story_text import NUM_IMAGES, detokenize_story, split_sentences
 from fairseq_mm.errors import UserError
-from fairseq_mm.inference.caption_processor import ImageOrFeatures, is_features
+from fairseq_mm.inference.caption_processor import ImageOrFeatures, get_known_image, is_features
 from fairseq_mm.inference.checkpoint import LoadedModels
-from fairseq_mm.inference.known_images import get_known_image
 from fairseq_mm.inference.processor import Decoded, Example, Processor, read_field
 from fairseq_mm.inference.readers import ImageReader
 

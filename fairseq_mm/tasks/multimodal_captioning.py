@@ -21,7 +21,7 @@ from fairseq.tasks import register_task
 from omegaconf import II, open_dict
 from torch import Tensor
 
-from fairseq_mm.compat.averaged_weights import AVERAGE_KEY
+from fairseq_mm.compat.loading import AVERAGE_KEY
 from fairseq_mm.data.binarised_text import (
     check_no_empty_line,
     load_binarised_text,
@@ -84,6 +84,8 @@ class MultimodalCaptioningTask(MultimodalTask):
     generation_defaults = CAPTIONS
     config = MultimodalCaptioningConfig
     side_names = ("part-of-speech sequence", "caption")
+    # not a dictionary: fairseq-generate would print a source text that does not exist
+    source_dictionary = None
 
     def __init__(self, cfg: Any, dictionary: Dictionary, **options: Any) -> None:
         super().__init__(cfg, dictionary, **options)
@@ -124,10 +126,6 @@ class MultimodalCaptioningTask(MultimodalTask):
         task = super().from_provenance(words, extractor, feature_dim, **fields)
         task.pos_sequences = None if source_words is None else FolderPosSequences("", source_words)
         return task
-
-    @property
-    def source_dictionary(self) -> None:
-        return  # not a dictionary: fairseq-generate would print a source text that does not exist
 
     @property
     def structure_dictionary(self) -> Dictionary:
