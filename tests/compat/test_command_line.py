@@ -3,7 +3,6 @@
 import logging
 import os
 import subprocess
-import sys
 
 import pytest
 from toy_data import PACKAGE, make_captions_folder, run_fairseq
@@ -79,7 +78,8 @@ def test_programs_that_import_the_package_keep_fairseqs_parser():
 
 
 @pytest.fixture(scope="module")
-def captioner(tmp_path_factory):
+def captioner(started_python, tmp_path_factory):
+    """A python that starts within milliseconds, data, and a checkpoint."""
     folder = tmp_path_factory.mktemp("captioner")
     data = make_captions_folder(folder / "data")
     task = (
@@ -93,16 +93,16 @@ def captioner(tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         options = ("--disable-validation", "--num-workers", "0", "--save-dir", folder)
         run_fairseq(monkeypatch, "train", data, *task, *TRAIN, *options)
-    return data, folder / "checkpoint_last.pt"
+    return started_python, data, folder / "checkpoint_last.pt"
 
 
 def generate(captioner, *options, command="generate", **variables):
     """Run ``fairseq-<command>`` as a program of its own."""
-    data, checkpoint = captioner
+    python, data, checkpoint = captioner
     program = f"from fairseq_cli.{command} import cli_main; cli_main()"
     arguments = ("--task", "multimodal_captioning", "--user-dir", PACKAGE, "--path", checkpoint)
     return subprocess.run(
-        [sys.executable, "-c", program, *map(str, (data, *arguments, "--cpu", *options))],
+        [python, "-c", program, *map(str, (data, *arguments, "--cpu", *options))],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), **variables},
@@ -125,7 +125,7 @@ def test_the_log_of_generate_is_in_its_output_and_score_reads_its_settings(
     assert "'beam': 2" in first
     output = tmp_path / "captions-valid.txt"
     output.write_text(done.stdout)
-    data = captioner[0]
+    data = captioner[1]
     assert main(["score", str(output), "--data", str(data), "--metrics", "bleu"]) == 0
     assert "|unk:no|" in capsys.readouterr().out
 
@@ -155,7 +155,7 @@ def test_sampling_other_texts_than_it_prints_is_one_line(captioner, command, opt
 
 def test_handlers_of_a_program_stay(captioner, monkeypatch, plugin):
     """Also the handlers of pytest, which are handlers of a program."""
-    data, checkpoint = captioner
+    _, data, checkpoint = captioner
     handler = logging.NullHandler()
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     run_fairseq(

@@ -348,8 +348,8 @@ warnings.warn("mine too", FutureWarning)
     assert (noise, heard) == ([], "own heard")
 
 
-def test_command_lines_of_fairseq_keep_their_log(tmp_path, data):
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *TRAINING, "--max-epoch", "1"]
+def test_command_lines_of_fairseq_keep_their_log(started_python, tmp_path, data):
+    command = [started_python, "-m", "fairseq_cli.train", str(data), *TRAINING, "--max-epoch", "1"]
     command += ["--user-dir", str(PACKAGE), "--save-dir", str(tmp_path), "--batch-size", "6"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "| INFO | fairseq_cli.train | done training in" in result.stdout

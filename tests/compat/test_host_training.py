@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def read(path, dtype):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(started_python, tmp_path_factory):
     """Results of tests/compat/host_training.py by state."""
 
     def train_and_generate(state):
@@ -30,7 +29,7 @@ def run(tmp_path_factory):
         # without the plugin, fairseq reads no checkpoint with PyTorch 2.6 and newer otherwise
         variables = {"PYTHONPATH": path, "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
         done = subprocess.run(
-            [sys.executable, str(program), str(folder), state],
+            [started_python, str(program), str(folder), state],
             capture_output=True,
             text=True,
             env={**os.environ, **variables},
