@@ -265,8 +265,11 @@ class ImageIndex:
         checkpoint = Checkpoint.open(file)
         checkpoint.check_embedding()
         digest = str(attributes["weights"])
-        # hashing takes longer than all the rest, so that size and time of the file decide first
-        if (status.st_size, status.st_mtime_ns) != recorded:
+        # hashing takes longer than all the rest, so that path, size and time of the file decide
+        # first; of another path, they do not: files of an archive may all have one time, and
+        # checkpoints of one architecture one size
+        is_recorded = os.path.realpath(file) == os.path.realpath(str(attributes["checkpoint"]))
+        if not is_recorded or (status.st_size, status.st_mtime_ns) != recorded:
             digest = checkpoint.digest
         check_same_model(attributes, digest, checkpoint.extractor, self.path, file)
         weights = self._weights or find_recorded_weights(self._store)

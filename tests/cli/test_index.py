@@ -269,7 +269,16 @@ def test_a_checkpoint_that_was_trained_again_is_noticed(trained_embedder, index,
     index(folder, "--checkpoint", model)
     os.utime(file)  # the same content
     assert search(folder, SENTENCE)[0] == 0
+    assert index(folder)[0] == 0
     state["model"]["image_proj.weight"] += 1
+    # another checkpoint has the same size, and the time that the index records
+    other = tmp_path / file.name
+    torch.save(state, other)
+    assert other.stat().st_size == file.stat().st_size
+    shutil.copystat(file, other)
+    status, _, err = search(folder, SENTENCE, "--checkpoint", other)
+    assert status == 2
+    assert "was made with the checkpoint" in one_line(err)
     torch.save(state, file)
     assert file.stat().st_size == (former / file.name).stat().st_size
     for status, _, err in (search(folder, SENTENCE), index(folder)):
