@@ -203,7 +203,8 @@ def _write_stories(
             yield examples
 
     with texts.open_outputs(rank_paths(args) if args.output else None):
-        for item, (example,), (hypotheses,) in texts.generate(read):
+        # prompts are read quickly, and a long list keeps the batches full
+        for item, (example,), (hypotheses,) in texts.generate(read, size=1000):
             ranked: list[Any] = []
             if ranking is not None:
                 ranked = ranking.rank(

@@ -345,7 +345,7 @@ class Generator(Picklable):
                 batch, finished = self._begin(generator, config, joining, batch)
             else:
                 assert batch is not None
-                finished = self._step(batch)
+                finished = self._continue(batch)
             for position, hypotheses in finished:
                 yield position, self._rank(config, hypotheses, by_position[position])
 
@@ -366,7 +366,6 @@ class Generator(Picklable):
             sample, prefix = self._collate(config, inputs)
             # `collate` sorts the inputs; `item` has their original places
             keys = [inputs[place].position for place in sample["item"].tolist()]
-            # another generator may have used other weights since the last step
             self.task.use_weights(generator, self.models)
             joining = self.task.begin_batch(generator, sample, keys, prefix)
             finished = joining.step()
@@ -375,12 +374,16 @@ class Generator(Picklable):
             return batch or joining, finished
 
     @float32_by_default
-    def _step(self, batch: RunningBatch) -> list[tuple[int, Any]]:
-        """Make a step of a batch; return position and hypotheses of inputs whose texts ended."""
+    def _continue(self, batch: RunningBatch) -> list[tuple[int, Any]]:
+        """Make steps until texts end; return position and hypotheses of their inputs."""
         generator = batch.generator
+        finished: list[tuple[int, Any]] = []
         with torch.no_grad(), self.task.explaining_failures(generator, self.models):
+            # another generator may have used other weights since the last step
             self.task.use_weights(generator, self.models)
-            return batch.step()
+            while not finished:
+                finished = batch.step()
+        return finished
 
     @float32_by_default
     def _generate(
