@@ -106,7 +106,7 @@ class VisualStories(DemoTask):
         "--embedding-dim 64 --hidden-dim 256 --decoder-layers 1 --encoder-dropout 0 --dropout 0.1 "
         "--embedding-dropout 0"
     )
-    training = "--lr 2.5e-3 --warmup-updates 50 --clip-norm 5"
+    training = "--lr 1.8e-3 --warmup-updates 50 --clip-norm 5"
     steps = 6
     drawn = "Prepare stories"
 
