@@ -80,6 +80,7 @@ class ForkedShell:
         variables: Mapping[str, str] = {},
     ) -> None:
         import pytest
+        import quick_configuration
         from toy_processes import CANNOT_FORK
 
         if CANNOT_FORK:
@@ -88,6 +89,7 @@ class ForkedShell:
         for module in IMPORTED_ONCE:
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
+        quick_configuration.prepare()
         programs = folder / ".shell"
         self.server = _listen(programs, self.PROGRAMS)
         self.environment = {

@@ -79,6 +79,11 @@ def compose(name: str, overrides: list[str], strict: Optional[bool] = None) -> D
     return cfg
 
 
+def prepare() -> None:
+    """Let hydra compose now, so that forked processes need not."""
+    _without_choices("config")
+
+
 def install() -> None:
     """Makes fairseq's commands of this process compose here."""
     utils.initialize = lambda **_: contextlib.nullcontext()

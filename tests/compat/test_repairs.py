@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,12 @@ from fairseq_mm.compat.activation import Scope
 from fairseq_mm.compat.repairs import REPAIRS
 
 
-def measured(**variables):
+def measured(python, **variables):
     """State of a fresh process -> what differs from the state before, what the table says."""
     program = Path(__file__).with_name("host_state.py")
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), **variables}
     done = subprocess.run(
-        [sys.executable, str(program), str(PACKAGE)],
+        [python, str(program), str(PACKAGE)],
         capture_output=True,
         text=True,
         env=environment,
@@ -32,8 +31,8 @@ def measured(**variables):
 
 
 @pytest.fixture(scope="module")
-def differences():
-    return measured()
+def differences(started_python):
+    return measured(started_python)
 
 
 @pytest.mark.parametrize("state", ["imported", "activated"])
@@ -58,13 +57,13 @@ def test_importing_leaves_fairseqs_training_and_generation_as_they_are(differenc
     assert [name for name in found if name.startswith(tuple(f"fairseq.{x}." for x in kept))] == []
 
 
-def test_one_variable_leaves_all_but_safe_loading_out():
-    found = measured(FAIRSEQ_MM_NO_REPAIRS="1")
+def test_one_variable_leaves_all_but_safe_loading_out(started_python):
+    found = measured(started_python, FAIRSEQ_MM_NO_REPAIRS="1")
     safe = {name for x in REPAIRS if x.scope is Scope.SAFE_LOADING for name in x.replaces}
     assert found["imported"][0]
     assert set(found["imported"][0]) <= safe
     assert found["activated"][0] == []
-    assert measured(FAIRSEQ_MM_NO_REPAIRS="0")["activated"][0]
+    assert measured(started_python, FAIRSEQ_MM_NO_REPAIRS="0")["activated"][0]
 
 
 def test_every_repair_says_why_and_until_when():
@@ -75,10 +74,10 @@ def test_every_repair_says_why_and_until_when():
         assert not repair.goes_when.startswith("Goes")
 
 
-def test_the_page_shows_the_table():
+def test_the_page_shows_the_table(started_python):
     script = PACKAGE.parent / "scripts" / "list_repairs.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--check"],
+        [started_python, str(script), "--check"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},

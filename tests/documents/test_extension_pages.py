@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,16 +30,21 @@ def read_blocks(page):
 class Folder:
     """An empty folder in which a page's files are written and its commands are run.
 
+    Args:
+        path: the new folder.
+        page: of docs/.
+        python: the program that runs the commands.
+
     Attributes:
         printed: Standard output of all commands.
     """
 
-    def __init__(self, path, page):
+    def __init__(self, path, page, python):
         self.path, self.printed = path, ""
         shims = path.parent / f"{path.name}-bin"
         shims.mkdir()
         for name, arguments in COMMANDS.items():
-            (shims / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
+            (shims / name).write_text(f'#!/bin/sh\nexec "{python}" {arguments} "$@"\n')
             (shims / name).chmod(0o755)
         self.environment = {
             **os.environ,
@@ -70,13 +74,13 @@ class Folder:
 
 
 @pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
-    return Folder(tmp_path_factory.mktemp("pages") / "model", "add_model.md")
+def model_folder(started_python, tmp_path_factory):
+    return Folder(tmp_path_factory.mktemp("pages") / "model", "add_model.md", started_python)
 
 
 @pytest.fixture(scope="module")
-def task_folder(tmp_path_factory):
-    return Folder(tmp_path_factory.mktemp("pages") / "task", "add_task.md")
+def task_folder(started_python, tmp_path_factory):
+    return Folder(tmp_path_factory.mktemp("pages") / "task", "add_task.md", started_python)
 
 
 @pytest.mark.parametrize("page", ["add_model.md", "add_task.md"])
