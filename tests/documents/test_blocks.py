@@ -107,8 +107,12 @@ def run_blocks(page, folder):
 WITH_BLOCKS = [page for page in PAGES if any(block.needs is None for block in runnable(page))]
 
 
-# half a minute of training models that others of the suite train as well
-LONG = {"docs/tasks/hierarchical_story"}
+# trainings of models that other pages and recipes of the suite train as well
+LONG = {
+    "docs/tasks/hierarchical_story",
+    "docs/tasks/visual_storytelling",
+    "docs/results/multimodal_captioning",
+}
 
 
 @pytest.mark.parametrize(

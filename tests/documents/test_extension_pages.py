@@ -234,4 +234,4 @@ def test_a_user_dir_that_cannot_be_imported_is_named(model_folder, tmp_path):
     assert refused(tmp_path / "parts").endswith("parts: cannot be imported: RuntimeError: no GPU")
     (tmp_path / "plain").mkdir()
     assert refused(tmp_path / "plain").endswith("be a Python package, but has no __init__.py.")
-    assert refused("''").endswith("--user-dir: must name a folder, but is empty.")
+    assert "--user-dir must be a path, but is empty" in refused("''")
