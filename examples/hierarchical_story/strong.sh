@@ -7,6 +7,7 @@ if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
 data=$1 out=$2 total=3
 recipes=$(dirname "$0")
 source "$recipes/../steps.sh"
+begin "$(realpath -m "$data")" "SIZE=${SIZE:-}" "${@:3}"
 
 step "train conv_story_gated" "$recipes/2_train_seq2seq.sh" "$data" "$out/conv_story_gated" \
     conv_story_gated "${@:3}"

@@ -6,6 +6,7 @@ set -euo pipefail
 if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 photos=$2 out=$3
 source "$(dirname "$0")/steps.sh"
+begin "$(realpath -m "$1")" "$(realpath -m "$photos")" "${variables[@]}"
 step prepare fairseq-mm prepare flickr8k "$1" --output "$data"
 extract() {
     local missing

@@ -9,6 +9,11 @@ set -euo pipefail
 if [ $# != 2 ] && [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 captions=$1 out=$2 photos=${3:-$(dirname "$1")}
 source "$(dirname "$0")/steps.sh"
+if [ ! -f "$captions" ]; then
+    echo "$captions: no such file." >&2
+    exit 2
+fi
+begin "captions of checksum $(cksum < "$captions")" "${variables[@]}"
 prepare() {
     local images options=()
     images=$(grep -c . "$captions")

@@ -20,6 +20,7 @@ if [ ! -e "$text/train.visual_ids" ]; then
     echo "$text: no prepared data folder: it has no train.visual_ids." >&2
     exit 2
 fi
+begin "$(realpath -m "$text")" "$(realpath -m "$photos")" "${options[@]}" "${variables[@]}"
 extract() {
     mkdir -p "$data"
     # the folder's own text with other features

@@ -7,6 +7,7 @@ if [ $# -lt 2 ]; then sed -n 2p "$0" >&2; exit 2; fi
 data=$1 out=$2 total=2
 recipes=$(dirname "$0")
 source "$recipes/../steps.sh"
+begin "$(realpath -m "$data")" "PRETRAINED=${PRETRAINED:-}" "${@:3}"
 
 step train "$recipes/1_train.sh" "$data" "$out/vg_bart" vg_bart_dot_product_fg_vtf "${@:3}"
 step "summarize and score" "$recipes/2_summarize_and_score.sh" "$data" "$out/summaries" \

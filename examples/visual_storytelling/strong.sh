@@ -13,6 +13,7 @@ if ! [[ "$seeds" =~ ^[1-9]$ ]]; then
 fi
 total=$((seeds + 2))
 source "$recipes/../steps.sh"
+begin "$(realpath -m "$data")" "SIZE=${SIZE:-}" "${@:3}"
 
 models=
 for ((seed = 1; seed <= seeds; seed++)); do

@@ -174,8 +174,8 @@ def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_
     # lines that have a split keep it; another number of updates, and other weights
     (tmp_path / "own" / "captions.jsonl").write_text(line.replace("}", ', "split": "train"}'))
     (tmp_path / "w.pt").touch()
-    for name in ("out4000/done/prepare", "out4000/done/extract", "out4000/done/train m_rnn"):
-        (tmp_path / name).unlink()
+    for name in ("begun", "prepare", "extract", "train m_rnn"):
+        (tmp_path / "out4000" / "done" / name).unlink()
     extract, prepare, train = run_recipe(
         EXAMPLE, "own_images", "own/captions.jsonl", "out4000", UPDATES="7", WEIGHTS="w.pt"
     )
@@ -185,6 +185,39 @@ def test_own_images_are_trained_on_as_long_as_their_number_asks(run_recipe, tmp_
     assert (tmp_path / "out4000" / "m_rnn" / "mobilenet_v2.pt").exists()
     error = run_recipe(EXAMPLE, "own_images", "a.jsonl", "out4000", status=2, UPDATES="0")
     assert error == "UPDATES must be a number of 1 or more, but is 0.\n"
+    error = run_recipe(EXAMPLE, "own_images", "a.jsonl", "out4000", status=2)
+    assert error == "a.jsonl: no such file.\n"
+
+
+def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path):
+    make_release(tmp_path)
+    arguments = ("release", "my photos", "my models")
+    assert run_recipe(EXAMPLE, "flickr8k", *arguments, UPDATES="5") != []
+    error = run_recipe(EXAMPLE, "flickr8k", *arguments, status=2)
+    assert error.startswith(f"my models: was begun with {tmp_path / 'release'} ")
+    assert "UPDATES=5 WEIGHTS=, but now there is " in error
+    assert error.endswith(" UPDATES= WEIGHTS=: name another OUT.\n")
+    (tmp_path / "own").mkdir()
+    captions = tmp_path / "own" / "captions.jsonl"
+    captions.write_text('{"image": "1.jpg", "captions": ["A dog ."]}\n')
+    (tmp_path / "out" / "data" / "text").mkdir(parents=True)
+    (tmp_path / "out" / "data" / "text" / "train.txt").write_text("a dog\n")
+    assert run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out") != []
+    assert run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out") == []
+    captions.write_text(captions.read_text() * 2)
+    error = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "out", status=2)
+    assert error.startswith("out: was begun with captions of checksum ")
+    error = run_recipe(EXAMPLE, "own_images", "own/captions.jsonl", "", status=2)
+    assert error == "OUT must be a folder, but is empty.\n"
+
+
+def test_inputs_may_be_corrected_until_a_step_is_done(run_recipe, tmp_path):
+    make_text(tmp_path / "text")
+    (tmp_path / "text" / "train.bin").unlink()
+    error = run_recipe(EXAMPLE, "strong", "text", "photos", "grids", status=1, UPDATES="5")
+    assert "train.bin" in error or "*.bin" in error
+    (tmp_path / "text" / "train.bin").touch()
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "grids", UPDATES="6") != []
 
 
 def make_text(folder):
@@ -219,9 +252,10 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert (second.criterion, second.max_update) == ("self_critical", 940)
     assert second.arch == "transformer_captioner"
     assert second.finetune_from_model == "out/transformer_captioner/checkpoint_best.pt"
-    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out") == []
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out", WEIGHTS="w.pt") == []
     (tmp_path / "out" / "done" / "score self_critical").unlink()
-    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out") == []  # not asked for
+    # not asked for
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out", WEIGHTS="w.pt") == []
 
 
 def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recipe, tmp_path):

@@ -176,12 +176,14 @@ def test_parameters_of_the_full_size_are_those_of_the_table(calls_of):
 def test_one_command_trains_the_strongest_rung_and_scores_it(calls_of, tmp_path):
     (tmp_path / "data" / "text").mkdir(parents=True)
     (tmp_path / "data" / "text" / "valid.wp_source").touch()
-    calls = calls_of("strong", "data", "out", "--max-update", "7", SIZE="small")
+    arguments = ("strong", "data", "out", "--max-update", "7")
+    calls = calls_of(*arguments, SIZE="small")
     first, second = (parse_training(call) for call in calls[:2])
     assert (first.arch, second.arch) == ("conv_story_gated", "conv_story_fusion")
     assert second.pretrained_checkpoint == f"{first.save_dir}/checkpoint_best.pt"
     assert (first.max_update, second.max_update) == (7, 7)
     assert {"tell", "rank", "perplexity", "score"} <= {call[1] for call in calls[2:]}
     (tmp_path / "out" / "done" / "train conv_story_fusion").unlink()
-    (again,) = calls_of("strong", "data", "out", SIZE="small")
+    (again,) = calls_of(*arguments, SIZE="small")
     assert parse_training(again).arch == "conv_story_fusion"
+    assert calls_of(*arguments, status=2).endswith(": name another OUT.\n")  # the full size

@@ -222,10 +222,11 @@ def test_what_cannot_be_trained_is_said_in_a_line(calls_of, variables, system, m
 
 
 def test_one_command_trains_the_best_system_and_scores_it(calls_of):
-    calls = calls_of("strong", "data", "out", "--max-update", "7", PRETRAINED="b/model.pt")
+    arguments = ("strong", "data", "out", "--max-update", "7")
+    calls = calls_of(*arguments, PRETRAINED="b/model.pt")
     _, train, generate, score = calls
     args = parse_training(train)
     assert (args.arch, args.max_update) == ("vg_bart_dot_product_fg_vtf", 7)
     assert f"{args.save_dir}/checkpoint_best.pt" in generate
     assert score[:2] == ["fairseq-mm", "score"]
-    assert calls_of("strong", "data", "out", PRETRAINED="b/model.pt") == []
+    assert calls_of(*arguments, PRETRAINED="b/model.pt") == []
