@@ -111,6 +111,7 @@ def load_open_clip(
     tags = open_clip.list_pretrained_tags_by_model(name)
     if name not in open_clip.list_models():
         near = difflib.get_close_matches(name, open_clip.list_models(), n=4, cutoff=0.4)
+        near = near or ["RN50", "ViT-B-32"]
         raise UserError(f"{where}: open_clip has no such model. Near: {', '.join(near)}.")
     if source in (None, "DEFAULT"):
         other = "--weights FILE" if option == "--model" else f"{PREFIX}{name}/FILE"

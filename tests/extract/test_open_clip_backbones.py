@@ -116,6 +116,8 @@ def test_mistakes_are_one_line(open_clip, tmp_path):
         UserError, match=r"open_clip:tiny-vot: open_clip has no such model\. Near: t"
     ):
         build_open_clip("open_clip:tiny-vot", weights="none")
+    with pytest.raises(UserError, match=r"no such model\. Near: RN50, ViT-B-32\.$"):
+        build_open_clip("open_clip:", weights="none")
     with pytest.raises(
         UserError, match=r"open_clip:ViT-B-32: has no default weights.*laion2b_s34b"
     ):
