@@ -16,6 +16,7 @@ import torch
 from tqdm.auto import tqdm
 
 from fairseq_mm.cli.likelihood import build_card, load_on_data
+from fairseq_mm.cli.rank_stories import name_output
 from fairseq_mm.cli.run_set_up import only_writer
 from fairseq_mm.data.elapsed_time import elapsed_time
 from fairseq_mm.data.output_file import write_file
@@ -76,35 +77,42 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
 
     Args:
         args: Parsed command line.
-        checkpoints: One opened checkpoint.
+        checkpoints: Opened checkpoint, or the embeddings of an ensemble, which ranks by the mean of
+            their cosines.
         kind: Kind of the checkpoint: ``captions`` ranks by likelihood, ``vectors`` by cosine.
 
     Raises:
-        UserError: if there are several checkpoints, or checkpoint and data do not fit together.
+        UserError: if there are several checkpoints and one is no embedding, or if checkpoint and
+            data do not fit together.
     """
     started = time.time()
-    if len(checkpoints) > 1:
-        raise UserError(f"{args.checkpoint}: images are ranked by one checkpoint, not an ensemble.")
     checkpoint = checkpoints[0].path
+    for each in checkpoints if len(checkpoints) > 1 else ():
+        if each.kind != "vectors":
+            raise UserError(
+                f"{each.path}: must be an embedding (vse_lstm, vse_gru, vse_bow), because an "
+                "ensemble ranks images by cosines, but is no embedding; give one checkpoint."
+            )
     if checkpoints[0].reads_structure:
         raise UserError(
             f"{checkpoint}: reads the tags of a sentence, and has no likelihood without them: rank "
             "by a model of captions (m_rnn, mlbl_f) or of vectors (vse_lstm, vse_gru, vse_bow)."
         )
     device = usable_device(args.device)
-    (model,), task = load_on_data(checkpoints, args)
+    models, task = load_on_data(checkpoints, args)
     task.load_dataset(args.split, combine=False)
-    output = args.output or f"{os.path.splitext(checkpoint)[0]}.rank-{args.split}"
-    card = _build_card(args, checkpoint, task, device)
+    files = [each.path for each in checkpoints]
+    output = args.output or name_output(files, args.split)
+    card = _build_card(args, files, task, device)
     # Two runs at once would write the same files of scores.
     with only_writer(output):
         if kind == "vectors":
-            retrievals = _rank_by_vectors(model, task, args, device)
+            retrievals = _rank_by_vectors(models, task, args, device)
             result: dict[str, Any] = {"folds": args.folds}
             card["scores"] = {"of": "inner products of vectors"}
         else:
             retrievals, card["scores"] = _rank_by_likelihood(
-                model, task, args, device, checkpoint, output
+                models[0], task, args, device, checkpoint, output
             )
             curves = {name: each.curve.tolist() for name, each in retrievals.items()}  # type: ignore[union-attr]
             result = {"curves": {"percentage": curve_percentages().tolist(), **curves}}
@@ -113,10 +121,11 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
 
 
 def _build_card(
-    args: argparse.Namespace, checkpoint: str, task: Any, device: torch.device
+    args: argparse.Namespace, checkpoints: Sequence[str], task: Any, device: torch.device
 ) -> dict[str, Any]:
     files = {
-        "checkpoint": checkpoint,
+        "checkpoint": checkpoints[0],
+        **{f"checkpoint_{i}": path for i, path in enumerate(checkpoints[1:], 2)},
         "dictionary": os.path.join(args.data, "dict.txt"),
         "text": os.path.join(args.data, f"{args.split}.bin"),
         "visual_ids": os.path.join(args.data, f"{args.split}.visual_ids"),
@@ -365,12 +374,22 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
     )
 
 
+def _join(splits: Sequence[SplitVectors]) -> SplitVectors:
+    """Join the vectors of several embeddings, so that inner products are means of their cosines."""
+    scale = np.float32(len(splits) ** -0.5)
+    images = [unit_vectors(split.images, "image") * scale for split in splits]
+    sentences = [unit_vectors(split.sentences, "sentence") * scale for split in splits]
+    return splits[0]._replace(images=np.hstack(images), sentences=np.hstack(sentences))
+
+
 def _rank_by_vectors(
-    model: Any, task: Any, args: argparse.Namespace, device: torch.device
+    models: Sequence[Any], task: Any, args: argparse.Namespace, device: torch.device
 ) -> dict[str, Retrieval]:
     dataset = task.datasets[args.split]
     with elapsed_time("embed images and sentences"):
-        split = embed_split_in_order(dataset, model, device)
+        split, *others = (embed_split_in_order(dataset, model, device) for model in models)
+    if others:
+        split = _join([split, *others])
     images, owner, names = split.images, split.image_of_sentence, split.image_names
     is_kept = owner < (args.max_images or len(images))
     # --max-images counts images in the order of their first lines, which is the order here.

@@ -1,5 +1,6 @@
 """`fairseq-mm embed`, and `fairseq-mm rank` by vectors, on toy data: against the model itself."""
 
+import copy
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from toy_data import WORDS, make_captions_folder, run_fairseq, write_store
 
 from fairseq_mm.cli.main import main
 from fairseq_mm.data.feature_store import FeatureStore
+from fairseq_mm.inference.checkpoint import Checkpoint
 
 
 def train(data, folder, arch, criterion):
@@ -244,6 +246,46 @@ def test_the_best_of_each_query_are_written(trained, model_and_task, tmp_path, c
         assert [best["id"] for best in entry["top"]] == wanted
         scores = [best["score"] for best in entry["top"]]
         assert scores == pytest.approx([cosines[key] for key in wanted], abs=1e-3)
+
+
+def test_an_ensemble_ranks_by_the_mean_of_its_cosines(
+    trained, captioner, model_and_task, tmp_path, capsys
+):
+    data, checkpoints = trained
+    first = checkpoints / "checkpoint_best.pt"
+    state = Checkpoint.open(first).state
+    generator = torch.Generator().manual_seed(3)
+    for name, weight in state["model"].items():
+        if weight.is_floating_point():
+            state["model"][name] = torch.randn(weight.shape, generator=generator)
+    second = tmp_path / "second.pt"
+    torch.save(state, second)
+    arguments = ["rank", data, "--checkpoint", f"{first}:{second}", "--output", tmp_path]
+    assert main([*map(str, arguments), "--top", "7"]) == 0
+    model, task = model_and_task
+    other = copy.deepcopy(model)
+    other.load_state_dict(state["model"])
+    members = [vectors_one_by_one(each, task) for each in (model, other)]
+    entries = [json.loads(line) for line in (tmp_path / "ranks.jsonl").open()]
+    for entry in (entry for entry in entries if entry["task"] == "image_retrieval"):
+        cosines = {
+            key: np.mean([images[key] @ lines[entry["id"]] for images, lines in members])
+            for key in members[0][0]
+        }
+        assert [best["id"] for best in entry["top"]] == sorted(cosines, key=cosines.get)[::-1]
+        scores = [best["score"] for best in entry["top"]]
+        # scores have four digits
+        assert scores == pytest.approx(sorted(cosines.values())[::-1], abs=1e-4)
+        own = cosines[task.datasets["valid"].visual_ids[entry["id"]]]
+        assert entry["rank"] == sum(cosine >= own for cosine in cosines.values())
+    card = json.loads((tmp_path / "ranks.json").read_text())["card"]
+    assert card["files"]["checkpoint_2"]["path"] == str(second)
+    capsys.readouterr()
+    arguments[3] = f"{first}:{captioner / 'checkpoint_best.pt'}"
+    assert main([*map(str, arguments)]) == 2
+    err = capsys.readouterr().err
+    assert "checkpoint_best.pt: must be an embedding (vse_lstm, vse_gru, vse_bow)" in err
+    assert err.count("\n") == 1
 
 
 def test_options_of_likelihoods_are_refused(trained, tmp_path, capsys):
