@@ -18,7 +18,7 @@ import processes  # noqa: E402
 from _system_training import SYSTEMS, unpack_data  # noqa: E402
 
 # the others are run by `make soak`
-QUICK = ("conv_story_fusion", "glac")
+QUICK = ("conv_story_fusion",)
 
 
 @pytest.fixture(scope="module")
