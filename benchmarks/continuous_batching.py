@@ -1,14 +1,13 @@
 """Continuous batching against fixed batches, with texts of mixed lengths.
 
-    python benchmarks/continuous_batching.py [conv_story_gated] [m_rnn] [--inputs 96]
-        [--batch-size 32] [--mean-length 80] [--rounds 3] [--threads 1] [--device cpu]
+    python benchmarks/continuous_batching.py [conv_story_gated] [--inputs 96]
+        [--batch-size 32] [--mean-length 80] [--min-len 1] [--rounds 3] [--threads 1]
+        [--device cpu]
 
 The models have random weights of the published sizes, and the logits of a unigram distribution are
 added: word r of the vocabulary has a probability proportional to 1 / r, and the end has the
 probability 1 / MEAN_LENGTH. The lengths of sampled texts are therefore nearly geometrically
-distributed, up to five times the mean. Stories are sampled from the 100 most probable words.
-Captions, whose ends have the probability 1 / 10, are written with a beam of 3, which prefers words
-to ends.
+distributed, up to five times the mean. They are sampled from the 100 most probable words.
 
 Every turn has a process of its own, so that the peak of its memory is its own; the two ways take
 turns. Loading is not counted. With one thread on a CPU, times are CPU seconds, otherwise seconds of
@@ -28,37 +27,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from conv_story import build, dictionary
+from conv_story import SOURCE_TYPES, TASK, build
 
 from fairseq_mm.inference import generator as engine
 from fairseq_mm.inference.checkpoint import LoadedModels
 from fairseq_mm.tasks.hierarchical_story import HierarchicalStoryConfig, HierarchicalStoryTask
-from fairseq_mm.tasks.multimodal_captioning import (
-    MultimodalCaptioningConfig,
-    MultimodalCaptioningTask,
-)
 
-SOURCE_TYPES, TARGET_TYPES, CAPTION_TYPES, FEATURES = 19_025, 104_960, 2_538, 1_280
-TOPK, CAPTION_LENGTH = 100, 10
+TOPK = 100
 
 
 def build_generator(arch: str, mean_length: int, device: str = "cpu") -> engine.Generator:
     """Return a generator with random weights whose texts have ``mean_length`` words on average."""
     place = torch.device(device)
-    if arch == "m_rnn":
-        cfg: Any = MultimodalCaptioningConfig(seed=1)
-        task: Any = MultimodalCaptioningTask(
-            cfg, dictionary(CAPTION_TYPES), feature_dim=FEATURES, feature_attributes={}
-        )
-        model = build(arch, task)
-        mean_length = CAPTION_LENGTH
-    else:
-        cfg = HierarchicalStoryConfig(seed=1)
-        task = HierarchicalStoryTask(cfg, dictionary(SOURCE_TYPES), dictionary(TARGET_TYPES))
-        model = build(arch)
+    task = HierarchicalStoryTask(
+        HierarchicalStoryConfig(seed=1), TASK.source_dictionary, TASK.target_dictionary
+    )
+    model = build(arch)
     set_unigrams(model.decoder.output_proj.bias, task.target_dictionary, mean_length)
-    dim = FEATURES if arch == "m_rnn" else 0
-    loaded = LoadedModels(task, [model.eval().to(place)], [arch], [arch], {}, dim, place)
+    loaded = LoadedModels(task, [model.eval().to(place)], [arch], [arch], {}, 0, place)
     return engine.Generator(loaded)
 
 
@@ -71,11 +57,9 @@ def set_unigrams(bias: torch.Tensor, words: Any, mean_length: int) -> None:
         bias[words.eos()] = total - np.log(mean_length)
 
 
-def draw_inputs(arch: str, count: int) -> list[Any]:
-    """Return prompts of 5 to 60 words, or feature vectors of images."""
+def draw_prompts(count: int) -> list[str]:
+    """Return prompts of 5 to 60 words."""
     draws = np.random.default_rng(1)
-    if arch == "m_rnn":
-        return list(draws.standard_normal((count, 1, FEATURES), dtype=np.float32))
     return [
         " ".join(f"w{word}" for word in draws.integers(0, SOURCE_TYPES - 4, length))
         for length in draws.integers(5, 61, count)
@@ -86,14 +70,14 @@ def write_texts(
     generator: engine.Generator, inputs: list[Any], args: Namespace, *, is_continuous: bool
 ) -> list[Any]:
     """Return the texts of the inputs, written in one continuous batch or in fixed batches."""
-    options: dict[str, Any] = {"beam": 3, "max_len_b": 5 * CAPTION_LENGTH}
-    if generator.task.command == "tell":
-        options = {"sampling": True, "sampling_topk": TOPK, "max_len_b": 5 * args.mean_length}
+    options = {"sampling": True, "sampling_topk": TOPK, "max_len_b": 5 * args.mean_length}
     can_join = engine.can_join
     if not is_continuous:
         engine.can_join = lambda *others: False
     try:
-        return generator.generate(inputs, batch_size=args.batch_size, min_len=1, **options)
+        return generator.generate(
+            inputs, batch_size=args.batch_size, min_len=args.min_len, **options
+        )
     finally:
         engine.can_join = can_join
 
@@ -104,11 +88,10 @@ def run_turn(args: Namespace) -> dict[str, Any]:
     (arch,), is_cpu = args.archs, args.device == "cpu"
     clock = time.process_time if is_cpu and args.threads == 1 else time.perf_counter
     generator = build_generator(arch, args.mean_length, args.device)
-    inputs = draw_inputs(arch, args.inputs)
+    inputs = draw_prompts(args.inputs)
     # builds caches and starts the device
-    write_texts(
-        generator, inputs[:2], Namespace(**{**vars(args), "mean_length": 1}), is_continuous=True
-    )
+    first = Namespace(batch_size=2, mean_length=1, min_len=1)
+    write_texts(generator, inputs[:2], first, is_continuous=True)
     start = clock()
     texts = write_texts(generator, inputs, args, is_continuous=args.turn == "continuous")
     seconds = clock() - start
@@ -129,10 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("archs", nargs="*", metavar="ARCH", default=["conv_story_gated", "m_rnn"])
-    for name, default in (
-        *(("inputs", 96), ("batch-size", 32), ("mean-length", 80), ("rounds", 3), ("threads", 1)),
-    ):
+    parser.add_argument("archs", nargs="*", metavar="ARCH", default=["conv_story_gated"])
+    numbers = {"inputs": 96, "batch-size": 32, "mean-length": 80, "min-len": 1}
+    for name, default in {**numbers, "rounds": 3, "threads": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--turn", choices=("fixed", "continuous"), help=argparse.SUPPRESS)
@@ -146,7 +128,7 @@ def main() -> None:
         for _ in range(args.rounds):
             for turn, results in turns.items():
                 command = [sys.executable, __file__, arch, "--turn", turn]
-                for name in ("inputs", "batch_size", "mean_length", "threads", "device"):
+                for name in ("inputs", "batch_size", "mean_length", "min_len", "threads", "device"):
                     command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode:

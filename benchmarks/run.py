@@ -238,10 +238,10 @@ def continuous_batching(setting: Setting) -> Iterator[Row]:
     import continuous_batching as program
 
     inputs, mean = (6, 3) if setting.is_small else (96, 80)
-    args = Namespace(batch_size=2 if setting.is_small else 32, mean_length=mean)
-    for arch in ("m_rnn",) if setting.is_small else ("conv_story_gated", "m_rnn"):
+    args = Namespace(batch_size=2 if setting.is_small else 32, mean_length=mean, min_len=1)
+    for arch in ("conv_story_tiny",) if setting.is_small else ("conv_story_gated",):
         generator = program.build_generator(arch, mean)
-        write = partial(program.write_texts, generator, program.draw_inputs(arch, inputs), args)
+        write = partial(program.write_texts, generator, program.draw_prompts(inputs), args)
         times = setting.measure(
             {
                 "ours": partial(write, is_continuous=True),

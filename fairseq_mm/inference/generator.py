@@ -13,6 +13,7 @@ task's fairseq generator, and returns hypotheses in the order of the inputs.
 import contextlib
 import importlib
 import inspect
+import math
 import os
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,9 +37,10 @@ from fairseq_mm.inference.progress import Progress
 
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
-# Waiting inputs join a batch when this share of its places is free. A smaller share keeps the batch
-# fuller, but joining copies the state of all rows.
-JOINING_SHARE = 8
+# Joining a batch costs about as much as this number of steps: the inputs are encoded and make their
+# first step apart, and the state of all rows is copied. Inputs therefore wait until empty places
+# have cost as much.
+JOINING_STEPS = 2.0
 
 
 class _Numbered(NamedTuple):
@@ -337,15 +339,21 @@ class Generator(Picklable):
         by_position = {x.position: x for x in inputs}
         batch: Optional[RunningBatch] = None
         following = 0
+        wasted = 0.0  # steps of an empty batch that the empty places since the last join amount to
         while batch or following < len(inputs):
             free = size - len(batch or ())
-            if following < len(inputs) and (not batch or free >= max(1, size // JOINING_SHARE)):
+            is_waiting = following < len(inputs)
+            if not batch or (is_waiting and wasted >= JOINING_STEPS):
                 joining = inputs[following : following + free]
                 following += len(joining)
                 batch, finished = self._begin(generator, config, joining, batch)
+                wasted = 0.0
             else:
-                assert batch is not None
-                finished = self._continue(batch)
+                most = math.inf
+                if is_waiting and free:
+                    most = math.ceil((JOINING_STEPS - wasted) * size / free)
+                num_steps, finished = self._continue(batch, most)
+                wasted += num_steps * free / size
             for position, hypotheses in finished:
                 yield position, self._rank(config, hypotheses, by_position[position])
 
@@ -374,16 +382,22 @@ class Generator(Picklable):
             return batch or joining, finished
 
     @float32_by_default
-    def _continue(self, batch: RunningBatch) -> list[tuple[int, Any]]:
-        """Make steps until texts end; return position and hypotheses of their inputs."""
+    def _continue(self, batch: RunningBatch, most: float) -> tuple[int, list[tuple[int, Any]]]:
+        """Make steps until texts end, and ``most`` steps at most.
+
+        Returns the number of steps, and position and fairseq's hypotheses of each input whose texts
+        have ended.
+        """
         generator = batch.generator
         finished: list[tuple[int, Any]] = []
+        num_steps = 0
         with torch.no_grad(), self.task.explaining_failures(generator, self.models):
             # another generator may have used other weights since the last step
             self.task.use_weights(generator, self.models)
-            while not finished:
+            while num_steps < most and not finished:
                 finished = batch.step()
-        return finished
+                num_steps += 1
+        return num_steps, finished
 
     @float32_by_default
     def _generate(

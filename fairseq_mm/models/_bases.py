@@ -43,14 +43,10 @@ class FeatureDecoder(FairseqIncrementalDecoder):
     Attributes:
         state_key: Key under which fairseq stores the state of incremental decoding, a dict of
             tensors [B, ...].
-        can_join: True if rows with fewer tokens can join a batch while it is decoded, by
-            :meth:`join_incremental_state`. ``prev_output_tokens`` is then left-padded to the
-            longest row, so that the decoder must not infer a row's position from its size.
     """
 
     output_proj: Any
     state_key: str
-    can_join = False
 
     def forward(
         self,
@@ -85,12 +81,6 @@ class FeatureDecoder(FairseqIncrementalDecoder):
         if saved is not None:
             reordered = select_rows(saved, new_order)
             self.set_incremental_state(incremental_state, self.state_key, reordered)
-
-    def join_incremental_state(self, incremental_state: dict, joining: dict) -> None:
-        """Append the rows of the incremental state ``joining``, see ``can_join``."""
-        saved = self.get_incremental_state(incremental_state, self.state_key)
-        joined = join_rows(saved, self.get_incremental_state(joining, self.state_key))
-        self.set_incremental_state(incremental_state, self.state_key, joined)
 
     def max_positions(self) -> int:
         """Return 1,000,000 tokens: the decoder has no positions that limit the length of a text."""

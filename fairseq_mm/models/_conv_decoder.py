@@ -46,7 +46,9 @@ class StoryDecoder(FairseqIncrementalDecoder):
             in fairseq's ``fconv_self_att``, the code of Fan et al. 2018.
 
     Attributes:
-        can_join: True, see :class:`.FeatureDecoder`.
+        can_join: True, because rows with fewer tokens can join a batch while it is decoded, by
+            :meth:`join_incremental_state`. ``prev_output_tokens`` is then left-padded to the
+            longest row.
     """
 
     can_join = True

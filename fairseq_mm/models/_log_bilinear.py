@@ -119,7 +119,6 @@ class LogBilinearDecoder(FeatureDecoder):
 
     folded: Optional[Tensor]
     state_key = "log_bilinear"
-    can_join = True
 
     def __init__(self, dictionary: Any, row_dim: int, cfg: LogBilinearConfig) -> None:
         super().__init__(dictionary)

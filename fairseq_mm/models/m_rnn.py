@@ -209,7 +209,6 @@ class MRnnDecoder(FeatureDecoder):
 
     word_table: Optional[Tensor]
     state_key = "m_rnn"
-    can_join = True
 
     def __init__(self, dictionary: Any, feature_dim: int, cfg: MRnnConfig) -> None:
         super().__init__(dictionary)

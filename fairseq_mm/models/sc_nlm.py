@@ -189,8 +189,6 @@ class ScNlmModel(LogBilinearModel):
             tags, ContentProjection(task.feature_dim, cfg.attribute_dim, cfg), cfg
         )
         decoder = FactoredDecoder(task.target_dictionary, cfg)
-        # Sentences that join would need the last tags of their own sentence behind its end.
-        decoder.can_join = False
         provenance = Provenance(
             list_words(task.target_dictionary),
             task.feature_attributes,

@@ -74,7 +74,7 @@ def test_a_small_run_has_a_limit_and_its_peak_memory(program, monkeypatch, capsy
 def test_fixed_batches_are_the_peer_of_continuous_batching(program, monkeypatch, capsys):
     assert run(program, monkeypatch, "continuous_batching", "--small", "--rounds", "1") == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("| continuous_batching | m_rnn, 6 texts of mixed lengths | ")
+    assert last.startswith("| continuous_batching | conv_story_tiny, 6 texts of mixed lengths | ")
     assert "fixed batches: " in last
 
 

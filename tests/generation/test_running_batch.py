@@ -66,6 +66,8 @@ def joins(monkeypatch):
         join(batch, other)
 
     monkeypatch.setattr(RunningBatch, "join", counted)
+    # short texts would not wait for a join
+    monkeypatch.setattr(engine, "JOINING_STEPS", 0.1)
     return numbers
 
 

@@ -450,10 +450,10 @@ def test_rows_that_are_finished_can_leave_while_decoding(model, batch):
     assert_close(left, full)
 
 
+@pytest.mark.parametrize("arch", [arch for arch in SYSTEMS if arch.startswith(("conv_", "gcnn_"))])
 def test_rows_with_fewer_tokens_can_join_while_decoding(model, batch, kind):
     """Inputs 1 and 2 join after 2 and 3 tokens; inputs 1 and 0 leave after 5 and 6 tokens."""
-    if not getattr(model.decoder, "can_join", False):
-        pytest.skip("batches of this decoder stay as they are")
+    assert model.decoder.can_join
     rows = [
         {**kind.alone(batch_inputs(batch), row), "prev_output_tokens": tokens[None]}
         for row, tokens in enumerate(batch["prev_output_tokens"])
