@@ -265,9 +265,10 @@ class ImageReader(MediaReader):
         """Check the shape of given features of the image at ``position`` in the list.
 
         Raises:
-            UserError: if the shape is not [rows, D] with the D of the training features.
+            UserError: if the shape is not [rows, D] with the D of the training features, or there
+                are no rows.
         """
-        if features.ndim != 2 or features.shape[1] != self.feature_dim:
+        if features.ndim != 2 or features.shape[1] != self.feature_dim or not len(features):
             raise UserError(
                 f"features of image {position} must be [rows, {self.feature_dim}], but are "
                 f"{list(features.shape)}."

@@ -295,6 +295,8 @@ def test_features_of_another_extractor_or_width_are_refused(captioner):
     reader_of(captioner).check_features({}, DIM, "f.h5")
     with pytest.raises(UserError, match=r"image 1 must be \[rows, 512\], but are \[3"):
         captioner.generate([np.zeros((1, DIM)), np.zeros((3, 4))])
+    with pytest.raises(UserError, match=r"image 1 must be \[rows, 512\], but are \[0, 512\]"):
+        captioner.generate([np.zeros((1, DIM)), np.zeros((0, DIM))])
 
 
 def test_an_unreadable_image_is_named(captioner, images, tmp_path):
