@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +32,8 @@ from fairseq_mm.serving.systems import System
 
 # seconds in which the rest of a body that is too large is received and thrown away
 _DRAINING = 5.0
+# bytes in which a form must have its end; a boundary has at most 70
+_TAIL = 256
 _FORM, _JSON = "multipart/form-data", "application/json"
 # name of a missing image, as in records
 _NO_IMAGE = "-"
@@ -98,15 +101,22 @@ class _TooLargeError(Exception):
 
 
 class _Counting:
-    """Channel of an ASGI request that ends with an error after too many bytes."""
+    """Channel of an ASGI request that ends with an error after too many bytes.
+
+    Attributes:
+        tail: Last bytes that were received.
+    """
 
     def __init__(self, receive: Receive, most: int) -> None:
         self.receive = receive
         self.left = most
+        self.tail = b""
 
     async def __call__(self) -> Message:
         message = await self.receive()
-        self.left -= len(message.get("body", b""))
+        body = message.get("body", b"")
+        self.left -= len(body)
+        self.tail = (self.tail + body[-_TAIL:])[-_TAIL:]
         if self.left < 0:
             raise _TooLargeError(has_more=message.get("more_body", False))
         return message
@@ -134,6 +144,7 @@ async def _read_form(request: Request) -> Body:
         )
     except HTTPException as error:
         raise RefusedError(400, f"malformed form: {error.detail}") from None
+    _check_end(request)
     fields: dict[str, Any] = {}
     files: dict[str, list[UploadFile]] = {}
     for name, value in form.multi_items():
@@ -149,6 +160,14 @@ async def _read_form(request: Request) -> Body:
         if name in fields:
             fields[name] = _parse_json(fields[name], f"`{name}`")
     return Body(fields, files)
+
+
+def _check_end(request: Request) -> None:
+    """Raise RefusedError if a form was cut off: its last field would be left out silently."""
+    _, options = parse_options_header(request.headers["content-type"])
+    channel: Any = request.receive
+    if b"--" + options[b"boundary"] + b"--" not in channel.tail:
+        raise RefusedError(400, "malformed form: it ends before its last boundary.")
 
 
 async def _read_json(request: Request) -> Body:

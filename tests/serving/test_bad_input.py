@@ -218,6 +218,23 @@ def test_malformed_bodies(client, body, kind, status):
     assert list(json.loads(content)) == ["error"]
 
 
+def test_a_form_that_was_cut_off_loses_no_option_silently(client, images):
+    options = ("options", json.dumps({"beam": 2}))
+    body, kind = form(("image", images[0].read_bytes(), "a.png"), options)
+    for size in (len(body) - 5, len(body) - 60):
+        status, _, content = client.send(
+            "POST", "/api/caption", body[:size], {"Content-Type": kind}
+        )
+        check(
+            (status, json.loads(content)),
+            400,
+            "malformed form: it ends before its last boundary.",
+        )
+    # what follows the last boundary has no meaning
+    status, _, content = client.send("POST", "/api/caption", body + b"\r\n", {"Content-Type": kind})
+    assert (status, json.loads(content)["options"]["beam"]) == (200, 2)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
