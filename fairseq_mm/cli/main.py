@@ -216,17 +216,23 @@ def _run(argv: list[str]) -> int:
         return EXIT_STATUS
     width = max(map(len, SUBCOMMANDS))
     indent = " " * (width + 3)
+    lines = [
+        textwrap.fill(text, 78, initial_indent=f"  {name:<{width}} ", subsequent_indent=indent)
+        for name, text in SUBCOMMANDS.items()
+    ]
     overview = Parser(
         prog="fairseq-mm",
         usage="%(prog)s SUBCOMMAND ...",
         description="Multimodal and long-form generation for fairseq.",
-        epilog="\n".join(
-            textwrap.fill(text, 78, initial_indent=f"  {name:<{width}} ", subsequent_indent=indent)
-            for name, text in SUBCOMMANDS.items()
-        ),
+        epilog="\n".join(["subcommands:", *lines]),
     )
     overview.add_argument("--version", action="version", version=f"fairseq-mm {__version__}")
-    overview.add_argument("subcommand", choices=SUBCOMMANDS, metavar="SUBCOMMAND")
+    overview.add_argument(
+        "subcommand",
+        choices=SUBCOMMANDS,
+        metavar="SUBCOMMAND",
+        help="One of the subcommands below; each has its own --help.",
+    )
     chosen = overview.parse_args(argv[:1]).subcommand
     # only the module of the subcommand: `store` does not wait for fairseq, and `doctor` also runs
     # if fairseq is broken

@@ -53,7 +53,9 @@ def write_search_page(
             _item(image.id, image.path, {"score": image.score}, args.html)
             for image in result.images
         ]
-        sections.append(gallery_section(items, heading="Nearest" if is_image else query, note=note))
+        # a single query is the title of the page
+        heading = "Nearest" if is_image or len(queries) == 1 else query
+        sections.append(gallery_section(items, heading=heading, note=note))
     title = queries[0] if len(queries) == 1 else counted(len(queries), "query", "queries")
     page = render_page(title, sections, subtitle=f"{num_images:,} images in {args.folder}")
     write_page(Path(args.html), page)

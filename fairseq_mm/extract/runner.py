@@ -253,7 +253,9 @@ class _Run:
 
     def show(self, num_done: int) -> None:
         self.bar.n = num_done + len(self.unreadable)
-        counts = {self.reader.inputs_are: self.num_inputs, "unreadable": len(self.unreadable)}
+        # the bar also counts files that earlier runs have done
+        in_this_run = f"{self.reader.inputs_are} in this run"
+        counts = {in_this_run: self.num_inputs, "unreadable": len(self.unreadable)}
         self.bar.set_postfix(counts, refresh=False)
         # draws the bar at most once in `mininterval`, unlike refresh
         self.bar.update(0)

@@ -157,7 +157,7 @@ def _model_rows(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
         ("architecture", config["architecture"]),
         ("task", config["task"]),
         ("package that defines it", config["plugin"] or ""),
-        ("weights", f"{config['weights']['parameters']:,}"),
+        ("number of weights", f"{config['weights']['parameters']:,}"),
         ("updates", _number(config["training"]["num_updates"])),
         ("epochs", _number(config["training"]["epoch"])),
         ("exported by", f"fairseq_mm {config['fairseq_mm_version']}"),
@@ -182,7 +182,7 @@ def _data_rows(config: Mapping[str, Any], checkpoint: Checkpoint) -> list[tuple[
         rows.append(("features", f"dimension {checkpoint.feature_dim}"))
     # the config of a network is long, and config.json has it
     rows += [
-        (name, value)
+        ("weights of the extractor" if name == "weights" else name, value)
         for name, value in sorted(checkpoint.extractor.items())
         if name != "network_config"
     ]

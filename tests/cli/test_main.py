@@ -25,6 +25,14 @@ def test_version_is_printed(capsys):
     assert capsys.readouterr().out == f"fairseq-mm {__version__}\n"
 
 
+def test_help_lists_the_subcommands_below_a_heading(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    listed = capsys.readouterr().out.split("\n\nsubcommands:\n")[1].splitlines()
+    assert [line.split()[0] for line in listed if line[2] != " "] == list(SUBCOMMANDS)
+
+
 @pytest.mark.parametrize("name", SUBCOMMANDS)
 def test_every_subcommand_has_a_module_that_explains_itself(name):
     module = importlib.import_module(f"fairseq_mm.cli.{name.replace('-', '_')}")

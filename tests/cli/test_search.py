@@ -81,6 +81,12 @@ def test_queries_of_a_file_follow_those_of_the_command_line(indexed, search, tmp
     page = (tmp_path / "found.html").read_text()
     assert f"<h2>{WORDS[1]}</h2>" in page
     assert f"<h2>{WORDS[2]}</h2>" in page
+    # a single query is the title alone
+    search(indexed, WORDS[1], "--html", tmp_path / "one.html")
+    page = (tmp_path / "one.html").read_text()
+    assert f"<h1>{WORDS[1]}</h1>" in page
+    assert "<h2>Nearest</h2>" in page
+    assert f"<h2>{WORDS[1]}</h2>" not in page
     file.write_text(" \n")
     status, out, err = search(indexed, "--queries", file)
     assert (status, out) == (2, "")
