@@ -48,6 +48,7 @@ help:
 $(STAMP): setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "no python3.11 found: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
 	@test -n "$(wildcard $(WHEELHOUSE)/fairseq_fixed-*.whl)" || $(need_compiler)
+	@echo "Installing into $(VENV): 7.3 GB. pip prints nothing for some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) torch torchvision
 	$(INSTALL_ENV) $(BIN)/python -m pip install -q $(FIND_LINKS) -e '.[fairseq,eval,heif,video,clip,convert,hf,hub,mauve,report,serve,timm,docs,dev]'
