@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Optional
 
+import torch
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.modules.decoding_caches import join_rows, keeps_all, select_rows
+from fairseq_mm.modules.decoding_caches import join_rows
 
 EncoderOut = dict[str, list[Tensor]]
 
@@ -21,10 +22,15 @@ class BatchFirstEncoder(FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
         # fairseq calls this at every step, but a sampled row stays where it is at most steps; on a
         # GPU the comparison would wait for the device, and a copy costs less
-        tensors = [x for xs in encoder_out.values() for x in xs if x is not None]
-        if tensors and not new_order.is_cuda and keeps_all(new_order, len(tensors[0])):
+        rows = next((len(x) for xs in encoder_out.values() for x in xs if x is not None), 0)
+        if not new_order.is_cuda and torch.equal(
+            new_order, torch.arange(rows, device=new_order.device)
+        ):
             return encoder_out
-        return select_rows(encoder_out, new_order)
+        return {
+            name: [x if x is None else x.index_select(0, new_order) for x in xs]
+            for name, xs in encoder_out.items()
+        }
 
     def join_encoder_out(self, encoder_out: EncoderOut, joining: EncoderOut) -> EncoderOut:
         """Append the rows of the output for other inputs; shorter inputs are padded."""
@@ -79,7 +85,9 @@ class FeatureDecoder(FairseqIncrementalDecoder):
     def reorder_incremental_state(self, incremental_state: dict, new_order: Tensor) -> None:
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is not None:
-            reordered = select_rows(saved, new_order)
+            reordered = {
+                name: x if x is None else x.index_select(0, new_order) for name, x in saved.items()
+            }
             self.set_incremental_state(incremental_state, self.state_key, reordered)
 
     def max_positions(self) -> int:
