@@ -146,7 +146,6 @@ class Generator(Picklable):
         self._fairseq_generator(config, "text")
         return config
 
-    @float32_by_default
     def _fairseq_generator(self, config: GenerationConfig, stream: str) -> Any:
         """Return fairseq's generator for a config.
 
@@ -155,7 +154,8 @@ class Generator(Picklable):
         # `config` builds it to check the options, and `stream` asks for the same generator again
         if self._built is None or self._built[:2] != (config, stream):
             # a number for the stream: the seed of a sample is a list of integers
-            generator = self.task.generator_for(self.models, config, stream=STREAMS.index(stream))
+            build = float32_by_default(self.task.generator_for)
+            generator = build(self.models, config, stream=STREAMS.index(stream))
             self._built = (config, stream, generator)
         return self._built[2]
 
