@@ -11,7 +11,8 @@ distributed, up to five times the mean. They are sampled from the 100 most proba
 
 Every turn has a process of its own, so that the peak of its memory is its own; the two ways take
 turns. Loading is not counted. With one thread on a CPU, times are CPU seconds, otherwise seconds of
-the clock. The texts of both ways must be equal.
+the clock. The texts of both ways are equal, unless two words have the same probability but for
+roundings, which depend on the number of rows of a matrix product.
 """
 
 import argparse
@@ -103,7 +104,7 @@ def run_turn(args: Namespace) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "peak": peak,
-        "texts": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
+        "texts": [hashlib.sha256(json.dumps(text).encode()).hexdigest() for text in tokens],
         "lengths": [statistics.mean(lengths), max(lengths)],
     }
 
@@ -140,9 +141,10 @@ def main() -> None:
         ratios = [one["seconds"] / other["seconds"] for one, other in zip(*turns.values())]
         peaks = [max(x["peak"] for x in results) / 2**20 for results in turns.values()]
         first = turns["fixed"][0]
-        is_equal = len({x["texts"] for results in turns.values() for x in results}) == 1
+        others = turns["continuous"][0]
+        num_equal = sum(one == other for one, other in zip(first["texts"], others["texts"]))
         print(
-            f"{arch} | {args.inputs} ({'equal' if is_equal else 'DIFFERENT'}) | "
+            f"{arch} | {args.inputs} ({num_equal} equal) | "
             f"{first['lengths'][0]:.1f}, {first['lengths'][1]} | {fixed:.1f} | {continuous:.1f} | "
             f"{statistics.median(ratios):.2f} | {peaks[0]:.0f}, {peaks[1]:.0f}",
             flush=True,

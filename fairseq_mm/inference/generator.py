@@ -40,7 +40,7 @@ STREAMS = ("text", "prompt")
 # Joining a batch costs about as much as this number of steps: the inputs are encoded and make their
 # first step apart, and the state of all rows is copied. Inputs therefore wait until empty places
 # have cost as much.
-JOINING_STEPS = 2.0
+JOINING_STEPS = 1.0
 
 
 class _Numbered(NamedTuple):
