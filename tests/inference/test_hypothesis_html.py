@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from fairseq_mm.extract.data_uris import jpeg_uri
+from fairseq_mm.inference.caption_processor import get_known_image
 from fairseq_mm.inference.hypothesis import Hypothesis
 from fairseq_mm.inference.hypothesis_html import SIDE, STORY_SIDE
-from fairseq_mm.inference.caption_processor import get_known_image
 from fairseq_mm.inference.prompt_processor import Prompt
 from fairseq_mm.inference.video_processor import Transcript
 
