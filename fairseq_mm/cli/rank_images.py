@@ -87,12 +87,12 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
     """
     started = time.time()
     checkpoint = checkpoints[0].path
-    for each in checkpoints if len(checkpoints) > 1 else ():
-        if each.kind != "vectors":
-            raise UserError(
-                f"{each.path}: must be an embedding (vse_lstm, vse_gru, vse_bow), because an "
-                "ensemble ranks images by cosines, but is no embedding; give one checkpoint."
-            )
+    others = [each.path for each in checkpoints if each.kind != "vectors"]
+    if others and len(checkpoints) > 1:
+        raise UserError(
+            f"{others[0]}: must be an embedding (vse_lstm, vse_gru, vse_bow), because an ensemble "
+            "ranks images by cosines, but is no embedding; give one checkpoint."
+        )
     if checkpoints[0].reads_structure:
         raise UserError(
             f"{checkpoint}: reads the tags of a sentence, and has no likelihood without them: rank "

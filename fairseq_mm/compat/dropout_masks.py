@@ -19,14 +19,14 @@ def draw_in_words() -> bool:
     """Let PyTorch draw the random masks of all dropouts on the CPU from 16 bits per value.
 
     The probability of a value is rounded to a multiple of 1/65536. A seed gives other masks than
-    with PyTorch's own operator. Nothing is changed on CPUs made by Intel, or if PyTorch has no
-    ``torch.library``.
+    with PyTorch's own operator. Nothing is changed on CPUs made by Intel, or if PyTorch is too old
+    to put its own operator back.
 
     Returns:
         True if the operator was replaced, now or by an earlier call.
     """
     global _library
-    if _library is None and not _is_intel() and hasattr(torch, "library"):
+    if _library is None and can_replace() and not _is_intel():
         _library = torch.library.Library("aten", "IMPL")
         _library.impl("bernoulli_.float", _bernoulli, "CPU")
     return _library is not None
@@ -38,6 +38,11 @@ def draw_as_pytorch() -> None:
     if _library is not None:
         _library._destroy()
         _library = None
+
+
+def can_replace() -> bool:
+    """Return True if this PyTorch can replace an operator and put its own back."""
+    return hasattr(torch, "library") and hasattr(torch.library.Library, "_destroy")
 
 
 def _is_intel() -> bool:

@@ -10,7 +10,6 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, ClassVar, Optional
 
 import numpy as np
@@ -454,8 +453,9 @@ class MultimodalTask(GenerationTask):
             **fields,
         )
 
-    # fairseq's name of the dictionary of generated texts
-    target_dictionary = property(attrgetter("dictionary"))
+    @property
+    def target_dictionary(self) -> Dictionary:
+        return self.dictionary
 
     def open_features(self) -> FeatureStores:
         """Return the feature stores of ``--features``, which are opened at the first call."""
