@@ -306,7 +306,7 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_inputs_are_kept(args: argparse.Namespace) -> None:
-    """Check that no output is a file that another argument names, which may be an input.
+    """Check that no output is the file of another argument; the command may read this file.
 
     Raises:
         UserError: if an output is such a file.

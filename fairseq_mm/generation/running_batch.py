@@ -2,7 +2,7 @@
 
 fairseq's own search returns when the last text of a batch has ended. Here, an input leaves the
 batch as soon as its texts have ended, and :meth:`RunningBatch.join` adds the rows of further inputs
-to the running batch. The texts and scores are the same as those of fairseq's search.
+to the running batch. Texts and scores are the same as by fairseq's search.
 """
 
 import copy

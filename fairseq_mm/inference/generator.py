@@ -274,9 +274,9 @@ class Generator(Picklable):
     ) -> Iterator[list[Hypothesis]]:
         """Generate hypotheses for inputs that have been read.
 
-        If the models support it, and ``watch`` is None, a waiting input takes the place of an input
-        whose texts have ended. Otherwise each batch is generated on its own. The hypotheses are the
-        same.
+        With models that support continuous batching, and without ``watch``, a waiting input takes
+        the place of an input whose texts have ended. Otherwise each batch is generated on its own.
+        The hypotheses are the same.
 
         Args:
             examples: Inputs as read by ``self.processor.examples``.
@@ -367,8 +367,8 @@ class Generator(Picklable):
     ) -> tuple[RunningBatch, list[tuple[int, Any]]]:
         """Make the first step of inputs, and let those whose texts have not ended join a batch.
 
-        ``batch`` is None if there is no running batch. Returns the batch, and the position and
-        fairseq's hypotheses of each input whose texts have ended.
+        Without a running batch (``batch`` is None), the inputs begin one. Returns the batch, and
+        the position and fairseq's hypotheses of each input whose texts have ended.
         """
         with torch.no_grad(), self.task.explaining_failures(generator, self.models):
             sample, prefix = self._collate(config, inputs)

@@ -40,9 +40,9 @@ def select_rows(x: Any, order: Tensor) -> Any:
 def join_rows(x: Any, y: Any) -> Any:
     """Append the rows of every tensor in y to the tensor at the same place in x.
 
-    ``x`` and ``y`` are nested dicts, lists and tuples of the same structure. If two tensors differ
-    in another dimension than the first, such as the number of source tokens, the smaller one is
-    padded at its end: a mask with True, which stands for padding, and numbers with zeros.
+    ``x`` and ``y`` are nested dicts, lists and tuples of the same structure. Two tensors may have
+    different sizes in their later dimensions, such as the number of source tokens. The smaller one
+    is then padded at its end: a mask with True, which stands for padding, and numbers with zeros.
     """
     if x is None:
         return None
