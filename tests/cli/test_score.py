@@ -170,6 +170,17 @@ def test_items_of_a_coco_annotation_file_are_found_by_number_or_file_name(score,
     assert figures(results[0])["bleu2"] == pytest.approx(expected_bleu(("a.jpg", "b.jpg"))[1])
 
 
+@pytest.mark.parametrize("caption", [None, 5, ["a dog"]])
+def test_a_reference_of_a_coco_annotation_file_must_be_a_text(score, write, caption):
+    references = write(
+        "annotations.json", json.dumps({"annotations": [{"image_id": 7, "caption": caption}]})
+    )
+    path = write("n.json", '[{"image_id": 7, "caption": "a dog runs"}]')
+    status, _, _, err = score(path, "--references", references, folder=False)
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"{references}: must be a COCO annotation file" in err
+
+
 def test_items_scores_are_written_ordered_by_id(score, write, tmp_path):
     score(write("t.jsonl", jsonl(TEXTS)), "--per-item", tmp_path / "items.jsonl")
     lines = (tmp_path / "items.jsonl").read_text().splitlines()

@@ -228,6 +228,19 @@ def test_checkpoint_carries_dictionary_and_subwords(pieces, tmp_path):
     convert_t5(str(folder), str(tmp_path / "fairseq"), overwrite=True)
 
 
+def test_weights_that_find_no_room_are_reported_in_one_line(pieces, tmp_path, monkeypatch):
+    def fail(state, path):
+        raise RuntimeError(
+            "PytorchStreamWriter failed writing file data/0: file write failed\nmore"
+        )
+
+    folder = save(make_model("t5"), tmp_path / "hf", pieces)
+    monkeypatch.setattr("fairseq_mm.conversion.t5.torch.save", fail)
+    with pytest.raises(UserError, match=r"fairseq: cannot be written \(PytorchStreamWriter.*\)\.$"):
+        convert_t5(str(folder), str(tmp_path / "fairseq"))
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
 def test_parts_in_several_files_and_older_formats_are_read(pieces, tmp_path):
     theirs = make_model("t5")
     theirs.save_pretrained(tmp_path / "parts", max_shard_size="3KB")
