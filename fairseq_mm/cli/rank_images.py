@@ -375,10 +375,9 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
 
 
 def _join(splits: Sequence[SplitVectors]) -> SplitVectors:
-    """Join the vectors of several embeddings, so that inner products are means of their cosines."""
-    scale = np.float32(len(splits) ** -0.5)
-    images = [unit_vectors(split.images, "image") * scale for split in splits]
-    sentences = [unit_vectors(split.sentences, "sentence") * scale for split in splits]
+    """Join the unit vectors of several embeddings, which ranks by the mean of their cosines."""
+    images = [unit_vectors(split.images, "image") for split in splits]
+    sentences = [unit_vectors(split.sentences, "sentence") for split in splits]
     return splits[0]._replace(images=np.hstack(images), sentences=np.hstack(sentences))
 
 
