@@ -36,6 +36,7 @@ from typing import Any, Optional
 import torch
 from _markdown import print_row
 from _other_engines import list_engines, writing_by
+from _photographs import draw_photograph
 
 from fairseq_mm.compat import dropout_masks
 
@@ -135,18 +136,6 @@ def measure_machine(setting: Setting) -> dict[str, float]:
         "JPEG images/s (500 x 375)": 1 / decode,
     }
     return {name: round(value, 1) for name, value in facts.items()}
-
-
-def draw_photograph(seed: int, width: int = 500, height: int = 375) -> Any:
-    """Return a PIL image whose JPEG file is as large as a photograph's."""
-    import numpy as np
-    from PIL import Image
-
-    generator = np.random.default_rng(seed)
-    coarse = generator.integers(0, 256, (height // 25, width // 25, 3), dtype=np.uint8)
-    image = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
-    noise = generator.normal(0, 12, image.shape)
-    return Image.fromarray((image + noise).clip(0, 255).astype(np.uint8))
 
 
 def summaries(family: str, weights_dtype: str, setting: Setting) -> Iterator[Row]:

@@ -44,6 +44,7 @@ EXTRACTOR_ATTRIBUTES = (
     *("extractor", "weights", "layer", "grid", "preprocessing"),
     *("frame_rate", "stride"),  # only videos have these
     "weights_digest",  # only networks of timm, transformers and open_clip have one
+    "decoder",  # only if Pillow did not decode the images
 )
 # attributes that describe the extractor further, and may differ between features that fit together:
 # version of the network's library, and config of a network of transformers

@@ -18,11 +18,9 @@ from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Optional
 
-import numpy as np
-
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
-from fairseq_mm.extract.readers import AHEAD_FILES, Event, Reader
+from fairseq_mm.extract.readers import AHEAD_FILES, Event, MediaEnd, Reader, Unreadable
 
 
 def decode_files(
@@ -30,8 +28,8 @@ def decode_files(
 ) -> Generator[Event, None, None]:
     """Decode files, and yield the events of one file after the other.
 
-    The events of a file are the network's inputs in the file (uint8 arrays), and then a
-    :class:`.MediaEnd` or :class:`.Unreadable`.
+    The events of a file are the network's inputs in the file (uint8 arrays, or JPEG files to be
+    decoded on a GPU), and then a :class:`.MediaEnd` or :class:`.Unreadable`.
 
     Args:
         files: Images or videos.
@@ -68,7 +66,7 @@ def decode_files(
             is_end = False
             while not is_end:
                 event = process.receive(files)
-                is_end = not isinstance(event, np.ndarray)
+                is_end = isinstance(event, (MediaEnd, Unreadable))
                 if is_end:
                     assign(process)
                 yield event

@@ -2,11 +2,13 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fairseq_mm.compat import convolution_memory_format, float32_by_default
 from fairseq_mm.errors import UserError, first_line
@@ -16,12 +18,15 @@ from fairseq_mm.extract.clip_preprocessing import (
     describes_clips,
     with_clip_options,
 )
+from fairseq_mm.extract.gpu_decoding import NVJPEG, GpuDecoder, check_gpu_decoding
 from fairseq_mm.extract.identity import (
+    DECODER,
     check_is_recorded,
     check_same_weights,
     has_name_and_digest,
 )
 from fairseq_mm.extract.images import AnyImage, read_image
+from fairseq_mm.extract.jpeg_files import JpegFile, JpegReader
 from fairseq_mm.extract.media_list import MAX_PIXELS, AnyMedia, media_name
 from fairseq_mm.extract.networks import build_backbone, find_family, refuse_options
 from fairseq_mm.extract.preprocessing import Preprocessing, with_options
@@ -29,6 +34,9 @@ from fairseq_mm.extract.readers import ClipReader, ImageReader, Reader
 from fairseq_mm.extract.weights import recorded_weights
 
 REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DECODE_ON = ("cpu", "gpu")
+# input of the network: preprocessed pixels, or a JPEG file that a GPU decodes
+AnyInput = Union[np.ndarray, JpegFile]
 # value of `frame_rate` if every frame of the videos is read once
 NATIVE = "native"
 
@@ -47,6 +55,53 @@ class FirstClips(NamedTuple):
     images: list[np.ndarray]
 
 
+class BatchFeatures:
+    """Features of a batch that a GPU may still be computing.
+
+    Args:
+        num_inputs: Number of inputs in the batch.
+
+    Attributes:
+        unreadable: Dict from the index of a JPEG file that cannot be decoded to the reason.
+        seconds_decoding: Seconds of decoding on a GPU.
+    """
+
+    def __init__(self, num_inputs: int) -> None:
+        self.unreadable: dict[int, str] = {}
+        self.seconds_decoding = 0.0
+        self._seconds = 0.0
+        self._rows: list[Optional[np.ndarray]] = [None] * num_inputs
+        self._events: list[tuple[Any, Any]] = []
+
+    def add(self, indices: Sequence[int], rows: Sequence[np.ndarray]) -> None:
+        """Add the features ``[rows, D]`` of each input at ``indices``.
+
+        The features may be incomplete until the events of :meth:`add_events` have happened.
+        """
+        for i, input_rows in zip(indices, rows):
+            self._rows[i] = input_rows
+
+    def add_seconds(self, seconds: float) -> None:
+        self._seconds += seconds
+
+    def add_events(self, start: Any, end: Any) -> None:
+        """Add the events of the device before and after a computation."""
+        self._events.append((start, end))
+
+    def get(self) -> list[Optional[np.ndarray]]:
+        """Wait for the device, and return the features ``[rows, D]`` float32 of each input."""
+        for start, end in self._events:
+            end.synchronize()
+            self._seconds += start.elapsed_time(end) / 1000
+        self._events = []
+        return self._rows
+
+    @property
+    def seconds_network(self) -> float:
+        """Seconds in which the device computed the features; complete after :meth:`get`."""
+        return self._seconds
+
+
 class Extractor:
     """Network with preprocessing that turns images, or clips of videos, into feature vectors.
 
@@ -55,6 +110,8 @@ class Extractor:
         preprocessing: Preprocessing of the images or videos.
         device: Device of the network; ``auto`` for a GPU if there is one.
         precision: ``fp32``, or ``fp16`` or ``bf16`` by autocast. The features are always float32.
+        decode_on: ``cpu`` (Pillow decodes images) or ``gpu`` (nvJPEG decodes usual JPEG files, see
+            :class:`.JpegReader`, and Pillow other images).
 
     Attributes:
         reads_videos: True if the inputs are clips of videos, False if they are images.
@@ -64,7 +121,8 @@ class Extractor:
             preprocessing in a readable form.
 
     Raises:
-        UserError: If the device does not exist, or the network cannot read inputs of this size.
+        UserError: If the device does not exist or cannot decode JPEG files, or the network cannot
+            read inputs of this size.
     """
 
     def __init__(
@@ -74,11 +132,19 @@ class Extractor:
         *,
         device: Union[str, torch.device] = "cpu",
         precision: str = "fp32",
+        decode_on: str = "cpu",
     ) -> None:
+        if decode_on not in DECODE_ON:
+            raise UserError(f"`decode_on` must be cpu or gpu, but is {decode_on!r} instead.")
         self.device = find_device(device)
         self.preprocessing = preprocessing
         self.precision = precision
         self.reads_videos = isinstance(preprocessing, ClipPreprocessing)
+        self.decoder: Optional[GpuDecoder] = None
+        if decode_on == "gpu":
+            refuse_options(backbone.model, "images", {"--decode-on gpu": self.reads_videos})
+            check_gpu_decoding(self.device)
+            self.decoder = GpuDecoder(preprocessing, self.device)
         # channels last, as decoded images are in memory: 1.1 to 2 times as fast on a CPU
         self.memory_format = (
             torch.contiguous_format if self.reads_videos else convolution_memory_format()
@@ -99,6 +165,8 @@ class Extractor:
             "network_config": backbone.config,
         }
         self.identity.update((name, value) for name, value in of_library.items() if value)
+        if self.decoder is not None:
+            self.identity[DECODER] = NVJPEG
         if isinstance(preprocessing, ClipPreprocessing):
             self.identity["frame_rate"] = preprocessing.fps or NATIVE
             self.identity["stride"] = preprocessing.stride
@@ -123,7 +191,8 @@ class Extractor:
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
         refuse_options(str(self.identity["extractor"]), "videos", {"--keep-damaged": keep_damaged})
-        return ImageReader(self.preprocessing, max_pixels)
+        reader = ImageReader if self.decoder is None else JpegReader
+        return reader(self.preprocessing, max_pixels)
 
     # a caller may have set torch's default to float64 or half precision
     @float32_by_default
@@ -140,16 +209,28 @@ class Extractor:
         Raises:
             UserError: If the network cannot read inputs of this size, or memory is short.
         """
+        with self._errors_of(inputs):
+            return self._compute(self._to_device(inputs)).cpu().numpy()
+
+    def _to_device(self, inputs: np.ndarray) -> Tensor:
+        x = torch.from_numpy(inputs)
+        if self.device.type == "cuda":
+            x = x.pin_memory()  # only copies of pinned memory overlap with computation
+        return x.to(self.device, non_blocking=True)
+
+    def _compute(self, inputs: Tensor) -> Tensor:
+        """Compute the features ``[B, rows, D]`` float32 of a batch on the device."""
+        with torch.inference_mode(), self._autocast():
+            # normalised on the device, since uint8 has a quarter of the bytes to copy
+            x = self.preprocessing.normalized(inputs).contiguous(memory_format=self.memory_format)
+            rows: Tensor = self.network(x).float()
+            return rows if rows.dim() == 3 else rows[:, None]
+
+    @contextlib.contextmanager
+    def _errors_of(self, inputs: Union[np.ndarray, Tensor]) -> Iterator[None]:
+        """Turn errors of the network inside the context to UserErrors."""
         try:
-            with torch.inference_mode(), self._autocast():
-                x = torch.from_numpy(inputs)
-                if self.device.type == "cuda":
-                    x = x.pin_memory()  # only copies of pinned memory overlap with computation
-                x = x.to(self.device, non_blocking=True)
-                # normalised on the device, since uint8 has a quarter of the bytes to copy
-                x = self.preprocessing.normalized(x).contiguous(memory_format=self.memory_format)
-                rows = self.network(x).float().cpu().numpy()
-                return rows if rows.ndim == 3 else rows[:, None]
+            yield
         except UserError:  # of a network that has no grid; a UserError is a ValueError
             raise
         # networks raise these errors on inputs that are too small; PyTorch's error for a lack of
@@ -168,33 +249,109 @@ class Extractor:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
 
-    def rows_of_each(self, inputs: Sequence[Optional[np.ndarray]]) -> list[Optional[np.ndarray]]:
+    def rows_of_each(self, inputs: Sequence[Optional[AnyInput]]) -> list[Optional[np.ndarray]]:
         """Compute the features of inputs that may differ in size, with a batch for each size.
 
         Args:
-            inputs: Preprocessed images or clips, uint8, or None for an input that needs no
-                features. If the preprocessing gives all inputs the same size, a black input
-                replaces None in the batch, so that the size of the batch stays the same.
+            inputs: Preprocessed images or clips, uint8, or JPEG files for the GPU, or None for an
+                input that needs no features. If the preprocessing gives all inputs the same size, a
+                black input replaces None in the batch, so that the size of the batch stays the
+                same.
 
         Returns:
-            For each input, the features ``[rows, D]`` float32; None for an input that is None.
+            For each input, the features ``[rows, D]`` float32; None for an input that is None or
+            cannot be decoded.
         """
-        by_shape: dict[tuple[int, ...], list[int]] = {}
-        for i, one in enumerate(inputs):
-            if one is not None:
-                by_shape.setdefault(one.shape, []).append(i)
-        features: list[Optional[np.ndarray]] = [None] * len(inputs)
-        for shape, members in by_shape.items():
-            # black inputs keep the size of the batch, on which the last bits of features depend
-            places = range(len(inputs)) if self.preprocessing.fixed_shape else members
-            batch = np.zeros((len(places), *shape), dtype=np.uint8)
-            for place, i in enumerate(places):
-                one = inputs[i]
+        return self.start_batch(inputs).get()
+
+    @float32_by_default
+    def start_batch(self, inputs: Sequence[Optional[AnyInput]]) -> BatchFeatures:
+        """Start to compute the features of inputs, and return while a GPU computes them.
+
+        On a CPU, the features are complete when this method returns. :meth:`rows_of_each` explains
+        the arguments and the features.
+        """
+        batch = BatchFeatures(len(inputs))
+        with torch.inference_mode():
+            pixels = self._decode_on_gpu(inputs, batch)
+            by_shape: dict[tuple[int, ...], list[int]] = {}
+            for i, one in enumerate(pixels):
                 if one is not None:
-                    batch[place] = one
-            for i, rows in zip(places, self.rows(batch)):
-                features[i] = None if inputs[i] is None else rows
-        return features
+                    by_shape.setdefault(tuple(one.shape), []).append(i)
+            for shape, members in by_shape.items():
+                # black inputs keep the size of the batch, on which the last bits of features depend
+                places = range(len(inputs)) if self.preprocessing.fixed_shape else members
+                stacked = self._stack([pixels[i] for i in places], shape)
+                self._start_network(stacked, batch, [(i, pixels[i] is not None) for i in places])
+        return batch
+
+    def _decode_on_gpu(
+        self, inputs: Sequence[Optional[AnyInput]], batch: BatchFeatures
+    ) -> list[Union[np.ndarray, Tensor, None]]:
+        """Replace the JPEG files in a batch by preprocessed images on the device.
+
+        A file that cannot be decoded becomes None, and its reason is added to ``batch``.
+        """
+        files = {i: one for i, one in enumerate(inputs) if isinstance(one, JpegFile)}
+        pixels: list[Any] = list(inputs)
+        if files and self.decoder is not None:
+            began = time.perf_counter()
+            for i, image in zip(files, self.decoder.decode(list(files.values()))):
+                pixels[i] = image
+                if isinstance(image, str):
+                    batch.unreadable[i] = image
+                    pixels[i] = None
+            batch.seconds_decoding += time.perf_counter() - began
+        return pixels
+
+    def _stack(
+        self, inputs: Sequence[Union[np.ndarray, Tensor, None]], shape: tuple[int, ...]
+    ) -> Tensor:
+        """Return inputs of one shape as a batch on the device; None becomes a black input."""
+        if not any(isinstance(one, Tensor) for one in inputs):
+            pixels = np.zeros((len(inputs), *shape), dtype=np.uint8)
+            for place, one in enumerate(inputs):
+                if one is not None:
+                    pixels[place] = one
+            return self._to_device(pixels)
+        black = torch.zeros(shape, dtype=torch.uint8, device=self.device)
+        stacked = torch.stack(
+            [
+                one if isinstance(one, Tensor) else black if one is None else self._to_device(one)
+                for one in inputs
+            ]
+        )
+        if self.device.type == "cuda":
+            for one in inputs:
+                if isinstance(one, Tensor):
+                    # their memory belongs to the stream of the decoder, which must not use it again
+                    # before this stream has read it
+                    one.record_stream(torch.cuda.current_stream(self.device))
+        return stacked
+
+    def _start_network(
+        self, inputs: Tensor, batch: BatchFeatures, places: Sequence[tuple[int, bool]]
+    ) -> None:
+        """Start the network on a batch.
+
+        ``places`` has the index of each input, and whether its features are needed.
+        """
+        began = time.perf_counter()
+        with self._errors_of(inputs):
+            if self.device.type == "cuda":
+                stream = torch.cuda.current_stream(self.device)
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record(stream)
+                on_device = self._compute(inputs)
+                rows = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
+                rows.copy_(on_device, non_blocking=True)
+                end.record(stream)
+                batch.add_events(start, end)
+            else:
+                rows = self._compute(inputs).cpu()
+                batch.add_seconds(time.perf_counter() - began)
+        needed = [(i, row) for (i, is_needed), row in zip(places, rows.numpy()) if is_needed]
+        batch.add([i for i, _ in needed], [row for _, row in needed])
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
         """Decode and preprocess one image to ``[height, width, 3]`` uint8.
@@ -224,7 +381,7 @@ class Extractor:
         reader = self.reader(**options)
         owners: list[int] = []  # index of the file that each input belongs to
 
-        def inputs() -> Iterator[np.ndarray]:
+        def inputs() -> Iterator[AnyInput]:
             for number, media in enumerate(files):
                 try:
                     for one in reader.inputs(media):
@@ -237,15 +394,23 @@ class Extractor:
         rows: list[list[np.ndarray]] = [[] for _ in files]
         # the list first: `owners` is filled while it is computed
         for owner, input_rows in zip(owners, list(self._compute_batches(inputs(), batch_size))):
+            if isinstance(input_rows, str):
+                name = media_name(files[owner], owner, reader.kind.noun)
+                raise UserError(f"{name}: {input_rows}")
             rows[owner].append(input_rows)
         return [np.concatenate(file_rows) for file_rows in rows]
 
     def _compute_batches(
-        self, inputs: Iterable[np.ndarray], batch_size: Optional[int]
-    ) -> Iterator[np.ndarray]:
+        self, inputs: Iterable[AnyInput], batch_size: Optional[int]
+    ) -> Iterator[Union[np.ndarray, str]]:
+        """Yield the features of each input, or the reason why it cannot be decoded."""
         source = iter(inputs)
-        while batch := list(itertools.islice(source, batch_size or self.default_batch_size)):
-            yield from (rows for rows in self.rows_of_each(batch) if rows is not None)
+        while inputs_of_batch := list(
+            itertools.islice(source, batch_size or self.default_batch_size)
+        ):
+            batch = self.start_batch(inputs_of_batch)
+            for i, rows in enumerate(batch.get()):
+                yield batch.unreadable[i] if rows is None else rows
 
     def first_clips(
         self,
@@ -282,7 +447,8 @@ class Extractor:
                         images.append(clip[len(clip) // 2])
                     yield clip
 
-            rows = list(self._compute_batches(first(), batch_size))
+            batches = self._compute_batches(first(), batch_size)
+            rows = [clip for clip in batches if isinstance(clip, np.ndarray)]
             # one clip more is decoded: the length in the head of a file may be wrong or missing
             is_cut = next(clips, None) is not None
         indices = np.linspace(0, len(rows) - 1, min(num_images, len(rows))).round().astype(int)
@@ -317,6 +483,7 @@ def build_extractor(
     seed: int = 0,
     device: Union[str, torch.device] = "cpu",
     precision: str = "fp32",
+    decode_on: str = "cpu",
     frames: Optional[int] = None,
     stride: Optional[int] = None,
     fps: Optional[float] = None,
@@ -325,9 +492,9 @@ def build_extractor(
     """Build an extractor from the name of a network.
 
     :func:`.build_backbone` explains ``model``, ``weights``, ``layer``, ``grid`` and ``seed``.
-    :class:`Extractor` explains ``device`` and ``precision``. :class:`.ClipPreprocessing` explains
-    ``frames``, ``stride`` and ``fps``, which are for videos only. ``options`` are keyword arguments
-    of :func:`.with_options`, such as ``size``.
+    :class:`Extractor` explains ``device``, ``precision`` and ``decode_on``.
+    :class:`.ClipPreprocessing` explains ``frames``, ``stride`` and ``fps``, which are for videos
+    only. ``options`` are keyword arguments of :func:`.with_options`, such as ``size``.
 
     Raises:
         UserError: If the model does not exist, an option is for videos but the model reads images,
@@ -342,7 +509,7 @@ def build_extractor(
         default = with_clip_options(default, frames=frames, stride=stride, fps=fps, **options)
     else:
         default = with_options(default, **options)
-    return Extractor(backbone, default, device=device, precision=precision)
+    return Extractor(backbone, default, device=device, precision=precision, decode_on=decode_on)
 
 
 @float32_by_default

@@ -1,8 +1,8 @@
 """Compares the identity of extractors, which every feature store records, before features are used.
 
-Two extractors are the same if their model, weights, layer, grid and preprocessing are equal. The
-version of this package, the version of the network's library and the date are recorded as well, but
-not compared.
+Two extractors are the same if their model, weights, layer, grid, preprocessing and decoder of
+images are equal. The version of this package, the version of the network's library and the date are
+recorded as well, but not compared.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,9 @@ from fairseq_mm.extract.weights import PUBLISHERS
 IDENTITY = ("extractor", "weights", "layer", "grid", "preprocessing")
 # compared if both extractors have it: networks of torchvision, and older stores, have none
 WEIGHTS_DIGEST = "weights_digest"
+# attribute of features whose images were not decoded by Pillow
+DECODER = "decoder"
+PILLOW = "Pillow"
 
 
 def check_is_recorded(attributes: Mapping[str, object], owner: str) -> None:
@@ -55,7 +58,8 @@ def check_same_extractor(
     check_is_recorded(recorded, recorded_by)
     check_is_recorded(other, given_by)
     has_digests = WEIGHTS_DIGEST in recorded and WEIGHTS_DIGEST in other
-    for name in (*IDENTITY, WEIGHTS_DIGEST) if has_digests else IDENTITY:
+    recorded, other = ({DECODER: PILLOW, **attributes} for attributes in (recorded, other))
+    for name in (*IDENTITY, DECODER, *((WEIGHTS_DIGEST,) if has_digests else ())):
         ours, theirs = _normalize(name, recorded[name]), _normalize(name, other[name])
         if ours == theirs:
             continue

@@ -9,9 +9,10 @@ Pillow resizes 8-bit images with antialiasing, which equals torchvision's transf
 """
 
 import dataclasses
+import functools
 import json
 import math
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -20,6 +21,7 @@ from fairseq_mm.data.input_files import parse_object
 from fairseq_mm.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 AnyPreprocessing = TypeVar("AnyPreprocessing", bound="Preprocessing")
@@ -48,6 +50,29 @@ NORMALIZATIONS = {
     "activitynet": ("rgb", 255.0, (114.7748, 107.7354, 99.4750), (1.0, 1.0, 1.0)),
     "kinetics": ("rgb", 255.0, (110.63541, 102.58343, 96.92744), (1.0, 1.0, 1.0)),
 }
+
+
+class Span(NamedTuple):
+    """Columns, or rows, of a preprocessed image and of the original image.
+
+    Attributes:
+        first: First original pixel that is resized.
+        length: Number of original pixels that are resized.
+        resized: Number of pixels that they are resized to.
+        offset: First resized pixel that is kept; below 0 if black pixels are put before.
+        kept: Number of pixels of the preprocessed image.
+    """
+
+    first: int
+    length: int
+    resized: int
+    offset: int
+    kept: int
+
+    @property
+    def margins(self) -> tuple[int, int]:
+        """Numbers of black pixels before and after the resized pixels."""
+        return max(0, -self.offset), max(0, self.offset + self.kept - self.resized)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,18 +171,46 @@ class Preprocessing:
             image = _center_crop(image, self.size, floor=self.crop == "center_floor")
         return np.asarray(image)
 
+    def locate(self, width: int, height: int) -> tuple[Span, Span]:
+        """Return the columns and the rows of a preprocessed image, for resizing on a GPU.
+
+        The result describes what :meth:`apply` does to an image of ``width`` x ``height``. Raise
+        UserError as :meth:`apply` does.
+        """
+        left, top, right, bottom = 0, 0, width, height
+        if self.resize == "short":
+            left, top, right, bottom = self._find_kept_box(width, height)
+        lengths = right - left, bottom - top
+        sizes = lengths if self.resize == "none" else self._get_new_size(*lengths)
+        columns, rows = (
+            Span(first, length, size, *self._crop_side(size))
+            for first, length, size in zip((left, top), lengths, sizes)
+        )
+        return columns, rows
+
+    def _crop_side(self, length: int) -> tuple[int, int]:
+        """Return the first pixel and the number of pixels that the crop keeps of a side."""
+        if self.crop == "none":
+            return 0, length
+        if length < self.size:
+            return -((self.size - length) // 2), self.size
+        return _crop_margin(length, self.size, floor=self.crop == "center_floor"), self.size
+
     def _cut_far_ends(self, image: Image.Image) -> Image.Image:
-        width, height = image.size
+        box = self._find_kept_box(*image.size)
+        return image if box == (0, 0, *image.size) else image.crop(box)
+
+    def _find_kept_box(self, width: int, height: int) -> tuple[int, int, int, int]:
         long = MAX_ASPECT_RATIO * min(width, height)
         if max(width, height) <= long:
-            return image
+            return 0, 0, width, height
         if self.crop == "none":
             raise UserError(
                 f"{width} x {height} pixels is longer than {MAX_ASPECT_RATIO} times its width."
             )
         # the removed ends lie far outside of the centre crop
         left, top = max(0, width - long) // 2, max(0, height - long) // 2
-        return image.crop((left, top, width - left, height - top))
+        return left, top, width - left, height - top
 
     def _get_new_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the width and height that an image of ``width`` x ``height`` is resized to."""
@@ -186,9 +239,21 @@ class Preprocessing:
         if self.scale != 255:
             # a division, as in torchvision: a product with 1 / 255 differs in the last bit
             images = images / (255 / self.scale)
-        mean = images.new_tensor(self.mean).view(3, 1, 1)
-        std = images.new_tensor(self.std).view(3, 1, 1)
+        mean, std = (_channel_values(x, images.device) for x in (self.mean, self.std))
         return (images - mean) / std
+
+
+@functools.lru_cache(64)
+def _channel_values(values: tuple[float, ...], device: "torch.device") -> "Tensor":
+    """Return ``[3, 1, 1]`` float32 on a device.
+
+    Making the tensor for every batch would wait for the batches before it, since the copy to the
+    device is not asynchronous.
+    """
+    import torch
+
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float32, device=device).view(3, 1, 1)
 
 
 def normalization(name: str) -> dict[str, Any]:
@@ -245,7 +310,10 @@ def _center_crop(image: Image.Image, side: int, *, floor: bool) -> Image.Image:
         padded.paste(image, (left, top))
         image = padded
         width, height = image.size
-    # rounded as by the library of the network: otherwise the crop would move by a pixel
-    to_pixel = math.floor if floor else round
-    left, top = to_pixel((width - side) / 2), to_pixel((height - side) / 2)
+    left, top = (_crop_margin(length, side, floor=floor) for length in (width, height))
     return image.crop((left, top, left + side, top + side))
+
+
+def _crop_margin(length: int, side: int, *, floor: bool) -> int:
+    # rounded as by the library of the network: otherwise the crop would move by a pixel
+    return (math.floor if floor else round)((length - side) / 2)

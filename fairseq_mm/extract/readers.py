@@ -53,8 +53,8 @@ class Unreadable(NamedTuple):
     source: Optional[Source] = None
 
 
-# an input of the network (uint8), or the end of a file
-Event = Union[np.ndarray, MediaEnd, Unreadable]
+# an input of the network (pixels in uint8, or a JpegFile that a GPU decodes), or the end of a file
+Event = Any
 
 
 class Reader(abc.ABC):

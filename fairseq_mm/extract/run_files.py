@@ -147,8 +147,10 @@ class RunSummary(NamedTuple):
         num_extracted: Number of items that this run has added.
         num_inputs: Number of images or clips that this run has computed.
         seconds: Duration of this run, from the first item on.
-        seconds_waiting: Seconds of waiting for decoded inputs.
-        seconds_network: Seconds of computing features.
+        seconds_waiting: Seconds of waiting for inputs from the decoding processes.
+        seconds_network: Seconds in which the device computed features. With a GPU, the run waits
+            for inputs at the same time.
+        seconds_decoding: Seconds of decoding on a GPU, which computes features at the same time.
         was_finished: True if the store was finished before this run, which has added nothing.
         unlisted: Ids in a store that was finished before this run, but not among the files of this
             run.
@@ -162,6 +164,7 @@ class RunSummary(NamedTuple):
     seconds: float = 0.0
     seconds_waiting: float = 0.0
     seconds_network: float = 0.0
+    seconds_decoding: float = 0.0
     was_finished: bool = False
     unlisted: Sequence[str] = ()
 

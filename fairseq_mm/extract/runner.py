@@ -17,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Optional
 
 import numpy as np
@@ -25,7 +26,7 @@ from tqdm.auto import tqdm
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter, remove_leftover
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.decoding import decode_files
-from fairseq_mm.extract.extractor import Extractor
+from fairseq_mm.extract.extractor import AnyInput, BatchFeatures, Extractor
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.readers import MediaEnd, Reader, Unreadable
 from fairseq_mm.extract.run_files import (
@@ -36,6 +37,8 @@ from fairseq_mm.extract.run_files import (
     write_unreadable,
 )
 
+# batches that a GPU decodes and computes, while the main thread collects the next one
+MAX_BATCHES_AHEAD = 2
 # a finished file, its rows ``[rows, D]``, the number of its inputs, and its end
 Finished = tuple[MediaFile, np.ndarray, int, MediaEnd]
 
@@ -129,6 +132,10 @@ def _default_workers(extractor: Extractor) -> int:
     return max(1, cores // 4 if extractor.device.type == "cpu" else min(16, cores - 1))
 
 
+def _has_gpu(extractor: Extractor) -> bool:
+    return extractor.device.type == "cuda"
+
+
 def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
     return tqdm(
         total=total,
@@ -149,6 +156,7 @@ class _FileInProgress:
         self.rows: list[np.ndarray] = []  # [rows, D] for each computed input
         self.num_inputs = 0  # decoded so far
         self.end: Optional[MediaEnd] = None
+        self.reason = ""  # why a GPU and Pillow cannot decode it
 
 
 class _Run:
@@ -164,12 +172,21 @@ class _Run:
         self.bar = bar
         self.unreadable: list[tuple[str, Unreadable]] = []
         self.num_damaged = self.num_extracted = self.num_inputs = 0
-        self.seconds_waiting = self.seconds_network = 0.0
+        self.seconds_waiting = self.seconds_network = self.seconds_decoding = 0.0
         self.began = time.perf_counter()
         # inputs of the batch, None for black inputs, and the file of each input
-        self._inputs: list[Optional[np.ndarray]] = []
+        self._inputs: list[Optional[AnyInput]] = []
         self._owners: list[Optional[_FileInProgress]] = []
         self._in_progress: deque[_FileInProgress] = deque()
+        # The GPU is used in a thread of its own: starting the kernels of a large network takes
+        # about as long as receiving the inputs of a batch.
+        self._thread = ThreadPoolExecutor(1) if _has_gpu(extractor) else None
+        self._computing: deque[tuple[list[Optional[_FileInProgress]], Future]] = deque()
+
+    def close(self) -> None:
+        """Wait for the thread that uses the GPU."""
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
 
     def finished(
         self, files: Sequence[MediaFile], done: Mapping[str, int], workers: int
@@ -185,7 +202,10 @@ class _Run:
             File, its features, its number of inputs, and the event at its end.
         """
         left = [file for file in files if file.key not in done]
-        with contextlib.closing(decode_files(left, self.reader, workers=workers)) as events:
+        with (
+            contextlib.closing(self),
+            contextlib.closing(decode_files(left, self.reader, workers=workers)) as events,
+        ):
             for file in files:
                 if file.key not in done:
                     yield from self._process_file(file, events)
@@ -193,6 +213,8 @@ class _Run:
                 for _ in range(done.get(file.key, 0)):
                     yield from self._add_input(None, None)
             self._compute_batch()
+            while self._computing:
+                self._take_oldest_batch()
             yield from self._pop_finished()
 
     def _process_file(self, file: MediaFile, events: Iterator) -> Iterator[Finished]:
@@ -205,9 +227,7 @@ class _Run:
             if isinstance(event, MediaEnd):
                 current.end = event
             elif isinstance(event, Unreadable):
-                if self.strict:
-                    raise UserError(f"{file.name}: {event.reason}")
-                self.unreadable.append((file.name, event))
+                self._note_unreadable(file, event)
                 self._in_progress.remove(current)
                 for _ in range(self.reader.inputs_per_file or 0):
                     yield from self._add_input(None, None)
@@ -218,7 +238,7 @@ class _Run:
         yield from self._pop_finished()
 
     def _add_input(
-        self, value: Optional[np.ndarray], owner: Optional[_FileInProgress]
+        self, value: Optional[AnyInput], owner: Optional[_FileInProgress]
     ) -> Iterator[Finished]:
         self._inputs.append(value)
         self._owners.append(owner)
@@ -230,26 +250,53 @@ class _Run:
         """Compute the features of the collected batch, and empty the batch.
 
         The network does not run if the batch has only black inputs, which replace files that are
-        done or cannot be read.
+        done or cannot be read. A GPU computes while the next batches are collected.
         """
-        began = time.perf_counter()
-        for owner, rows in zip(self._owners, self.extractor.rows_of_each(self._inputs)):
-            if owner is not None and rows is not None:
+        inputs, owners = self._inputs, self._owners
+        self._inputs, self._owners = [], []
+        if self._thread is None:
+            self._take_features(owners, self.extractor.start_batch(inputs))
+            return
+        self._computing.append((owners, self._thread.submit(self.extractor.start_batch, inputs)))
+        while len(self._computing) > MAX_BATCHES_AHEAD:
+            self._take_oldest_batch()
+
+    def _take_oldest_batch(self) -> None:
+        owners, batch = self._computing.popleft()
+        self._take_features(owners, batch.result())
+
+    def _take_features(
+        self, owners: Sequence[Optional[_FileInProgress]], batch: BatchFeatures
+    ) -> None:
+        for i, (owner, rows) in enumerate(zip(owners, batch.get())):
+            if owner is None:
+                continue
+            if rows is not None:
                 owner.rows.append(rows)
                 self.num_inputs += 1
-        self.seconds_network += time.perf_counter() - began
-        self._inputs, self._owners = [], []
+            elif i in batch.unreadable:
+                owner.reason = batch.unreadable[i]
+        self.seconds_network += batch.seconds_network
+        self.seconds_decoding += batch.seconds_decoding
 
     def _pop_finished(self) -> Iterator[Finished]:
         # in the order of the list, which is the order of the store
         while self._in_progress:
             first = self._in_progress[0]
-            if first.end is None or len(first.rows) < first.num_inputs:
+            if first.end is None or (len(first.rows) < first.num_inputs and not first.reason):
                 return
             self._in_progress.popleft()
+            if first.reason:
+                self._note_unreadable(first.file, Unreadable(first.reason, first.end.source))
+                continue
             self.num_extracted += 1
             self.num_damaged += bool(first.end.damage)
             yield first.file, np.concatenate(first.rows), first.num_inputs, first.end
+
+    def _note_unreadable(self, file: MediaFile, event: Unreadable) -> None:
+        if self.strict:
+            raise UserError(f"{file.name}: {event.reason}")
+        self.unreadable.append((file.name, event))
 
     def show(self, num_done: int) -> None:
         self.bar.n = num_done + len(self.unreadable)
@@ -270,4 +317,5 @@ class _Run:
             seconds=time.perf_counter() - self.began,
             seconds_waiting=self.seconds_waiting,
             seconds_network=self.seconds_network,
+            seconds_decoding=self.seconds_decoding,
         )
