@@ -40,7 +40,7 @@ def writing_by(
     It returns the tokens of each best text.
     """
     if engine == CTRANSLATE2:
-        return _writing_by_ctranslate2(model, drawn, sizes, weights_dtype)
+        return writing_by_ctranslate2(model, drawn, sizes, weights_dtype)
     return _writing_by_hugging_face(model, drawn, sizes)
 
 
@@ -110,9 +110,21 @@ def _to_t5(model: Any) -> Any:
 def _writing_by_hugging_face(
     model: Any, drawn: dict[str, Tensor], sizes: Namespace
 ) -> Callable[[], list[list[int]]]:
-    """``generate`` of transformers."""
-    other = _to_hugging_face(model)
-    settings = {"num_beams": sizes.beam, "do_sample": False}
+    return writing_by_generate(_to_hugging_face(model), drawn, sizes)
+
+
+def writing_by_generate(
+    other: Any, drawn: dict[str, Tensor], sizes: Namespace, **options: Any
+) -> Callable[[], list[list[int]]]:
+    """Return a function that writes with ``generate`` of transformers.
+
+    Args:
+        other: Model of :func:`_to_hugging_face`, on the device of ``drawn``.
+        drawn: Batch of ``video_summarization.draw``.
+        sizes: Sizes with ``beam`` and ``target``.
+        **options: Further options of ``generate``.
+    """
+    settings = {"num_beams": sizes.beam, "do_sample": False, **options}
     count = {"min_new_tokens": sizes.target, "max_new_tokens": sizes.target}
     mask = torch.ones_like(drawn["src_tokens"])
 
@@ -123,10 +135,15 @@ def _writing_by_hugging_face(
     return write
 
 
-def _writing_by_ctranslate2(
-    model: Any, drawn: dict[str, Tensor], sizes: Namespace, weights_dtype: str
+def writing_by_ctranslate2(
+    model: Any,
+    drawn: dict[str, Tensor],
+    sizes: Namespace,
+    weights_dtype: str,
+    *,
+    device: str = "cpu",
 ) -> Callable[[], list[list[int]]]:
-    """``translate_batch`` of CTranslate2."""
+    """Return a function that writes with ``translate_batch`` of CTranslate2."""
     import ctranslate2
     from ctranslate2.converters import TransformersConverter
 
@@ -153,7 +170,7 @@ def _writing_by_ctranslate2(
         Converter(f"{folder}/source").convert(f"{folder}/converted")
         translator = ctranslate2.Translator(
             f"{folder}/converted",
-            device="cpu",
+            device=device,
             intra_threads=torch.get_num_threads(),
             inter_threads=1,
             compute_type=weights_dtype,

@@ -31,6 +31,7 @@ from _other_engines import list_engines, writing_by
 from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.models.bart import BARTModel
+from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
@@ -143,8 +144,14 @@ def training_step(name: str, model: Any, drawn: dict[str, torch.Tensor]) -> Call
 
 
 def writing(
-    name: str, model: Any, drawn: dict[str, torch.Tensor], sizes: Namespace
+    name: str,
+    model: Any,
+    drawn: dict[str, torch.Tensor],
+    sizes: Namespace,
+    *,
+    no_repeat_ngram_size: int = 0,
 ) -> Callable[[], list[list[int]]]:
+    """Return a function that writes with fairseq's generator, and returns each best text."""
     inputs = inputs_of(name, drawn)
     sample = {"net_input": {key: x for key, x in inputs.items() if key != "prev_output_tokens"}}
     model.eval()
@@ -155,6 +162,9 @@ def writing(
         max_len_b=sizes.target - 1,
         min_len=sizes.target - 1,
     )
+    if no_repeat_ngram_size:
+        # as the tasks of this package do
+        generator.repeat_ngram_blocker = NGramRepeatBlock(no_repeat_ngram_size, use_extension=False)
 
     def write() -> list[list[int]]:
         found = generator.generate([model], sample, bos_token=getattr(model, "start_index", None))
