@@ -148,8 +148,8 @@ class GpuDecoder:
             else:
                 stacked = torch.stack([images[i] for i in members])
                 batch = self.resize(stacked, *spans).permute(0, 2, 3, 1).unbind()
-            for i, image in zip(members, batch):
-                preprocessed[i] = image
+            for i, result in zip(members, batch):
+                preprocessed[i] = result
         return preprocessed
 
     def resize(self, images: Tensor, columns: Span, rows: Span) -> Tensor:

@@ -7,7 +7,7 @@ the GPU, see :mod:`fairseq_mm.extract.gpu_decoding`. This module does not import
 import dataclasses
 import io
 from collections.abc import Generator
-from typing import NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from PIL import Image
@@ -47,7 +47,7 @@ class JpegReader(ImageReader):
     :class:`.ImageReader`.
     """
 
-    def _decode(self, media: AnyImage) -> Generator[Union[np.ndarray, JpegFile], None, MediaEnd]:
+    def _decode(self, media: AnyImage) -> Generator[Any, None, MediaEnd]:
         if not isinstance(media, (np.ndarray, Image.Image)):
             if not isinstance(media, bytes):
                 with open_media(media) as stream:

@@ -79,10 +79,11 @@ class Reader(abc.ABC):
     def max_waiting(self) -> int: ...
 
     @abc.abstractmethod
-    def _decode(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]: ...
+    def _decode(self, media: Any) -> Generator[Any, None, MediaEnd]: ...
 
-    def inputs(self, media: Any) -> Generator[np.ndarray, None, MediaEnd]:
-        """Decode a file, and yield its inputs for the network, uint8.
+    def inputs(self, media: Any) -> Generator[Any, None, MediaEnd]:
+        """Decode a file, and yield its inputs for the network: uint8 arrays, or JPEG files that a
+        GPU decodes.
 
         ``media`` is a path, bytes, an open file or a :class:`.MediaFile`. If the file cannot be
         read to its end, raise UserError; the message has the reason, but not the name of the file.
@@ -127,7 +128,7 @@ class ImageReader(Reader):
     # an image and its end are two events
     max_waiting = 2 * AHEAD_FILES
 
-    def _decode(self, media: AnyImage) -> Generator[np.ndarray, None, MediaEnd]:
+    def _decode(self, media: AnyImage) -> Generator[Any, None, MediaEnd]:
         yield self.preprocessing.apply(read_image(media, max_pixels=self.max_pixels))
         return MediaEnd()
 
