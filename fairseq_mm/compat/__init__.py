@@ -10,17 +10,25 @@ on Python 3.10 with PyTorch 1.12.
 from fairseq_mm.compat import repairs  # noqa: F401  (hands its table to activation)
 from fairseq_mm.compat.activation import activate, apply
 from fairseq_mm.compat.command_line import check_hydra_recipe
+from fairseq_mm.compat.compilation import compile_model, explaining_failed_compilation
 from fairseq_mm.compat.loading import load_weights
-from fairseq_mm.compat.pytorch import convolution_memory_format, float32_by_default
+from fairseq_mm.compat.pytorch import (
+    convolution_memory_format,
+    float32_by_default,
+    without_cudnn_attention,
+)
 from fairseq_mm.compat.scope import is_ours, is_user_dir
 
 __all__ = [
     "activate",
     "apply",
     "check_hydra_recipe",
+    "compile_model",
     "convolution_memory_format",
+    "explaining_failed_compilation",
     "float32_by_default",
     "is_ours",
     "is_user_dir",
     "load_weights",
+    "without_cudnn_attention",
 ]

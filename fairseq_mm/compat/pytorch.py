@@ -1,6 +1,8 @@
 """Works around defects of PyTorch."""
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from typing import Any, Callable, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -51,3 +53,24 @@ def float32_by_default(function: Function) -> Function:
             torch.set_default_dtype(before)
 
     return run  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def without_cudnn_attention() -> Iterator[None]:
+    """Keep PyTorch from computing attention on GPUs by cuDNN in a ``with`` block.
+
+    cuDNN makes a new plan for each new number of keys. A decoding step has one key more than the
+    step before, and making the plan takes longer than the step's attention.
+    """
+    import torch
+
+    backends = torch.backends.cuda
+    if not torch.cuda.is_initialized() or not hasattr(backends, "enable_cudnn_sdp"):
+        yield
+        return
+    before = backends.cudnn_sdp_enabled()
+    backends.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        backends.enable_cudnn_sdp(before)

@@ -370,7 +370,7 @@ class Generator(Picklable):
         Without a running batch (``batch`` is None), the inputs begin one. Returns the batch, and
         the position and fairseq's hypotheses of each input whose texts have ended.
         """
-        with torch.no_grad(), self.task.explaining_failures(generator, self.models):
+        with torch.no_grad(), self.task.searching(generator, self.models):
             sample, prefix = self._collate(config, inputs)
             # `collate` sorts the inputs; `item` has their original places
             keys = [inputs[place].position for place in sample["item"].tolist()]
@@ -391,7 +391,7 @@ class Generator(Picklable):
         generator = batch.generator
         finished: list[tuple[int, Any]] = []
         num_steps = 0
-        with torch.no_grad(), self.task.explaining_failures(generator, self.models):
+        with torch.no_grad(), self.task.searching(generator, self.models):
             # another generator may have used other weights since the last step
             self.task.use_weights(generator, self.models)
             while num_steps < most and not finished:

@@ -20,7 +20,12 @@ from fairseq.tasks import FairseqTask
 from omegaconf import II, MISSING
 from torch import Tensor
 
-from fairseq_mm.compat import activate
+from fairseq_mm.compat import (
+    activate,
+    compile_model,
+    explaining_failed_compilation,
+    without_cudnn_attention,
+)
 from fairseq_mm.data.binarised_split import read_binarised_references
 from fairseq_mm.data.binarised_text import build_dictionary
 from fairseq_mm.data.feature_store import FeatureStores, open_folder_features
@@ -55,6 +60,13 @@ class GenerationTaskConfig(FairseqDataclass):
         metadata={
             "help": "with --sampling: sum of probabilities that the tokens nearest to the entropy "
             "must reach to be sampled from (locally typical sampling; default: all tokens)"
+        },
+    )
+    compile: bool = field(
+        default=False,
+        metadata={
+            "help": "compile the model's forward and backward pass with torch.compile: the first "
+            "updates take longer, the others less time on a GPU"
         },
     )
     seed: int = II("common.seed")
@@ -255,7 +267,22 @@ class GenerationTask(GeneratesText, FairseqTask):
         # a criterion that samples seeds its samples by the update
         if hasattr(criterion, "update_num"):
             criterion.update_num = update_num
-        return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(without_cudnn_attention())
+            if self.cfg.compile:
+                stack.enter_context(explaining_failed_compilation())
+            return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """Build the model of a config, and with ``--compile`` compile it for training.
+
+        Raises:
+            UserError: if PyTorch cannot compile models.
+        """
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.compile and not from_checkpoint:
+            compile_model(model)
+        return model
 
     def build_policy(self, model: Any, beam: int, *, sampling: bool, text: str) -> SamplingPolicy:
         """Build what draws texts from a model in training; it sets the model to evaluation mode.
@@ -335,7 +362,7 @@ class GenerationTask(GeneratesText, FairseqTask):
             sample = self.numbered(sample)
         self.begin_search(generator, sample, prefix_tokens)
         self.use_weights(generator, models)
-        with torch.no_grad(), self.explaining_failures(generator, models):
+        with torch.no_grad(), self.searching(generator, models):
             return generator.generate(
                 models,
                 sample,
@@ -354,7 +381,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         """Begin the search of a batch step by step, instead of by :meth:`inference_step`.
 
         The caller has called :meth:`use_weights`, and makes the steps in a block of
-        :meth:`explaining_failures`. The arguments are the same as in :meth:`inference_step` and in
+        :meth:`searching`. The arguments are the same as in :meth:`inference_step` and in
         :class:`.RunningBatch`.
         """
         if prefix_tokens is None:
@@ -362,14 +389,15 @@ class GenerationTask(GeneratesText, FairseqTask):
         return RunningBatch(generator, sample, keys, prefix=prefix_tokens, start=self.start_index)
 
     @contextlib.contextmanager
-    def explaining_failures(self, generator: Any, models: list[Any]) -> Iterator[None]:
-        """Explain in a ``with`` block why a search fails.
+    def searching(self, generator: Any, models: list[Any]) -> Iterator[None]:
+        """Search for texts in a ``with`` block, and explain why a search fails.
 
         Raises:
             UserError: see :meth:`inference_step`.
         """
         try:
-            yield
+            with without_cudnn_attention():
+                yield
         except AssertionError as error:  # fairseq checks lengths and scores by assert
             explain_failed_search(error, generator, models, self.text_names[0])
             raise

@@ -1,0 +1,70 @@
+"""--compile: the same training as without it, and errors of one line."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from toy_data import make_captions_folder
+from toy_training_states import train_until
+
+from fairseq_mm.compat import (
+    compile_model,
+    explaining_failed_compilation,
+    without_cudnn_attention,
+)
+from fairseq_mm.errors import UserError
+
+TRAINING = ("--task", "multimodal_captioning", "--arch", "m_rnn_tiny")
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.Module, "compile"), reason="PyTorch 1.12 has no compiler")
+def test_a_compiled_training_ends_with_the_same_weights(tmp_path, monkeypatch):
+    compiled = []
+
+    def compile_by_tracing(model):  # without the C++ compiler, which takes half a minute
+        compiled.append(type(model).__name__)
+        original(model, backend="eager")
+
+    original = torch.nn.Module.compile
+    make_captions_folder(tmp_path / "data")
+    plain = train_until(tmp_path / "data", tmp_path / "plain", 3, *TRAINING)
+    assert not compiled
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_by_tracing)
+    other = train_until(tmp_path / "data", tmp_path / "other", 3, *TRAINING, "--compile")
+    assert compiled == ["MRnnModel"]
+    for name, weights in plain["model"].items():
+        torch.testing.assert_close(other["model"][name], weights)
+
+
+def test_an_old_pytorch_is_said():
+    with pytest.raises(UserError, match=r"^--compile: needs PyTorch 2.0 or newer\. Train without"):
+        compile_model(SimpleNamespace())
+
+
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1.12 has no compiler")
+def test_a_failing_compiler_is_said():
+    from torch._dynamo.exc import TorchDynamoException
+
+    message = r"^--compile: the model cannot be compiled: no compiler found\. Train without"
+    with pytest.raises(UserError, match=message), explaining_failed_compilation():
+        raise TorchDynamoException("no compiler found\nat line 3")
+    with pytest.raises(ZeroDivisionError), explaining_failed_compilation():
+        1 // 0
+
+
+def test_attention_of_a_search_is_not_computed_by_cudnn(monkeypatch):
+    backends = torch.backends.cuda
+    if not hasattr(backends, "enable_cudnn_sdp"):
+        pytest.skip("this PyTorch has no attention by cuDNN")
+    before = backends.cudnn_sdp_enabled()
+    with without_cudnn_attention():  # without a GPU, nothing is changed
+        assert backends.cudnn_sdp_enabled() == before
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    try:
+        backends.enable_cudnn_sdp(True)
+        with pytest.raises(KeyError), without_cudnn_attention():
+            assert not backends.cudnn_sdp_enabled()
+            raise KeyError
+        assert backends.cudnn_sdp_enabled()
+    finally:
+        backends.enable_cudnn_sdp(before)
