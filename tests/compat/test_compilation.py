@@ -49,7 +49,7 @@ def test_a_failing_compiler_is_said():
     with pytest.raises(UserError, match=message), explaining_failed_compilation():
         raise TorchDynamoException("no compiler found\nat line 3")
     with pytest.raises(ZeroDivisionError), explaining_failed_compilation():
-        1 // 0
+        raise ZeroDivisionError
 
 
 def test_attention_of_a_search_is_not_computed_by_cudnn(monkeypatch):
@@ -62,9 +62,8 @@ def test_attention_of_a_search_is_not_computed_by_cudnn(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     try:
         backends.enable_cudnn_sdp(True)
-        with pytest.raises(KeyError), without_cudnn_attention():
+        with without_cudnn_attention():
             assert not backends.cudnn_sdp_enabled()
-            raise KeyError
         assert backends.cudnn_sdp_enabled()
     finally:
         backends.enable_cudnn_sdp(before)
