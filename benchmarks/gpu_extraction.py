@@ -40,6 +40,7 @@ from fairseq_mm.extract.extractor import Extractor, build_extractor
 from fairseq_mm.extract.jpeg_files import find_jpeg
 from fairseq_mm.extract.media_list import MAX_PIXELS, MediaFile, list_images
 from fairseq_mm.extract.networks import build_backbone
+from fairseq_mm.extract.preprocessing import with_options
 from fairseq_mm.extract.runner import extract_to_store
 
 DRAWN = 64
@@ -195,11 +196,14 @@ def main() -> int:
         print(f"{describe_device(device)}, {os.cpu_count()} cores\n", flush=True)
         files = write_photographs(Path(folder), count, *sizes)
         backbone = build_backbone(name, weights="none")
+        preprocessing = backbone.preprocessing
+        if args.small:
+            preprocessing = with_options(preprocessing, size=32)
 
         def build(precision: str, decode_on: str) -> Extractor:
             return Extractor(
                 backbone,
-                backbone.preprocessing,
+                preprocessing,
                 device=device,
                 precision=precision,
                 decode_on=decode_on,

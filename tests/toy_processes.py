@@ -94,14 +94,14 @@ class ForkedCommand:
         """Extract features with a pause in each batch, in which the command can be killed."""
         from fairseq_mm.extract.extractor import Extractor
 
-        compute = Extractor.rows_of_each
+        compute = Extractor.start_batch
 
         def compute_slowly(*args: Any, **options: Any) -> Any:
             time.sleep(0.05)
             return compute(*args, **options)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Extractor, "rows_of_each", compute_slowly)
+            patch.setattr(Extractor, "start_batch", compute_slowly)
             return cls(["extract", *arguments], log)
 
     def kill_when_written(
