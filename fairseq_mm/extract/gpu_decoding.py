@@ -2,9 +2,9 @@
 
 Resizing has the steps of Pillow: first the columns and then the rows are averaged with the weights
 of the filter, and each step rounds to 8 bits. Of equal decoded pixels, it makes Pillow's pixels,
-except that halves are rounded to the other side. On 100 photographs of 640 x 480 pixels, .5 % of
+except that halves are rounded to the other side. On 100 images of 640 x 480 pixels, 0.5 % of
 the values of bilinear resizing differ by 1 of 255, and the smallest cosine of features of
-mobilenet_v2 is .99998 (``torch.nn.functional.interpolate``: 13 %, and .9993). If ``squash``
+mobilenet_v2 is 0.99998 (``torch.nn.functional.interpolate``: 13 %, and 0.9993). If ``squash``
 reduces the height and enlarges the width, Pillow 13 begins with the rows; this module does not.
 
 nvJPEG itself decodes other pixels than libjpeg, which Pillow uses: it repeats the colours of
