@@ -1,5 +1,7 @@
 """Runs chains of commands in parallel, shows them, keeps their logs, and continues them later."""
 
+import contextlib
+import fcntl
 import json
 import os
 import pickle
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Callable, Optional, TypeVar, Union
@@ -18,6 +21,8 @@ from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError
 
 _PROGRESS_FILE = "demo.json"
+_PARTIAL_FILE = f"{_PROGRESS_FILE}.partial"
+_LOCK_FILE = "lock"
 PACKAGE = Path(fairseq_mm.__file__).resolve().parent
 # `python -m fairseq_mm` would name the program differently in its messages.
 _FAIRSEQ_MM = "import sys; sys.argv[0] = 'fairseq-mm'; from fairseq_mm.cli import main; "
@@ -66,25 +71,30 @@ class StepRunner:
         # guards printing and all attributes, which tracks share; told when a step ends
         self._lock = threading.Condition()
         self._running: set[subprocess.Popen] = set()
+        self._inherited: list[int] = []  # open files that all processes share
         self._stopped = False
         progress = folder / _PROGRESS_FILE
         if progress.is_file():
             try:
                 record = read_json(progress)
-                former, self.seconds = record["settings"], record["seconds"]
-            except (ValueError, KeyError, TypeError):
+                former = record["settings"]
+                self.seconds = {title: float(x) for title, x in record["seconds"].items()}
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise UserError(f"{progress}: is damaged; remove {folder} to start over.") from None
             if former != settings:
                 raise UserError(
                     f"{folder}: was made with other settings ({json.dumps(former)}, now "
                     f"{json.dumps(settings)}); remove it, or give another --output."
                 )
-        elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(
-                f"{folder}: holds something else than a demo; give another --output, or remove it."
-            )
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
-        self._record()
+        else:
+            if folder.exists() and not (folder.is_dir() and _is_new(folder)):
+                raise UserError(
+                    f"{folder}: holds something else than a demo; give another --output, or "
+                    "remove it."
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+            self._record()
+        (folder / "logs").mkdir(exist_ok=True)
 
     def side_by_side(self, *tracks: Callable[[], Result]) -> list[Result]:
         """Run chains of steps in parallel, as many as there are cores, and begin in their order.
@@ -98,11 +108,11 @@ class StepRunner:
 
         Raises:
             UserError: If a step fails. The processes of all tracks are then ended, as after an
-                interruption.
+                interruption. Or if a process of another run has not ended.
         """
         cores = available_cores()
         self._threads = max(1, cores // min(cores, len(tracks)))
-        with ThreadPoolExecutor(min(cores, len(tracks))) as pool:
+        with self._only_run(), ThreadPoolExecutor(min(cores, len(tracks))) as pool:
             try:
                 results = [pool.submit(track) for track in tracks]
                 for result in as_completed(results):
@@ -111,6 +121,29 @@ class StepRunner:
                 self._stop()
                 raise
         return [result.result() for result in results]
+
+    @contextlib.contextmanager
+    def _only_run(self) -> Iterator[None]:
+        """Hold the folder's lock in a ``with`` block, together with the processes of all steps.
+
+        The processes of a killed run go on, and hold its lock until they end: otherwise two
+        trainings would write the same checkpoints.
+        """
+        with open(self.folder / _LOCK_FILE, "w", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{self.folder}: another run, or a process that a killed run has left behind, "
+                    "is writing to it; wait until it has ended."
+                ) from None
+            except OSError:
+                pass  # some network file systems have no locks
+            self._inherited = [file.fileno()]
+            try:
+                yield
+            finally:
+                self._inherited = []
 
     def wait_for(self, title: str) -> None:
         """Wait until a step of another track has ended.
@@ -201,7 +234,7 @@ class StepRunner:
 
     def _record(self) -> None:
         progress = self.folder / _PROGRESS_FILE
-        partial = progress.with_name(f"{_PROGRESS_FILE}.partial")
+        partial = self.folder / _PARTIAL_FILE
         record = {"settings": self.settings, "seconds": self.seconds}
         partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         os.replace(partial, progress)
@@ -243,6 +276,7 @@ class StepRunner:
                 },
                 encoding="utf-8",
                 errors="replace",
+                pass_fds=self._inherited,
             )
             self._running.add(process)
         return process
@@ -260,3 +294,8 @@ class StepRunner:
                 process.wait(_SECONDS_TO_END)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+def _is_new(folder: Path) -> bool:
+    """Return True if a folder has nothing but what a run killed at its start has written."""
+    return {path.name for path in folder.iterdir()} <= {_PARTIAL_FILE}

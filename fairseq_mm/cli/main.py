@@ -66,7 +66,7 @@ MOVED = {
 _LOOK_THEMSELVES = ("doctor", "export", "pretrained-options", "serve")
 
 # errors of a full or broken disk
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 # words in the metavars of arguments that are paths
 _PATHS = {
@@ -268,7 +268,7 @@ def _run(argv: list[str]) -> int:
         _drop_output()
         return 0
     except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+        if error.errno not in DISK_ERRORS:
             raise
         _drop_output()
         where = error.filename or "the output"

@@ -5,7 +5,7 @@ import logging
 import sys
 from typing import Callable, Optional
 
-from fairseq_mm.cli.main import Parser, main
+from fairseq_mm.cli.main import DISK_ERRORS, Parser, main
 from fairseq_mm.errors import EXIT_STATUS, UserError
 
 
@@ -44,3 +44,9 @@ def run_script(
     except KeyboardInterrupt:
         print(f"{parser.prog}: interrupted", file=sys.stderr)
         return 130  # as a shell reports SIGINT
+    except OSError as error:
+        if error.filename is None and error.errno not in DISK_ERRORS:
+            raise
+        where = error.filename or "the output"
+        print(f"{parser.prog}: {where}: {error.strerror}.", file=sys.stderr)
+        return EXIT_STATUS

@@ -1,5 +1,6 @@
 """Steps run once, are shown, continue after an interruption, and run beside each other."""
 
+import errno
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 import step_runner
 from step_runner import PACKAGE, StepRunner
 
+from fairseq_mm.cli.script import run_script
 from fairseq_mm.errors import UserError
 
 SETTINGS = {"seed": 1}
@@ -296,11 +298,10 @@ def test_a_process_that_does_not_end_is_killed(tmp_path, monkeypatch):
     assert not is_running(int((tmp_path / "never.pid").read_text()))
 
 
-@pytest.mark.parametrize("of_all", [False, True])
-def test_an_interruption_ends_both_tracks(tmp_path, of_all):
-    """Ctrl-C reaches all processes of the terminal, ``kill -INT`` the program alone."""
+def start_two_tracks(folder: Path) -> tuple[subprocess.Popen, list[Path]]:
+    """Start a run whose two steps wait for files; return it with the files of their process ids."""
     program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, str(tmp_path)],
+        [sys.executable, "-c", INTERRUPTED, str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -310,14 +311,60 @@ def test_an_interruption_ends_both_tracks(tmp_path, of_all):
             "PYTHONPATH": f"{PACKAGE.parent}{os.pathsep}{Path(step_runner.__file__).parent}",
         },
     )
-    files = [tmp_path / "one.pid", tmp_path / "two.pid"]
+    files = [folder / "one.pid", folder / "two.pid"]
     deadline = time.monotonic() + 60
     while not all(file.exists() and file.read_text() for file in files):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+    return program, files
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_an_interruption_ends_both_tracks(tmp_path, of_all):
+    """Ctrl-C reaches all processes of the terminal, ``kill -INT`` the program alone."""
+    program, files = start_two_tracks(tmp_path)
     (os.killpg if of_all else os.kill)(program.pid, signal.SIGINT)
     output, error = program.communicate(timeout=60)
     assert program.returncode == 130
     assert error == "run_demo.py: interrupted\n"
     assert sorted(re.findall("Wait for .*|After .*", output)) == ["Wait for one", "Wait for two"]
     assert not any(is_running(int(file.read_text())) for file in files)
+
+
+def test_no_run_begins_while_processes_of_a_killed_run_go_on(tmp_path):
+    program, files = start_two_tracks(tmp_path)
+    program.kill()
+    program.communicate()
+    again = StepRunner(tmp_path / "demo", {}, total=1)
+    with pytest.raises(UserError, match=r"demo: another run, or a process that a killed run has"):
+        again.side_by_side(lambda: again.command("Say it", "echo one"))
+    for name in ("one", "two"):
+        (tmp_path / name).touch()
+    deadline = time.monotonic() + 60
+    while any(is_running(int(file.read_text())) for file in files):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    again = StepRunner(tmp_path / "demo", {}, total=1)
+    again.side_by_side(lambda: again.command("Say it", "echo one"))
+    assert list(again.seconds) == ["Say it"]
+
+
+def test_a_run_that_was_killed_at_its_start_continues(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "demo.json.partial").write_text('{"sett')
+    StepRunner(tmp_path / "demo", SETTINGS, total=1)
+    assert {path.name for path in (tmp_path / "demo").iterdir()} == {"demo.json", "logs"}
+
+
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "demo"
+    monkeypatch.setattr(sys, "argv", ["run_demo.py"])
+    assert run_script("", [], lambda args: StepRunner(folder, SETTINGS, total=1) and 0) == 2
+    assert capsys.readouterr().err == f"run_demo.py: {folder}: Not a directory.\n"
+
+    def fail(args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert run_script("", [], fail) == 2
+    assert capsys.readouterr().err == "run_demo.py: the output: No space left on device.\n"
