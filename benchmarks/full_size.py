@@ -135,7 +135,7 @@ def writingprompts_steps(run: Run) -> Iterator[Step]:
         second: f"3_train_fusion.sh {data} {out}/{second} {out}/{first}/checkpoint_last.pt",
     }
     for arch, recipe in recipes.items():
-        yield run.train(arch, f"examples/hierarchical_story/{recipe}", "--update-freq 1")
+        yield run.train(arch, f"examples/hierarchical_story/{recipe}", "--max-tokens 1500")
         prompts = f"head -n {run.items} {data}/text/test.wp_source > {out}/prompts.txt"
         tell = f"fairseq-mm tell --prompts {out}/prompts.txt --jsonl"
         yield run.generate(arch, f"{prompts} && {tell}")

@@ -79,6 +79,7 @@ def extract(
         str(output),
         workers=workers,
         batch_size=batch_size,
+        dtype="float32",  # features of random weights are too large for float16
         overwrite=True,
     )
     assert summary.num_items == len(files), summary

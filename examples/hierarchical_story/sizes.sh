@@ -1,7 +1,8 @@
 # Sourced by the recipes. SIZE=full (default): the paper's settings where it gives them, else those of
 # the released code; docs/tasks/hierarchical_story.md lists which. SIZE=small: for a few hundred
-# stories on a CPU. GPUS: see ../gpus.sh; an update has 8 batches of 1,500 tokens in all, so that 1,
-# 2, 4 or 8 GPUs share them. A story has up to 1,000 tokens, which is why batches cannot be smaller.
+# stories on a CPU. GPUS: see ../gpus.sh; an update has 12,000 tokens in all, so that 1, 2, 4 or 8
+# GPUs share them. TOKENS (SIZE=full): tokens of a forward pass of a GPU; by default its whole share,
+# which is fastest. A story has up to 1,000 tokens, which is why 1,500 are the fewest.
 SIZE="${SIZE:-full}"
 USER_DIR="${USER_DIR:-$(dirname "${BASH_SOURCE[0]}")/../../fairseq_mm}"
 source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
@@ -9,6 +10,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/../gpus.sh"
 case "$SIZE" in
 full)
     share_batch 8 "batches of 1,500 tokens"
+    SHARE=$((1500 * BATCH))
+    TOKENS="${TOKENS:-$SHARE}"
+    if ! [[ "$TOKENS" =~ ^[1-9][0-9]{3,5}$ ]] || [ "$TOKENS" -lt 1500 ] || [ $((SHARE % TOKENS)) != 0 ]; then
+        echo "TOKENS must be 1500 or more and divide $SHARE, a GPU's part of an update, but is $TOKENS." >&2
+        exit 2
+    fi
     STORY=()   # the architectures' own sizes
     FUSION=()
     LANGUAGE=()
@@ -17,7 +24,7 @@ full)
         --dropout 0.3)
     OPTIMIZATION=(
         --optimizer nag --momentum 0.99 --lr 0.25 --clip-norm 0.1 --weight-decay 1e-7
-        --lr-scheduler reduce_lr_on_plateau --max-tokens 1500 --update-freq "$BATCH"
+        --lr-scheduler reduce_lr_on_plateau --max-tokens "$TOKENS" --update-freq "$((SHARE / TOKENS))"
         --max-epoch 30)
     LANGUAGE_OPTIMIZATION=("${OPTIMIZATION[@]}" --lr 1)
     ;;

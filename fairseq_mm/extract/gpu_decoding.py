@@ -7,9 +7,9 @@ the values of bilinear resizing differ by 1 of 255, and the smallest cosine of f
 mobilenet_v2 is 0.99998 (``torch.nn.functional.interpolate``: 13 %, and 0.9993). If ``squash``
 reduces the height and enlarges the width, Pillow 13 begins with the rows; this module does not.
 
-nvJPEG itself decodes other pixels than libjpeg, which Pillow uses: it repeats the colours of
-neighbouring pixels where libjpeg interpolates them. The feature store therefore records the decoder
-as the attribute ``decoder``.
+nvJPEG itself decodes other pixels than libjpeg, which Pillow uses: values of noisy drawn photographs
+differ by 2.2 of 255 on average. The feature store therefore records the decoder as the attribute
+``decoder``.
 """
 
 import contextlib

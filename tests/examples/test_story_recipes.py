@@ -76,13 +76,13 @@ def test_recipes_train_tell_and_score(calls_of, tmp_path, monkeypatch, capsys):
 
 
 def test_any_number_of_gpus_gives_the_same_batch(calls_of):
-    updates = set()
     for gpus in (1, 2, 4, 8):
-        (call,) = calls_of("2_train_seq2seq", "data", "saved", GPUS=str(gpus))
-        args = parse_training(call)
-        assert args.distributed_world_size == gpus
-        updates.add((gpus * args.update_freq[0], args.max_tokens))
-    assert updates == {(8, 1500)}
+        for tokens in ({}, {"TOKENS": "1500"}):
+            (call,) = calls_of("2_train_seq2seq", "data", "saved", GPUS=str(gpus), **tokens)
+            args = parse_training(call)
+            assert args.distributed_world_size == gpus
+            assert gpus * args.update_freq[0] * args.max_tokens == 12_000
+            assert args.max_tokens == (1500 if tokens else 12_000 // gpus)
 
 
 def test_full_size_has_the_papers_optimization(calls_of):
@@ -111,6 +111,18 @@ def test_further_options_take_precedence(calls_of):
         (
             {"GPUS": "2", "SIZE": "small"},
             "GPUS must divide 1, the number of batches of 3,000 tokens in an update, but is 2.",
+        ),
+        (
+            {"GPUS": "2", "TOKENS": "4000"},
+            "TOKENS must be 1500 or more and divide 6000, a GPU's part of an update, but is 4000.",
+        ),
+        (
+            {"TOKENS": "750"},
+            "TOKENS must be 1500 or more and divide 12000, a GPU's part of an update, but is 750.",
+        ),
+        (
+            {"TOKENS": "3k"},
+            "TOKENS must be 1500 or more and divide 12000, a GPU's part of an update, but is 3k.",
         ),
         ({"GPUS": "two"}, "GPUS must be a number of 1 or more, but is two."),
         (
