@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fairseq_mm.compat import float32_by_default
+from fairseq_mm.data.input_files import read_json
 from fairseq_mm.errors import UserError, import_extra
 from fairseq_mm.extract.extractor import find_device
 from fairseq_mm.extract.hf_backbones import (
@@ -39,6 +40,7 @@ _KIND_NAMES = {
     "masked": "a masked language model, such as BERT or RoBERTa",
     "causal": "a language model, such as GPT-2",
 }
+_JSON_FILES = (CONFIG_FILE, "tokenizer_config.json", "tokenizer.json")
 # tokenizers that split the first word of a text in another way than words after a space
 _BYTE_LEVEL = "Roberta"
 _TOKENS_PER_BATCH = 2048
@@ -92,7 +94,8 @@ class TextEncoder:
 
     Raises:
         UserError: If transformers is not installed, the model cannot be loaded or is of another
-            kind, it lacks weights, or there is no such layer.
+            kind, it lacks weights, or there is no such layer. :meth:`encode` raises it if the
+            tokenizer does not fit the model, or finds no word in the texts.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class TextEncoder:
         transformers: Any = import_extra("transformers", extra="hf", purpose=self._where)
         self.device = find_device(device)
         path, revision = self._find_files(model)
-        with self._errors(), quiet_transformers(transformers):
+        with self._errors(path), quiet_transformers(transformers):
             place = {"revision": revision, "trust_remote_code": False}
             config = transformers.AutoConfig.from_pretrained(path, **place)
             commit = getattr(config, "_commit_hash", None)
@@ -124,6 +127,7 @@ class TextEncoder:
             )
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path, **place)
         self._network: Any = network.eval().float()
+        self._vocabulary_size = network.get_input_embeddings().num_embeddings
         needed = self._check_weights(info["missing_keys"])
         digest = compute_weights_digest(self._network, needed)
         self._network.to(self.device)
@@ -156,30 +160,49 @@ class TextEncoder:
         return name, revision or "main"
 
     @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _errors(self, model: str) -> Iterator[None]:
         """Convert exceptions of transformers inside the context to errors of one line."""
         try:
             yield
         except UserError:
             raise
         except Exception as error:  # the library checks a config only where it reads a setting
-            raise UserError(
-                f"{self._where}: cannot be loaded: {describe_hub_error(error)}. (Without network: "
-                "save model and tokenizer on another machine with save_pretrained, and give the "
-                "folder.)"
-            ) from None
+            remedy = ""
+            if os.path.isdir(model):
+                self._check_json_files(model)
+            else:
+                remedy = " (Without network: save model and tokenizer on another machine with "
+                remedy += "save_pretrained, and give the folder.)"
+            reason = describe_hub_error(error)
+            if "ignore_mismatched_sizes" in reason:
+                reason = f"the weights have other sizes than {CONFIG_FILE} says"
+            raise UserError(f"{self._where}: cannot be loaded: {reason}.{remedy}") from None
+
+    def _check_json_files(self, folder: str) -> None:
+        """Raise UserError if a JSON file of the model or the tokenizer is damaged."""
+        for name in _JSON_FILES:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and not isinstance(read_json(path), dict):
+                raise UserError(f"{path}: must be a JSON object.")
 
     def _check_kind(self, config: Any, kind: str) -> None:
         tables = importlib.import_module("transformers.models.auto.modeling_auto")
-        is_wrong = config.model_type not in getattr(tables, KINDS[kind])
-        if is_wrong or getattr(config, "is_encoder_decoder", False):
+        kinds = {x for x, table in KINDS.items() if config.model_type in getattr(tables, table)}
+        is_decoder = getattr(config, "is_decoder", False)
+        # BERT and similar models are in both tables; as a decoder, a token does not see later ones
+        if len(kinds) > 1:
+            kinds = {"causal"} if is_decoder else {"masked"}
+        if kind not in kinds or getattr(config, "is_encoder_decoder", False):
+            decoder = " with is_decoder" if is_decoder else ""
             raise UserError(
                 f"{self._where}: must be {_KIND_NAMES[kind]}, but is of the type "
-                f"{config.model_type}."
+                f"{config.model_type}{decoder}."
             )
 
     def _choose_layer(self, config: Any, layer: Optional[int]) -> int:
         count = config.num_hidden_layers
+        if count < 1:
+            raise UserError(f"{self._where}: num_hidden_layers must be 1 or more, but is {count}.")
         if layer is None:
             return count
         if layer == 0:
@@ -209,7 +232,13 @@ class TextEncoder:
         padding = getattr(getattr(self._network, "embeddings", None), "padding_idx", None)
         positions -= 0 if padding is None else padding + 1
         # a tokenizer without a limit has a huge number
-        return min(positions, self._tokenizer.model_max_length)
+        limit = self._tokenizer.model_max_length
+        if not isinstance(limit, (int, float)) or limit < 1:
+            raise UserError(
+                f"{self._where}: the tokenizer's model_max_length must be 1 or more, but is "
+                f"{repr(limit)[:80]}."
+            )
+        return min(positions, int(limit))
 
     @property
     def edge_tokens(self) -> list[int]:
@@ -223,7 +252,21 @@ class TextEncoder:
         if not prepared:
             return []
         encoded = self._tokenizer(prepared, truncation=True, max_length=self.max_tokens)
-        return encoded["input_ids"]
+        tokens: list[list[int]] = encoded["input_ids"]
+        different = {index for indices in tokens for index in indices}
+        # transformers makes a tokenizer without words if its files are missing
+        if any(prepared) and different.issubset(self._tokenizer.all_special_ids):
+            raise UserError(
+                f"{self._where}: the tokenizer finds no word in the texts, only special symbols. "
+                "Are files of the tokenizer missing, such as tokenizer.json?"
+            )
+        largest = max(different, default=0)
+        if largest >= self._vocabulary_size:
+            raise UserError(
+                f"{self._where}: the tokenizer does not fit the model: it has the token {largest}, "
+                f"but the model has {self._vocabulary_size} tokens."
+            )
+        return tokens
 
     @float32_by_default
     def encode(self, texts: Sequence[str]) -> Iterator[tuple[int, EncodedText]]:
@@ -234,6 +277,8 @@ class TextEncoder:
         tokens = self._tokenize(texts)
         order = sorted((i for i in range(len(texts)) if tokens[i]), key=lambda i: len(tokens[i]))
         padding = self._tokenizer.pad_token_id or 0
+        if padding >= self._vocabulary_size:  # of a tokenizer that the user has extended
+            padding = 0
         while order:
             # sorted by length: the last text of a batch decides how many texts fit
             size = max(1, _TOKENS_PER_BATCH // len(tokens[order[0]]))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 
 import numpy as np
@@ -170,7 +171,7 @@ def test_items_without_an_image_are_left_out(score, clip_weights, photos, tmp_pa
     status, rows, _, err = score(*options, "--images", photos, "--per-item", per_item)
     assert status == 0
     assert "1 image not in --images: a.jpg" in err
-    assert "1 image unreadable: b.jpg: is no image" in err
+    assert "1 image unreadable: b.jpg: is not an image" in err
     items = {item["id"]: item for item in map(json.loads, per_item.read_text().splitlines())}
     row = rows["clipscore"]
     assert (row["scored"], row["note"]) == (1, "2 without an image left out")
@@ -461,9 +462,43 @@ def test_wrong_text_models_are_one_line(score, models, tmp_path):
     assert "cannot be loaded: " in fail("bertscore", tmp_path / "empty")
 
 
-def test_lacking_weights_are_not_random(score, models, tmp_path):
-    import shutil
+def test_damaged_tokenizers_and_configs_are_one_line(score, models, tmp_path):
+    def fail(name, content, kind="bertscore"):
+        folder = tmp_path / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(models / "bert", folder)
+        for path in folder.iterdir() if name == "tokenizer" else [folder / name]:
+            if content is None and path.name not in ("config.json", "model.safetensors"):
+                path.unlink()
+            elif content is not None:
+                values = {} if isinstance(content, str) else json.loads(path.read_text())
+                path.write_text(json.dumps({**values, **content}) if values else content)
+        option = {"bertscore": "--bert-model", "mauve": "--mauve-model"}[kind]
+        status, _, _, err = score("--metrics", kind, option, folder)
+        assert (status, err.count("\n")) == (2, 1)
+        return err
 
+    # transformers itself makes a tokenizer of five special symbols: a score of 0.999
+    assert "the tokenizer finds no word in the texts" in fail("tokenizer", None)
+    assert "damaged/tokenizer.json: not JSON (" in fail("tokenizer.json", "")
+    assert "damaged/config.json: not JSON (" in fail("config.json", "{")
+    assert "config.json: must be a JSON object." in fail("config.json", "null")
+    vocabulary = json.loads((models / "bert" / "tokenizer.json").read_text())["model"]
+    vocabulary["vocab"]["dog"] = 500
+    err = fail("tokenizer.json", {"model": vocabulary})
+    assert "it has the token 500, but the model has 22 tokens." in err
+    err = fail("tokenizer_config.json", {"model_max_length": -1})
+    assert "model_max_length must be 1 or more, but is -1." in err
+    assert "num_hidden_layers must be 1 or more" in fail("config.json", {"num_hidden_layers": 0})
+    err = fail("config.json", {"hidden_size": 32})
+    assert "the weights have other sizes than config.json says." in err
+    assert "save_pretrained" not in err
+    # BERT can be either kind
+    assert "but is of the type bert with is_decoder." in fail("config.json", {"is_decoder": True})
+    assert "must be a language model, such as GPT-2, but" in fail("config.json", {}, kind="mauve")
+
+
+def test_lacking_weights_are_not_random(score, models, tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     shutil.copytree(models / "bert", tmp_path / "bert")
     path = tmp_path / "bert" / "model.safetensors"
