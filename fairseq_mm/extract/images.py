@@ -81,7 +81,7 @@ def read_image(image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
 
 def _describe_error(error: Exception) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
-        return "is no image, or of a format that is not read."
+        return "is not an image, or its format is not supported."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}."
     return f"cannot be decoded: {error or type(error).__name__}"

@@ -140,7 +140,7 @@ def test_images_are_read_and_a_broken_one_is_named(caption, tmp_path):
     assert status == 2
     assert [line.split("\t")[0] for line in lines] == images
     assert errors.splitlines()[0].endswith(
-        "broken.png: is no image, or of a format that is not read."
+        "broken.png: is not an image, or its format is not supported."
     )
 
 

@@ -307,7 +307,7 @@ def test_an_unreadable_image_is_named(inspect, folder, tmp_path):
     images[3].write_bytes(b"no image")
     status, _, err = inspect(*images, "--story", STORY, model="pixel/checkpoint_best.pt")
     assert status == 2
-    assert "broken.png: is no image" in err
+    assert "broken.png: is not an image" in err
     _, _, err = inspect(*images[:2], model="pixel/checkpoint_best.pt")
     assert "a story has 5 images, but there are 2" in err
 

@@ -171,7 +171,7 @@ def test_a_search_without_a_readable_query_is_one_line(
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
     for arguments, message in (
-        (["--image", broken], "broken.jpg: is no image"),
+        (["--image", broken], "broken.jpg: is not an image"),
         (["--image", tmp_path / "none.jpg"], "none.jpg: No such file"),
         ([], "no query: give a sentence, or an image"),
         ([SENTENCE, "--checkpoint", trained_captioner], "must embed images and sentences"),

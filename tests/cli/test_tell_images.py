@@ -156,8 +156,8 @@ def test_albums_are_read_in_their_order_and_broken_ones_are_named(
     first, second = map(text_of, expected)
     assert output == f"=== 0: forwards ===\n\n{first}\n\n=== 2: 3 ===\n\n{second}\n\n"
     assert errors == (
-        f"fairseq-mm tell: {albums}:3: {tmp_path / 'broken.png'}: is no image, or of a format "
-        "that is not read.\n1 of 3 image sequences could not be read\n"
+        f"fairseq-mm tell: {albums}:3: {tmp_path / 'broken.png'}: is not an image, or its format "
+        "is not supported.\n1 of 3 image sequences could not be read\n"
     )
     target = tmp_path / "stories.jsonl"
     status, output, errors = tell(*arguments, "--jsonl", "--output", target)

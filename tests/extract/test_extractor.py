@@ -106,7 +106,7 @@ def test_another_weights_file_is_refused(extractor, tmp_path):
 
 def test_an_unreadable_image_is_named(extractor, tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"bad\.jpg: is no image"):
+    with pytest.raises(UserError, match=r"bad\.jpg: is not an image"):
         extractor.extract([noise(0), str(tmp_path / "bad.jpg")])
 
 

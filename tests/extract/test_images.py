@@ -168,7 +168,7 @@ def test_a_truncated_file_is_refused(form):
 @pytest.mark.parametrize("form", ["EPS", "ICO", "ICNS"])
 def test_formats_that_need_a_program_or_hide_their_size_are_refused(form):
     content = encoded(Image.new("RGB", (32, 32)), form)
-    with pytest.raises(UserError, match=r"is no image, or of a format that is not read\."):
+    with pytest.raises(UserError, match=r"is not an image, or its format is not supported\."):
         read_image(content)
 
 
@@ -181,7 +181,7 @@ def test_formats_of_every_suffix_are_read():
 
 
 def test_what_is_no_image_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"is no image, or of a format that is not read\."):
+    with pytest.raises(UserError, match=r"is not an image, or its format is not supported\."):
         read_image(b"just some text that nobody would call an image")
     with pytest.raises(UserError, match=r"is empty\."):
         read_image(b"")

@@ -302,11 +302,11 @@ def test_features_of_another_extractor_or_width_are_refused(captioner):
 def test_an_unreadable_image_is_named(captioner, images, tmp_path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"broken.jpg: is no image, or of a format"):
+    with pytest.raises(UserError, match=r"broken.jpg: is not an image, or its format"):
         texts_of(captioner, [images[0], str(broken), images[1]])
     with pytest.raises(UserError, match=r"absent.jpg: No such file or directory"):
         texts_of(captioner, [tmp_path / "absent.jpg"])
-    with pytest.raises(UserError, match=r"image 1: is no image"):
+    with pytest.raises(UserError, match=r"image 1: is not an image"):
         texts_of(captioner, [images[0], b"no image either"])
     found = list(
         reader_of(captioner).read_features([images[0], str(broken), images[1]], batch_size=2)

@@ -241,7 +241,7 @@ def test_fairseqs_own_generation_gives_the_same(checkpoints, tmp_path, monkeypat
         (["a.jpg"], "a story has 5 images, but there is 1"),
         ([None] * 5, "all 5 images are missing"),
         (["absent.jpg"] * 5, "absent.jpg: No such file or directory"),
-        ([b"no image"] * 5, "image sequence 0: image 1: is no image, or of a format"),
+        ([b"no image"] * 5, "image sequence 0: image 1: is not an image, or its format"),
     ],
 )
 def test_what_is_no_image_sequence_is_refused(pixel_model, images, message):

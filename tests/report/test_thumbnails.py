@@ -43,5 +43,5 @@ def test_a_name_that_two_images_have_stands_for_none(folder):
 
 def test_a_broken_image_is_named(folder):
     (folder / "broken.jpg").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"broken\.jpg: is no image"):
+    with pytest.raises(UserError, match=r"broken\.jpg: is not an image"):
         Thumbnails([str(folder)], side=100).data_uri("broken.jpg")

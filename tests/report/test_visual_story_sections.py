@@ -141,5 +141,5 @@ def test_images_keep_the_size_of_their_files(tmp_path):
     assert (image.width, image.height) == (90, 60)
     assert image.uri.startswith("data:image/jpeg;base64,")
     path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"a.png: is no image"):
+    with pytest.raises(UserError, match=r"a.png: is not an image"):
         embed_image(MediaFile("a", str(path)), 30)

@@ -73,7 +73,7 @@ def strict(systems):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a text file\n", "a.jpg: is no image, or of a format that is not read."),
+        (b"a text file\n", "a.jpg: is not an image, or its format is not supported."),
         (b"", "a.jpg: is empty."),
         (
             jpeg()[:-400],

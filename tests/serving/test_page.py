@@ -66,10 +66,10 @@ def test_dropped_images_get_captions(page, client, images):
 
 
 def test_a_text_file_called_jpg_is_a_sentence(page, tmp_path):
-    (tmp_path / "cat.jpg").write_text("a text\n")
-    page.drop_files(".captions .drop", tmp_path / "cat.jpg")
+    (tmp_path / "my cat.jpg").write_text("a text\n")
+    page.drop_files(".captions .drop", tmp_path / "my cat.jpg")
     page.wait_for("document.querySelector('.captions li .problem')")
-    message = "cat.jpg: is no image, or of a format that is not read."
+    message = "my cat.jpg is not an image, or its format is not supported."
     assert text_of(page, ".captions li .problem") == message
     # the browser's own note of the answer
     (note,) = page.problems
@@ -77,11 +77,26 @@ def test_a_text_file_called_jpg_is_a_sentence(page, tmp_path):
     page.problems.clear()
 
 
-def test_fifty_images_side_by_side(page, images, tmp_path):
+def test_a_broken_image_of_a_story_is_named_by_its_place(page, images, tmp_path):
+    (tmp_path / "cat.jpg").write_text("a text\n")
+    page.choose_files(".albums input", *images[:4], tmp_path / "cat.jpg")
+    page.run("document.querySelector('.albums form').requestSubmit()")
+    page.wait_for("document.querySelector('.albums form > .problem').textContent")
+    message = "Image 5 is not an image, or its format is not supported."
+    assert text_of(page, ".albums form > .problem") == message
+    page.problems.clear()
+
+
+def test_fifty_images_side_by_side_in_the_order_of_choosing(page, images, tmp_path):
     paths = [tmp_path / f"{number}.png" for number in range(50)]
     for number, path in enumerate(paths):
         shutil.copy(images[number % len(images)], path)
-    page.choose_files(".captions input", *paths)
+    page.choose_files(".captions input", *paths[:48])
+    assert page.run("scrollY") == 0
+    page.choose_files(".captions input", *paths[48:])
+    assert page.run("scrollY") > 0  # to the new images
+    names = "[...document.querySelectorAll('.captions .results .name')].map((x) => x.innerText)"
+    assert page.run(names) == [path.name for path in paths]
     page.wait_for("document.querySelectorAll('.captions .score').length === 50", 60)
     assert page.run("document.querySelectorAll('.problem:not(:empty)').length") == 0
 

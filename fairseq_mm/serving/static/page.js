@@ -65,10 +65,13 @@ async function request(path, options = {}) {
   throw problem;
 }
 
+// Makes a sentence of a message: `a.jpg: is empty` becomes "a.jpg is empty."
 function sentence(text) {
+  const [, name] = text.match(/^([^:\n]+): (?:is|has|cannot|must) /) || [];
+  const joined = name ? `${name} ${text.slice(name.length + 2)}` : text;
   // the name of a file keeps its first letter
-  const isName = /^\S+[.:]/.test(text);
-  const shown = isName ? text : text.charAt(0).toUpperCase() + text.slice(1);
+  const isFile = name ? /\.\w+$/.test(name) : /^\S+[.:]/.test(text);
+  const shown = isFile ? joined : joined.charAt(0).toUpperCase() + joined.slice(1);
   return /[.!?]$/.test(shown) ? shown : `${shown}.`;
 }
 
@@ -110,8 +113,10 @@ function checkSize(...files) {
   // a form has some bytes around its files
   if (bytes + 4096 > page.limits.upload_bytes) {
     const most = (page.limits.upload_bytes / 2 ** 20).toFixed();
-    const names = files.filter(Boolean).map((file) => file.name).join(", ");
-    throw new Problem(`${names}: larger than the ${most} MiB that the server accepts.`);
+    const names = files.filter(Boolean).map((file) => file.name);
+    const are = names.length > 1 ? "are together" : "is";
+    const limit = `the ${most} MiB that the server accepts`;
+    throw new Problem(`${names.join(", ")} ${are} larger than ${limit}.`);
   }
 }
 
@@ -263,7 +268,13 @@ function showTexts(result, record) {
 
 function setUpCaptions(section, system) {
   const input = find("input[name=image]", section);
-  const take = (files) => files.forEach((file) => captionImage(section, system, file));
+  const take = (files) => {
+    // in the order of choosing, below the images that were chosen before
+    const results = files.map(() => element("li"));
+    find(".results", section).append(...results);
+    files.forEach((file, place) => captionImage(results[place], section, system, file));
+    results[0]?.scrollIntoView({ block: "nearest" });
+  };
   input.addEventListener("change", () => {
     take([...input.files]);
     // so that the same image can be chosen again with other options
@@ -274,8 +285,7 @@ function setUpCaptions(section, system) {
   find("form", section).addEventListener("submit", (event) => event.preventDefault());
 }
 
-async function captionImage(section, system, file) {
-  const result = addResult(section);
+async function captionImage(result, section, system, file) {
   result.setAttribute("aria-busy", "true");
   result.append(pictureOf(file, file.name), element("span", file.name, { class: "name" }));
   const waiting = element("p", "Waiting …", { class: "quiet" });
