@@ -491,6 +491,12 @@ def test_a_prefix_is_refused(folders):
         criterion_of(task)(model, batch_of(task, 0))
 
 
+def test_compilation_is_refused(folders):
+    task = load(folders, "multimodal_captioning", compile=True)
+    with pytest.raises(UserError, match=r"^--compile: does not go with --criterion self_critical"):
+        CRITERION_REGISTRY["self_critical"](task, False, **OPTIONS)
+
+
 def test_a_task_of_others_is_refused():
     task = Namespace(target_dictionary=make_dictionary(), cfg=Namespace(_name="translation"))
     with pytest.raises(UserError, match="--task translation does not sample"):
