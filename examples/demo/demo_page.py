@@ -51,8 +51,11 @@ class Card(NamedTuple):
     right: bool = True
 
 
-def write_demo_page(path: Path, results: Sequence[Result]) -> None:
-    """Write the page: a table with the figures of all tasks, and a section for each."""
+def write_demo_page(path: Path, results: Sequence[Result], activation: str = "") -> None:
+    """Write the page: a table with the figures of all tasks, and a section for each.
+
+    ``activation`` is the shell command that must precede the commands of the page, if any.
+    """
     rows = [
         (
             result.task.title,
@@ -61,7 +64,7 @@ def write_demo_page(path: Path, results: Sequence[Result]) -> None:
         )
         for result in results
     ]
-    sections = [section("", _OVERVIEW, rows=rows)]
+    sections = [section("", _OVERVIEW, rows=rows, activation=activation)]
     sections += [_task_section(result) for result in results]
     subtitle = (
         "All images and texts were drawn and written by a program, and all models trained in this "

@@ -20,6 +20,7 @@ task are right.
 
 import argparse
 import json
+import os
 import re
 import resource
 import shlex
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     _print_row("CPU seconds of this run", f"{used.ru_utime + used.ru_stime:.0f}")
     page = folder / "page.html"
-    write_demo_page(page, results)
+    write_demo_page(page, results, activation())
     print(f"\nEverything on a page: {page.resolve()}")
     _print_next_steps(folder)
     return _status(results, folder / "logs")
@@ -153,8 +154,23 @@ def next_commands(folder: Path) -> list[list[str]]:
     ]
 
 
+def activation() -> str:
+    """Return the shell command that activates the environment of this run, or "" if the shell that
+    began the run already finds the environment's programs, or there is no virtual environment.
+    """
+    programs = Path(sys.prefix) / "bin"
+    script = programs / "activate"
+    if not script.exists() or str(programs) in os.environ.get("PATH", "").split(os.pathsep):
+        return ""
+    here = Path.cwd()
+    shown = script.relative_to(here) if script.is_relative_to(here) else script
+    return f"source {shlex.quote(str(shown))}"
+
+
 def _print_next_steps(folder: Path) -> None:
     print("\nTry next:")
+    if command := activation():
+        print(f"  {command}  # once in each shell")
     for words in next_commands(folder):
         print(f"  {shlex.join(words)}")
     print("Your own data: docs/your_data.md. Another demo: examples/demo/README.md")

@@ -1,6 +1,7 @@
 """The demo: the commands, the verdicts, continuing, the page; all of it in small, and as it is."""
 
 import contextlib
+import html
 import io
 import json
 import os
@@ -235,6 +236,27 @@ def test_the_page_shows_all_tasks_their_items_and_their_commands(commands, capsy
     for words in commands.run:
         assert page.count(f">{shlex.join(words)}</p>".replace("'", "&#39;")) == 1
     assert "://" not in page
+
+
+def test_the_environment_is_activated_before_the_commands_unless_it_is_active(
+    commands, tmp_path, monkeypatch, capsys
+):
+    programs = tmp_path / "my env" / "bin"
+    programs.mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(programs.parent))
+    assert demo.activation() == ""  # not a virtual environment
+    (programs / "activate").touch()
+    assert demo.activation() == f"source '{programs}/activate'"
+    monkeypatch.chdir(tmp_path)
+    assert run_main(commands.folder) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "Try next:\n  source 'my env/bin/activate'  # once in each shell\n  fairseq-mm" in printed
+    )
+    page = html.unescape((commands.folder / "page.html").read_text())
+    assert page.count("source 'my env/bin/activate'") == 1
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    assert demo.activation() == ""
 
 
 def test_a_second_run_repeats_nothing(shown, commands, capsys):
