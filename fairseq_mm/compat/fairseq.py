@@ -362,9 +362,26 @@ def _no_repeat_ngram(
     words = tokens[:, 1 : step + 1]
     windows = words.unfold(1, n, 1)  # [N, step - n + 1, n]
     last = words[:, step - n + 1 :].unsqueeze(1)
-    repeats = windows[:, :, : n - 1].eq(last).all(dim=2)
-    # words of a given prefix are the only possible words of their steps
-    repeats &= lprobs.isfinite().sum(dim=1, keepdim=True) > 1
-    rows, starts = repeats.nonzero(as_tuple=True)
-    lprobs[rows, windows[rows, starts, n - 1]] = -float("inf")
-    return lprobs
+    is_allowed = windows[:, :, : n - 1].ne(last).any(dim=2)
+    is_allowed |= _have_one_word(lprobs, is_allowed).unsqueeze(1)
+    # The logarithm is -inf for a repeat and 0 otherwise. A sum needs no list of the repeats, which
+    # would wait for a GPU.
+    return lprobs.scatter_add_(1, windows[:, :, n - 1], is_allowed.log().to(lprobs.dtype))
+
+
+def _have_one_word(lprobs: Any, is_allowed: Any) -> Any:
+    """Return a mask [N], True at rows in which at most one word is possible.
+
+    Words of a given prefix are the only possible words of their steps. ``is_allowed`` [N, W] is
+    False at repeats; the mask may be False for a row without repeats.
+    """
+    import torch
+
+    if lprobs.is_cuda:
+        return lprobs.gt(-float("inf")).sum(dim=1, dtype=torch.int32) <= 1
+    # A CPU takes long to read a whole vocabulary, and most rows have no repeats. On a GPU, listing
+    # the rows would wait.
+    result = is_allowed.new_zeros(len(lprobs))
+    rows = (~is_allowed).any(dim=1).nonzero().squeeze(1)
+    result[rows] = lprobs[rows].gt(-float("inf")).sum(dim=1, dtype=torch.int32) <= 1
+    return result

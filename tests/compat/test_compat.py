@@ -1,5 +1,6 @@
 """Each repair of fairseq works, and only where its defect is present."""
 
+import math
 import os
 import pickle
 import subprocess
@@ -267,23 +268,46 @@ def test_words_of_a_given_prefix_may_repeat():
     assert 6 not in words[4:5]
 
 
-def test_blocking_of_repeats_equals_loops():
+class OnGpu(torch.Tensor):
+    """Tensor on the CPU that is treated as one on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, OnGpu])
+def test_blocking_of_repeats_equals_loops(kind):
     from fairseq.ngram_repeat_block import NGramRepeatBlock
 
     generator = torch.Generator().manual_seed(5)
-    for n, step in ((1, 0), (1, 5), (2, 1), (2, 7), (3, 2), (3, 9), (4, 3), (4, 11)):
-        tokens = torch.randint(4, 7, (6, 14), generator=generator)
-        tokens[:, 0] = 2
-        lprobs = torch.randn(6, 9, generator=generator)
+    cases = [(1, 0), (1, 5), (2, 1), (2, 7), (3, 1), (3, 2), (3, 9), (4, 3), (4, 11)]
+    num_blocked, num_kept = 0, 0
+    for n, step in cases:
+        # padding (1) is also among the words if texts of other lengths join a batch
+        tokens = torch.randint(4, 7, (9, 14), generator=generator)
+        tokens[:, 0], tokens[0, :3] = 2, 1
+        lprobs = torch.randn(9, 9, generator=generator)
+        lprobs[:, 1] = -float("inf")
+        # as for prefixes: one possible word in each row, and two in another row
+        for row in (1, 2, 3):
+            word = int(torch.randint(4, 7, (), generator=generator))
+            lprobs[row, torch.arange(9) != word] = -float("inf")
+        lprobs[4, [0, 1, 2, 3, 4, 7, 8]] = -float("inf")
         expected = lprobs.clone()
         for row, words in zip(expected, tokens[:, 1 : step + 1].tolist()):
-            for word in range(9):
+            possible = [word for word in range(9) if math.isfinite(row[word])]
+            for word in possible:
                 grams = [[*words, word][i : i + n] for i in range(step + 2 - n)]
                 if grams and grams[-1] in grams[:-1]:
-                    row[word] = -float("inf")
-        found = NGramRepeatBlock(n, use_extension=False)(tokens, lprobs, 3, 2, step)
+                    num_blocked += len(possible) > 1
+                    num_kept += len(possible) == 1
+                    if len(possible) > 1:
+                        row[word] = -float("inf")
+        lprobs = lprobs.as_subclass(kind)
+        found = NGramRepeatBlock(n, use_extension=False)(tokens, lprobs, 3, 3, step)
         assert found is lprobs
-        assert torch.equal(found, expected)
+        assert torch.equal(found.as_subclass(torch.Tensor), expected)
+    assert num_blocked > 20
+    assert num_kept > 2
 
 
 def test_building_a_generator_leaves_training_of_bart_as_it_was():
