@@ -120,7 +120,7 @@ def test_documented_programs_exist_and_those_of_examples_parse(words, monkeypatc
         parse_program(words, monkeypatch)
 
 
-LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted(EXAMPLES.glob("*/README.md"))]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted(EXAMPLES.rglob("README.md"))]
 
 
 @pytest.mark.parametrize("page", LINKED, ids=name_of)
