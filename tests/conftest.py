@@ -147,7 +147,8 @@ def chromium_port() -> Iterator[int]:
 @pytest.fixture
 def run_recipe(tmp_path):
     """Runs a recipe of an example's folder; returns the arguments of each command that it called,
-    or, where it is to fail, what it printed on stderr. ``prints``: program -> what it prints."""
+    or, where it is to fail, what it printed on stderr. ``prints``: program -> what it prints.
+    ``run.stdout`` is what the last recipe printed."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in RECIPE_PROGRAMS:
@@ -174,6 +175,7 @@ def run_recipe(tmp_path):
             text=True,
         )
         assert done.returncode == status, done.stderr
+        run.stdout = done.stdout
         calls = [line.split("\0")[:-1] for line in record.read_text().split("\n")[:-1]]
         return calls if status == 0 else done.stderr
 

@@ -7,6 +7,12 @@ if [ $# != 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 photos=$2 out=$3
 source "$(dirname "$0")/steps.sh"
 begin "$(realpath -m "$1")" "$(realpath -m "$photos")" "${variables[@]}"
+echo "$total steps: prepare, extract, train m_rnn, train vse_bow, caption, score, page, index"
+if [ -z "${UPDATES:-}" ]; then
+    echo "On two cores, they took 16 minutes with images of 224 x 224 pixels (extract takes longer if" \
+        "images are larger)."
+    echo "The longest step is train m_rnn; train vse_bow takes less than two minutes."
+fi
 step prepare fairseq-mm prepare flickr8k "$1" --output "$data"
 extract() {
     local missing

@@ -1,5 +1,6 @@
 """Recipes of captions and embeddings give one batch, whatever the number of GPUs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,11 @@ def test_one_command_leads_from_the_release_to_models_and_is_continued(run_recip
     make_release(tmp_path)
     calls = run_recipe(EXAMPLE, "flickr8k", *arguments)
     assert subcommands(calls) == ["prepare", "extract", *AFTER_DATA]
+    # the steps and their time are told before the first of them
+    told, time, _, *lines = run_recipe.stdout.splitlines()
+    steps = re.findall(r"^\[\d/8\] (.*), begun at", "\n".join(lines), re.M)
+    assert told == f"8 steps: {', '.join(steps)}"
+    assert time.startswith("On two cores, they took 16 minutes")
     captioner, embedding = map(parse_training, calls[2:4])
     assert (captioner.arch, captioner.max_update) == ("m_rnn", 4700)
     assert float(captioner.total_num_update) == 4700
@@ -193,6 +199,7 @@ def test_steps_that_were_done_with_other_inputs_are_refused(run_recipe, tmp_path
     make_release(tmp_path)
     arguments = ("release", "my photos", "my models")
     assert run_recipe(EXAMPLE, "flickr8k", *arguments, UPDATES="5") != []
+    assert "minutes" not in run_recipe.stdout  # which are of the usual number of updates
     error = run_recipe(EXAMPLE, "flickr8k", *arguments, status=2)
     assert error.startswith(f"my models: was begun with {tmp_path / 'release'} ")
     assert "UPDATES=5 WEIGHTS=, but now there is " in error
