@@ -16,6 +16,8 @@ _CAN_BE_UNSCALED = "scale=" in (getattr(_FUSED, "__doc__", None) or "")
 # PyTorch 2.4 and newer; on a GPU a single kernel since PyTorch 2.9, but as many operations as here
 # on a CPU
 _RMS_NORM = getattr(F, "rms_norm", None)
+# The single kernel computes in float32 for inputs in half precision.
+_HAS_RMS_KERNEL = hasattr(torch, "_fused_rms_norm")
 _HALF = (torch.float16, torch.bfloat16)
 # Divisor of queries in half precision, because unscaled scores may leave the range of float16. It
 # is a power of two, so that nothing is rounded.
@@ -145,6 +147,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x [..., dim] of any dtype; the result has the dtype of the weight."""
+        if x.is_cuda and _HAS_RMS_KERNEL and x.dtype == self.weight.dtype == torch.bfloat16:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
         x = x.float()
         if x.is_cuda and _RMS_NORM is not None:
             weight = self.weight.float()

@@ -43,3 +43,16 @@ def test_norm_of_large_numbers_is_finite_in_half_precision(kind):
     out = norm(torch.tensor([3e5, -3e5, 3e5, -3e5]).as_subclass(kind))
     assert out.dtype == torch.float16
     torch.testing.assert_close(out.float(), torch.tensor([1.0, -1, 1, -1]))
+
+
+def test_norm_in_bfloat16_on_a_gpu_equals_norm_in_float32():
+    if t5_layers._RMS_NORM is None:
+        pytest.skip("this PyTorch has no norm for a GPU")
+    torch.manual_seed(1)
+    norm = RMSNorm(64)
+    torch.nn.init.normal_(norm.weight)
+    norm = norm.bfloat16()
+    x = (1000 * torch.randn(3, 64)).bfloat16()
+    out = norm(x.as_subclass(OnGpu))
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, norm.float()(x.as_subclass(OnGpu)).bfloat16())
