@@ -7,12 +7,14 @@ The packed copy is kept beside the weight.
 
 In int8, each row of a weight has its own scale, and so has each vector, whose scale is computed at
 each product. The result of a vector therefore does not depend on the other vectors of its batch.
+The integers of a vector are stored as uint8.
 
 Only models that are not trained any more are packed, see :func:`pack_weights`: fairseq's optimizers
 change weights through ``weight.data``, which PyTorch does not count as a change. After changes that
 PyTorch counts, a weight is packed anew.
 """
 
+import functools
 import weakref
 from typing import Any, Optional
 
@@ -25,6 +27,8 @@ from fairseq_mm.errors import UserError
 # Elements of the smallest weight that is packed: the cache holds smaller ones, and MKL is faster.
 _MIN_ELEMENTS = 1 << 17
 _LARGEST_INT8 = 127
+# uint8 of a vector's element that is 0
+_ZERO_POINT = 128
 # Divisor of a vector of zeros, which would be divided by zero.
 _SMALLEST_SCALE = 1e-30
 _OPERATORS = {
@@ -64,12 +68,8 @@ class _Packed:
             out = torch.ops.mkldnn._linear_pointwise(half, self._copy, None, "none", [], "").float()
             return out if bias is None else out.add_(bias)
         largest = rows.abs().amax(dim=-1, keepdim=True).clamp_(min=_SMALLEST_SCALE)
-        integers = (rows * (_LARGEST_INT8 / largest)).round_().to(torch.int8)
-        out = torch.ops.onednn.qlinear_pointwise(
-            *(integers, 1 / _LARGEST_INT8, 0),
-            *(self._copy, self._scales, self._zeros),
-            *(None, 1.0, 0, torch.float32, "none", [], ""),
-        )
+        integers = (rows * (_LARGEST_INT8 / largest)).round_().add_(_ZERO_POINT).to(torch.uint8)
+        out = _multiply_integers(integers, 1 / _LARGEST_INT8, self._copy, self._scales, self._zeros)
         return out.mul_(largest) if bias is None else torch.addcmul(bias, out, largest)
 
     def _pack(self, weight: Tensor, num_rows: int) -> None:
@@ -83,6 +83,33 @@ class _Packed:
             return
         weight = weight.to(getattr(torch, self.dtype))
         self._copy = torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
+
+
+def _multiply_integers(
+    rows: Tensor, scale: float, packed: Tensor, scales: Tensor, zeros: Tensor
+) -> Tensor:
+    """Multiply integers [..., inputs] uint8, of which ``_ZERO_POINT`` stands for 0, in int8.
+
+    On a processor without AMX, oneDNN multiplies signed integers thousands of times slower.
+    """
+    return torch.ops.onednn.qlinear_pointwise(
+        *(rows, scale, _ZERO_POINT),
+        *(packed, scales, zeros),
+        *(None, 1.0, 0, torch.float32, "none", [], ""),
+    )
+
+
+@functools.cache
+def _multiplies_integers_exactly() -> bool:
+    """Return whether sums of products of integers are exact on this processor.
+
+    Without VNNI or AMX instructions, sums of two products are cut off at 16 bits.
+    """
+    packed = torch.ops.onednn.qlinear_prepack(torch.full((64, 64), 127, dtype=torch.int8), None)
+    rows = torch.full((1, 64), 255, dtype=torch.uint8)
+    zeros = torch.zeros(64, dtype=torch.long)
+    sums = _multiply_integers(rows, 1.0, packed, torch.ones(64), zeros)
+    return bool((sums == 64 * 127 * (255 - _ZERO_POINT)).all())
 
 
 # id of a weight -> its copy; the entry goes with the weight
@@ -108,9 +135,11 @@ def can_pack(dtype: str = "float32") -> bool:
     """Return whether the installed PyTorch packs weights of a dtype on this machine."""
     library = "onednn" if dtype == "int8" else "mkldnn"
     operators = getattr(torch.ops, library)
-    return torch.backends.mkldnn.is_available() and all(
-        hasattr(operators, name) for name in _OPERATORS[library]
-    )
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if not all(hasattr(operators, name) for name in _OPERATORS[library]):
+        return False
+    return dtype != "int8" or _multiplies_integers_exactly()
 
 
 def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
@@ -137,8 +166,8 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
             )
         if not can_pack(dtype):
             raise UserError(
-                f"`weights_dtype` {dtype} needs operators of oneDNN, which the installed PyTorch "
-                "does not have; PyTorch 2.1 or newer has them."
+                f"`weights_dtype` {dtype} needs operators of oneDNN, which PyTorch 2.1 or newer has"
+                + (", and a processor with VNNI or AMX." if dtype == "int8" else ".")
             )
     elif not can_pack():
         return
