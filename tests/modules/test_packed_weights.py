@@ -2,8 +2,8 @@
 
 import copy
 import gc
-import time
 import pickle
+import time
 
 import pytest
 import torch
