@@ -163,11 +163,21 @@ class MRnnEncoder(BatchFirstEncoder):
         scaling: Name of the scaling, see
             :func:`fairseq_mm.models._pooled_features.scale_vectors`.
         keeps_regions: True to scale each region instead of averaging them.
+        refuses_one_region: True if a batch with one region per image is refused where regions are
+            kept.
     """
 
-    def __init__(self, dropout: float, scaling: str, *, keeps_regions: bool = False) -> None:
+    def __init__(
+        self,
+        dropout: float,
+        scaling: str,
+        *,
+        keeps_regions: bool = False,
+        refuses_one_region: bool = True,
+    ) -> None:
         super().__init__()
         self.keeps_regions = keeps_regions
+        self.refuses_one_region = refuses_one_region
         self.scaling = scaling
         self.dropout = nn.Dropout(dropout)
         # generation casts the model but not the batch: this buffer has the dtype of the model
@@ -181,10 +191,10 @@ class MRnnEncoder(BatchFirstEncoder):
         is [B, N, D], and the dict also has ``padding_mask``.
 
         Raises:
-            UserError: if regions are kept and there is only one.
+            UserError: if regions are kept, and there is only one although it is refused.
         """
         if self.keeps_regions:
-            if features.size(1) == 1:
+            if self.refuses_one_region and features.size(1) == 1:
                 raise UserError(_POOLED)
             regions = scale_vectors(features.float(), self.scaling)
             # one mask for all regions of an image, so that their weighted mean lacks a feature
@@ -427,7 +437,14 @@ class MRnnModel(FairseqEncoderDecoderModel):
             )
         if attends and has_one_region(task):
             raise UserError(_POOLED)
-        encoder = MRnnEncoder(cfg.feature_dropout, str(cfg.feature_scaling), keeps_regions=attends)
+        encoder = MRnnEncoder(
+            cfg.feature_dropout,
+            str(cfg.feature_scaling),
+            keeps_regions=attends,
+            # Imported features do not record a grid: images may have different numbers of regions,
+            # and all images of a batch a single one.
+            refuses_one_region="grid" in getattr(task, "feature_attributes", {}),
+        )
         decoder = MRnnDecoder(task.target_dictionary, task.feature_dim, cfg)
         model = cls(encoder, decoder)
         model.add_module(MODULE_NAME, Provenance.of_task(task))
