@@ -1,5 +1,6 @@
 """Caches keys and values of earlier tokens between decoding steps."""
 
+import itertools
 from typing import Any, Optional
 
 import torch
@@ -90,14 +91,12 @@ def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
         Indices of the items to store from now on, or None if the stored items stay as they are; and
             the number of rows of each item.
     """
-    items, counts = torch.unique_consecutive(rows, return_counts=True)
-    sizes = counts.tolist()
-    if len(set(sizes)) == 1:
-        size = sizes[0]
-    else:
-        # Unequal numbers of rows cannot be viewed as a tensor.
-        items, size = rows, 1
-    return (None if keeps_all(items, num_items) else items), size
+    # A GPU is waited for once: all that follows is computed from this list.
+    numbers = rows.tolist()
+    sizes = {len(list(group)) for _, group in itertools.groupby(numbers)}
+    # Unequal numbers of rows cannot be viewed as a tensor.
+    size = sizes.pop() if len(sizes) == 1 else 1
+    return (None if numbers[::size] == list(range(num_items)) else rows[::size]), size
 
 
 class SentenceCache:
@@ -216,13 +215,12 @@ class BeamCache:
             # Zeros, because the product of a weight 0 with a NaN of unused memory would be NaN.
             block = self._entries.new_zeros(layers, items, heads, _BLOCK, beams, head_dim)
             self._entries = torch.cat([self._entries, block], dim=3)
-        numbers = torch.arange(self.beams, device=self._writers.device)
-        newest = numbers.repeat(items).unsqueeze(1)
+        slots = torch.arange(beams, device=self._writers.device)
+        newest = slots[: self.beams].repeat(items).unsqueeze(1)
         self._writers = torch.cat([self._writers, newest], dim=1)
         self._mask = None
         if beams > 1:
-            slots = torch.arange(beams, device=newest.device)
-            is_own = self._writers.unsqueeze(2) == slots  # [R, tokens, beams]
+            is_own = self._writers.unsqueeze(2) == slots  # [R, tokens, slots]
             self._mask = is_own.view(items, 1, self.beams, -1)
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
