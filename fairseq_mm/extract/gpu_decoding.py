@@ -7,7 +7,7 @@ the values of bilinear resizing differ by 1 of 255, and the smallest cosine of f
 mobilenet_v2 is 0.99998 (``torch.nn.functional.interpolate``: 13 %, and 0.9993). If ``squash``
 reduces the height and enlarges the width, Pillow 13 begins with the rows; this module does not.
 
-nvJPEG itself decodes other pixels than libjpeg, which Pillow uses: values of noisy drawn photographs
+nvJPEG itself decodes other pixels than libjpeg, which Pillow uses: the values of noisy drawn images
 differ by 2.2 of 255 on average. The feature store therefore records the decoder as the attribute
 ``decoder``.
 """
