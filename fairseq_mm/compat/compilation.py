@@ -13,11 +13,14 @@ def compile_model(model: Any) -> None:
     """Compile the forward pass of a model when it is first called; its parameters keep their names.
 
     Raises:
-        UserError: if PyTorch is older than 2.0.
+        UserError: if PyTorch is older than 2.0, or cannot make the folder of its compiled files.
     """
     if not hasattr(model, "compile"):
         raise UserError(f"--compile: needs PyTorch 2.0 or newer. {WITHOUT}")
-    model.compile()
+    try:
+        model.compile()
+    except OSError as error:
+        raise _failed(error) from None
 
 
 @contextlib.contextmanager
@@ -32,5 +35,10 @@ def explaining_failed_compilation() -> Iterator[None]:
     try:
         yield
     except TorchDynamoException as error:
-        cause = first_line(error)
-        raise UserError(f"--compile: the model cannot be compiled: {cause}. {WITHOUT}") from None
+        # the message of an error in a backend begins with the backend's name, on a line of its own
+        raise _failed(getattr(error, "inner_exception", error)) from None
+
+
+def _failed(error: BaseException) -> UserError:
+    cause = first_line(error)
+    return UserError(f"--compile: the model cannot be compiled: {cause}. {WITHOUT}")

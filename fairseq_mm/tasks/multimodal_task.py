@@ -273,6 +273,14 @@ class GenerationTask(GeneratesText, FairseqTask):
                 stack.enter_context(explaining_failed_compilation())
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
+    def valid_step(
+        self, sample: dict[str, Any], model: Any, criterion: Any
+    ) -> tuple[Any, Any, dict[str, Any]]:
+        # in evaluation mode, a model is compiled once more
+        explaining = explaining_failed_compilation if self.cfg.compile else contextlib.nullcontext
+        with explaining():
+            return super().valid_step(sample, model, criterion)
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model of a config, and with ``--compile`` compile it for training.
 

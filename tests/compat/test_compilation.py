@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_data import make_captions_folder
-from toy_training_states import train_until
+from toy_data import make_captions_folder, run_fairseq
+from toy_training_states import OPTIONS, train_until
 
 from fairseq_mm.compat import (
     compile_model,
@@ -36,9 +36,40 @@ def test_a_compiled_training_ends_with_the_same_weights(tmp_path, monkeypatch):
         torch.testing.assert_close(other["model"][name], weights)
 
 
+@pytest.mark.skipif(not hasattr(torch.nn.Module, "compile"), reason="PyTorch 1.12 has no compiler")
+@pytest.mark.parametrize("fails_in_training", [True, False])
+def test_a_compiler_that_fails_in_an_update_or_a_validation_is_said(
+    tmp_path, monkeypatch, fails_in_training
+):
+    def compile_badly(model):
+        def backend(graph, inputs):
+            if model.training == fails_in_training:
+                raise OSError(28, "No space left on device")
+            return graph
+
+        original(model, backend=backend)
+
+    original = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", compile_badly)
+    make_captions_folder(tmp_path / "data")
+    options = (*OPTIONS, *TRAINING, "--max-update", 1, "--save-dir", tmp_path / "out", "--compile")
+    options = [option for option in options if option != "--disable-validation"]
+    message = r"^--compile: the model cannot be compiled: .*No space left.*Train without"
+    with pytest.raises(UserError, match=message):
+        run_fairseq(monkeypatch, "train", tmp_path / "data", *options)
+
+
 def test_an_old_pytorch_is_said():
     with pytest.raises(UserError, match=r"^--compile: needs PyTorch 2.0 or newer\. Train without"):
         compile_model(SimpleNamespace())
+
+
+def test_a_folder_of_compiled_files_that_cannot_be_made_is_said():
+    def fail():
+        raise FileNotFoundError(2, "No such file or directory", "/nowhere/cache")
+
+    with pytest.raises(UserError, match=r"^--compile: the model cannot be compiled: .*'/nowhere/"):
+        compile_model(SimpleNamespace(compile=fail))
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="PyTorch 1.12 has no compiler")
