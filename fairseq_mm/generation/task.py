@@ -214,11 +214,12 @@ class GeneratesText:
         return generator
 
     def use_weights(self, generator: Any, models: Any) -> None:
-        """Pack the weights of models in the type that a generator uses.
+        """Prepare models and a generator: type of the weights, device of the forbidden tokens.
 
-        This method is called for each batch, because another generator may have packed the weights
-        in another type after the last batch. Weights of models in training do not change, and
-        neither do weights for a generator that scores given texts.
+        The weights of the models are packed in the type that the generator uses. This method is
+        called for each batch, because another generator may have packed the weights in another type
+        after the last batch. Weights of models in training do not change, and neither do weights
+        for a generator that scores given texts.
 
         Args:
             generator: Result of :meth:`build_generator`.
@@ -228,7 +229,13 @@ class GeneratesText:
             UserError: if the weights cannot have this type on the device of a model.
         """
         dtype = getattr(generator, "weights_dtype", None)
-        for model in models if isinstance(models, (list, tuple)) else [models]:
+        models = models if isinstance(models, (list, tuple)) else [models]
+        forbidden = getattr(generator, "token_indices_to_suppress", None)
+        if forbidden is not None:
+            # A GPU would copy them from the CPU, and wait, at every step.
+            device = next(models[0].parameters()).device
+            generator.token_indices_to_suppress = forbidden.to(device)
+        for model in models:
             # models prepared by make_generation_fast_ are not trained any more. `training` is False
             # in a training, too: fairseq's generator sets evaluation mode
             if dtype is not None and getattr(model, "_is_generation_fast", False):

@@ -339,6 +339,15 @@ def test_searches_that_cannot_be_are_refused(args, message):
         generator_of(args)
 
 
+def test_forbidden_tokens_are_on_the_device_of_the_models():
+    task, models, generator = generator_of()
+    forbidden = generator.token_indices_to_suppress
+    task.use_weights(generator, models)
+    assert torch.equal(generator.token_indices_to_suppress, forbidden)
+    task.use_weights(generator, [models[0].to("meta")])
+    assert generator.token_indices_to_suppress.device.type == "meta"
+
+
 def test_models_with_too_few_positions_are_refused():
     task, models, _ = generator_of()
     models[0].max_decoder_positions = lambda: 200
