@@ -35,6 +35,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
+from fairseq_mm.compat import activate
 from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
 from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.models.vg_bart import bart_options
@@ -163,7 +164,8 @@ def writing(
         min_len=sizes.target - 1,
     )
     if no_repeat_ngram_size:
-        # as the tasks of this package do
+        # as the tasks of this package do: activated, it replaces fairseq's blocking of n-grams
+        activate()
         generator.repeat_ngram_blocker = NGramRepeatBlock(no_repeat_ngram_size, use_extension=False)
 
     def write() -> list[list[int]]:
