@@ -268,9 +268,9 @@ def busy_share(trainer: Trainer, batches: list[Any], seconds: float, *, show: bo
 
 def measure(case: Case, data: Path, precision: str, args: argparse.Namespace) -> dict[str, Any]:
     metrics.reset()
-    trainer = build_trainer(data, case, precision, args.device, args.small)
     if args.compile:
-        trainer.model.compile()
+        case = case._replace(options=f"{case.options} --compile")
+    trainer = build_trainer(data, case, precision, args.device, args.small)
     trainer.begin_epoch(1)
     batch = make_batch(trainer, case, small=args.small)
     batches = [batch] * case.passes

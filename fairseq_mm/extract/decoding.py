@@ -22,9 +22,6 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.media_list import MediaFile
 from fairseq_mm.extract.readers import AHEAD_FILES, Event, MediaEnd, Reader, Unreadable
 
-# what Linux allows any user; by default a pipe holds 64 KiB, less than one input
-PIPE_BYTES = 1 << 20
-
 
 def decode_files(
     files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
@@ -87,7 +84,8 @@ class _Process:
         context: Any = multiprocessing.get_context(method)
         their_tasks, self.tasks = context.Pipe(duplex=False)
         self.results, their_results = context.Pipe(duplex=False)
-        _enlarge_pipe(self.results)
+        if reader.pipe_bytes is not None:
+            _enlarge_pipe(self.results, reader.pipe_bytes)
         # number of the file that the process decodes, for the message if it is killed
         self.number = context.RawValue("q", 0)
         self.process = context.Process(
@@ -115,18 +113,18 @@ class _Process:
         self.results.close()
 
 
-def _enlarge_pipe(end: Connection) -> None:
+def _enlarge_pipe(end: Connection, num_bytes: int) -> None:
     """Let a pipe of Linux hold several inputs, so that receiving one takes fewer system calls."""
     with contextlib.suppress(ImportError, AttributeError, OSError):  # other systems, and limits
         import fcntl
 
-        fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, num_bytes)
 
 
 def _run_worker(tasks: Connection, results: Connection, file_number: Any, reader: Reader) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles Ctrl-C
     threading.Thread(target=_exit_with_parent, args=(os.getppid(),), daemon=True).start()
-    # a pipe holds a few inputs at most: the queue lets decoding go on meanwhile
+    # a pipe holds 64 KiB by default, less than one input: the queue lets decoding go on meanwhile
     ready: queue.Queue[Optional[Event]] = queue.Queue(reader.max_waiting)
 
     def decode() -> None:

@@ -64,12 +64,13 @@ class BatchFeatures:
     Attributes:
         unreadable: Dict from the index of a JPEG file that cannot be decoded to the reason.
         seconds_decoding: Seconds of decoding on a GPU.
+        seconds_network: Seconds in which the device computed the features; complete after
+            :meth:`get`.
     """
 
     def __init__(self, num_inputs: int) -> None:
         self.unreadable: dict[int, str] = {}
-        self.seconds_decoding = 0.0
-        self._seconds = 0.0
+        self.seconds_decoding = self.seconds_network = 0.0
         self._rows: list[Optional[np.ndarray]] = [None] * num_inputs
         self._events: list[tuple[Any, Any]] = []
 
@@ -81,9 +82,6 @@ class BatchFeatures:
         for i, input_rows in zip(indices, rows):
             self._rows[i] = input_rows
 
-    def add_seconds(self, seconds: float) -> None:
-        self._seconds += seconds
-
     def add_events(self, start: Any, end: Any) -> None:
         """Add the events of the device before and after a computation."""
         self._events.append((start, end))
@@ -92,14 +90,9 @@ class BatchFeatures:
         """Wait for the device, and return the features ``[rows, D]`` float32 of each input."""
         for start, end in self._events:
             end.synchronize()
-            self._seconds += start.elapsed_time(end) / 1000
+            self.seconds_network += start.elapsed_time(end) / 1000
         self._events = []
         return self._rows
-
-    @property
-    def seconds_network(self) -> float:
-        """Seconds in which the device computed the features; complete after :meth:`get`."""
-        return self._seconds
 
 
 class Extractor:
@@ -349,7 +342,7 @@ class Extractor:
                 batch.add_events(start, end)
             else:
                 rows = self._compute(inputs).cpu()
-                batch.add_seconds(time.perf_counter() - began)
+                batch.seconds_network += time.perf_counter() - began
         needed = [(i, row) for (i, is_needed), row in zip(places, rows.numpy()) if is_needed]
         batch.add([i for i, _ in needed], [row for _, row in needed])
 

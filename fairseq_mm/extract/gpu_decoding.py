@@ -123,7 +123,7 @@ class GpuDecoder:
             for file, image in zip(files, decoded):
                 if image.shape != (3, file.height, file.width):
                     raise RuntimeError(f"an image has the shape {list(image.shape)}.")
-        except RuntimeError:  # one file is enough to fail all of them
+        except RuntimeError:  # nvJPEG fails the whole batch for one damaged file
             if len(files) == 1:
                 return [self._decode_by_pillow(files[0])]
             return [image for file in files for image in self._decode_part([file])]

@@ -18,7 +18,7 @@ from fairseq_mm.extract.readers import ImageReader, MediaEnd
 
 # first and last two bytes of a whole JPEG file
 START, END = b"\xff\xd8", b"\xff\xd9"
-# start-of-frame markers: all bytes 0xC0 to 0xCF except those of Huffman and arithmetic tables
+# start-of-frame markers; 0xC4, 0xC8 and 0xCC begin tables and extensions
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 BASELINE = (0xC0, 0xC1)
 YCBCR_COMPONENTS = (1, 2, 3)
@@ -46,6 +46,9 @@ class JpegReader(ImageReader):
     ``max_pixels`` pixels. Pillow decodes all other files, and reports the same errors as
     :class:`.ImageReader`.
     """
+
+    # what Linux allows any user: several files
+    pipe_bytes = 1 << 20
 
     def _decode(self, media: AnyImage) -> Generator[Any, None, MediaEnd]:
         if not isinstance(media, (np.ndarray, Image.Image)):

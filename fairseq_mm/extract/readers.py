@@ -66,6 +66,7 @@ class Reader(abc.ABC):
             ``clips``.
         columns: Names of the values that are recorded for each file in a table next to the store.
         inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
+        pipe_bytes: Size of the pipe from a decoding process on Linux; None for the default.
         max_waiting: Number of events that a process may decode ahead of the network.
     """
 
@@ -73,6 +74,7 @@ class Reader(abc.ABC):
     inputs_are: ClassVar[str]
     columns: ClassVar[tuple[str, ...]] = ()
     inputs_per_file: ClassVar[Optional[int]] = None
+    pipe_bytes: ClassVar[Optional[int]] = None
 
     @property
     @abc.abstractmethod

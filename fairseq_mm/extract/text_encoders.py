@@ -277,7 +277,7 @@ class TextEncoder:
         tokens = self._tokenize(texts)
         order = sorted((i for i in range(len(texts)) if tokens[i]), key=lambda i: len(tokens[i]))
         padding = self._tokenizer.pad_token_id or 0
-        if padding >= self._vocabulary_size:  # of a tokenizer that the user has extended
+        if padding >= self._vocabulary_size:  # if the user has extended the tokenizer
             padding = 0
         while order:
             # sorted by length: the last text of a batch decides how many texts fit

@@ -91,7 +91,7 @@ def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
         Indices of the items to store from now on, or None if the stored items stay as they are; and
             the number of rows of each item.
     """
-    # A GPU is waited for once: all that follows is computed from this list.
+    # Making this list waits for a GPU, once; the lines below read the list alone.
     numbers = rows.tolist()
     sizes = {len(list(group)) for _, group in itertools.groupby(numbers)}
     # Unequal numbers of rows cannot be viewed as a tensor.

@@ -88,9 +88,10 @@ class _Packed:
 def _multiply_integers(
     rows: Tensor, scale: float, packed: Tensor, scales: Tensor, zeros: Tensor
 ) -> Tensor:
-    """Multiply integers [..., inputs] uint8, of which ``_ZERO_POINT`` stands for 0, in int8.
+    """Multiply vectors [..., inputs] uint8 by a packed weight in int8.
 
-    On a processor without AMX, oneDNN multiplies signed integers thousands of times slower.
+    ``_ZERO_POINT`` stands for 0 in the vectors. Signed vectors would need no such offset, but on a
+    processor without AMX, oneDNN multiplies them hundreds to thousands of times slower.
     """
     return torch.ops.onednn.qlinear_pointwise(
         *(rows, scale, _ZERO_POINT),

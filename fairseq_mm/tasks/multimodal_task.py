@@ -267,19 +267,17 @@ class GenerationTask(GeneratesText, FairseqTask):
         # a criterion that samples seeds its samples by the update
         if hasattr(criterion, "update_num"):
             criterion.update_num = update_num
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(without_cudnn_attention())
-            if self.cfg.compile:
-                stack.enter_context(explaining_failed_compilation())
+        with without_cudnn_attention(), self._explaining_compilation():
             return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
 
     def valid_step(
         self, sample: dict[str, Any], model: Any, criterion: Any
     ) -> tuple[Any, Any, dict[str, Any]]:
-        # in evaluation mode, a model is compiled once more
-        explaining = explaining_failed_compilation if self.cfg.compile else contextlib.nullcontext
-        with explaining():
+        with self._explaining_compilation():  # in evaluation mode, a model is compiled once more
             return super().valid_step(sample, model, criterion)
+
+    def _explaining_compilation(self) -> contextlib.AbstractContextManager[None]:
+        return explaining_failed_compilation() if self.cfg.compile else contextlib.nullcontext()
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model of a config, and with ``--compile`` compile it for training.
