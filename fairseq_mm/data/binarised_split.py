@@ -1,8 +1,8 @@
 """Decodes the text of a split from its binarised files.
 
-fairseq-mm score compares the ``T-`` and ``S-`` lines of fairseq-generate with this text. A folder
-that fairseq-preprocess made has no ``<split>.references.jsonl``; its binarised targets then serve
-as references.
+``fairseq-mm score`` compares the output of fairseq-generate with this text. A folder that
+fairseq-preprocess made has no ``<split>.references.jsonl``; its binarised targets then serve as
+references.
 """
 
 import re
@@ -60,8 +60,8 @@ class SplitText:
     def decode(self, tokens: str, line: int) -> str:
         """Turn ``tokens``, separated by spaces, into readable text.
 
-        ``line`` (counted from 0) is the line of the split that the tokens belong to. It decides
-        which words ``<unk-0>``, ``<unk-1>``, ... stand for.
+        ``line`` is the line of the split (from 0) that contains the tokens. The words for
+        ``<unk-0>``, ``<unk-1>``, ... differ between lines.
         """
         if self.oov_words is not None:
             tokens = restore_oov_words(tokens, self.oov_words[line])
@@ -73,7 +73,7 @@ class BinarisedReferences(NamedTuple):
 
     Attributes:
         path: Path of the targets' ``.bin`` file.
-        visual_ids: Id of each line. Lines with the same id have the same image, images or video.
+        visual_ids: Id of each line. Lines with the same id have the same images or video.
         texts: Dictionary from an id to all lines with this id, as readable text without sentence
             separators.
         note: Sentence that says where the references come from.
@@ -115,8 +115,7 @@ def read_binarised_references(folder: Folder, split: str) -> Optional[BinarisedR
 def find_split_text(folder: Folder, split: str, *, is_source: bool = False) -> Optional[SplitText]:
     """Open the binarised targets of a split; with ``is_source``, open its binarised sources.
 
-    Return None if the folder has no such text, or has several language pairs of the split, so that
-    it is unclear which pair is meant.
+    Return None if the folder has no such text, or has the split in several language pairs.
     """
     root = Path(folder)
     if not is_source and _is_binarised(root / split):

@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
-    """Pad token rows to the length T of the longest of B rows, and stack them.
+    """Pad B token sequences to the length T of the longest sequence, and stack them.
 
     Args:
-        rows: Indices of tokens, ``[t]`` for each row.
+        rows: Token indices of each sequence, ``[t]``.
         pad: Padding index.
         left: Pad on the left instead of the right.
 
@@ -29,8 +29,8 @@ def pad_tokens(rows: list[Tensor], pad: int, *, left: bool = False) -> Tensor:
 
 
 def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
-    """Turn target rows into decoder inputs: put the token ``start`` before each row, and drop the
-    row's last token. Rows must not be empty."""
+    """Turn targets into decoder inputs: put the token ``start`` before each target, and drop its
+    last token. Targets must not be empty."""
     lengths = [row.numel() for row in rows]
     # the last token of a row rolls to the place of the next row's first, where the start token goes
     shifted = torch.cat(rows).roll(1)
@@ -41,13 +41,13 @@ def shift_right(rows: list[Tensor], start: int) -> list[Tensor]:
 def pad_features(
     rows: list[np.ndarray], missing: Optional[list[Optional[np.ndarray]]] = None
 ) -> tuple[Tensor, Tensor]:
-    """Pad the features of B items to the largest number of rows N, and stack them.
+    """Pad the features of B examples to the largest number of feature vectors N, and stack them.
 
     Args:
-        rows: Features of each item, ``[n, D]`` in the dtype of the store.
-        missing: For each item, an ``[n]`` bool array that is True at the zero rows of missing
-            images, or None if no image of the item is missing. The rows of missing images become
-            padding. ``missing=None`` says that no image of any item is missing.
+        rows: Features of each example, ``[n, D]``.
+        missing: For each example, an ``[n]`` bool array that is True for vectors of missing
+            images, which become padding; None if the example has all images. The default says that
+            no example lacks an image.
 
     Returns:
         features: ``[B, N, D]``, zero at padding.
@@ -75,20 +75,19 @@ def collate(
     """Collate examples to a batch.
 
     Args:
-        examples: Examples of :class:`.MultimodalDataset` with ``id``, ``features`` ``[rows, D]`` or
-            None, ``target`` ``[tokens]`` (None when generating without references) and ``is_first``
-            (False if an earlier line of the split has the same images or video). Optional are
-            ``missing`` ``[rows]`` bool (True where an image is missing), ``source`` ``[tokens]``
-            (text input) and ``item`` (number that all examples with the same images or video
-            share).
+        examples: Examples of :class:`.MultimodalDataset`. Required are ``id``, ``features``
+            ``[N, D]`` or None, ``target`` ``[tokens]`` (None when generating without references)
+            and ``is_first`` (False if an earlier line of the split has the same images or video).
+            Optional are ``missing`` ``[N]`` bool (True for features of a missing image), ``source``
+            ``[tokens]`` (text input) and ``item`` (number of the images or the video).
         pad: Padding index of the target.
         start: Index of the first token of the decoder's input.
         source_pad: Padding index of the source text, which is padded on the left as in fairseq;
             None without a source text.
 
     Returns:
-        The batch. If there is a source text, the examples are sorted, the longest source first.
-        Without examples the batch is ``{}``, which fairseq's trainer replaces by a dummy batch.
+        The batch. Examples with a source text are sorted, the longest source first. Without
+        examples the batch is ``{}``, which fairseq's trainer replaces by a dummy batch.
     """
     if not examples:
         return {}

@@ -13,7 +13,7 @@ INTERVAL = 1.0
 
 @contextlib.contextmanager
 def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
-    """Show ``work`` and the time since the beginning on stderr while the context runs.
+    """Show ``work`` and the elapsed time on stderr while the context runs.
 
     The line appears after two seconds, and is removed at the end. Nothing is shown if stderr is no
     terminal. A thread writes the line, so the context must not fork processes.
@@ -22,7 +22,7 @@ def elapsed_time(work: str) -> Iterator[Callable[[str], None]]:
         work: Name of the computation, such as ``tokenize``.
 
     Yields:
-        Function that replaces the name, for the next part of the computation.
+        Function that replaces ``work`` by the name of the next part of the computation.
     """
     names = [work]  # the last one is shown
     if sys.stderr is None or not sys.stderr.isatty():

@@ -2,18 +2,18 @@
 
 ``open_source`` recognises these sources by name and content:
 
-- a folder with one ``.npy`` or ``.npz`` file per item. The key of an item is the part of the file
-  name that ``*`` matches in a pattern; for the pattern ``*.npy`` it is the name without its suffix;
-- one ``.npz`` file: an array per item under the item's key, or the members ``features`` and
+- a folder with one ``.npy`` or ``.npz`` file per item (image or video). The id of an item is the
+  part of the file name that ``*`` matches in a pattern such as ``*.npy``;
+- one ``.npz`` file with one array per item under the item's id, or with the arrays ``features`` and
   ``ids``;
 - one ``.npy`` array ``[items, D]`` or ``[items, R, D]`` and a list of ids, one per line;
-- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``. Each image has five captions, and either
-  one row or five equal rows. The import compares the numbers of captions and rows to find out how
-  many rows an image has, and is refused if the rows of an image differ.
+- VSE++'s ``<split>_ims.npy`` next to ``<split>_caps.txt``. An image has five captions in the text
+  file, and one row or five equal rows in the array; the number of rows follows from the sizes of
+  the two files. The import is refused if the rows of an image differ.
 
-D is the feature dimension. An item is one vector ``[D]``, R vectors ``[R, D]``, or a grid of
-vectors ``[height, width, D]``, which is read row by row (channels last). Arrays are mapped or read
-in pieces to save memory; nothing is ever unpickled.
+The features of an item are one vector ``[D]``, R vectors ``[R, D]``, or a grid of vectors
+``[height, width, D]``, which is read row by row (channels last). Arrays are mapped or read in
+blocks to save memory; nothing is ever unpickled.
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ CAPTIONS_PER_IMAGE = 5
 
 @dataclasses.dataclass
 class FeatureSource:
-    """Source of features, whose items are read one after the other.
+    """Source of the features of images or videos, which are read one after the other.
 
     Args:
         name: File or folder name, saved in the store as ``imported_from``.
-        keys: Ids of the items, in order.
-        read: Function that maps the position of an item in ``keys`` to the item's R feature
-            vectors ``[R, D]``. It is called with growing positions.
+        keys: Ids of the images or videos, in order.
+        read: Function that maps a position in ``keys`` to the R feature vectors ``[R, D]`` of the
+            image or video. It is called with increasing positions.
     """
 
     name: str
@@ -71,11 +71,10 @@ def open_source(
     key: str = "*",
     array: Optional[str] = None,
 ) -> FeatureSource:
-    """Recognise the kind of a source of features, and open it; the docstring of the module lists
-    the kinds.
+    """Open a source of features, whose kind is recognised by name and content.
 
     Args:
-        path: Folder, ``.npz`` or ``.npy`` file.
+        path: Folder, ``.npz`` or ``.npy`` file, as the docstring of the module describes.
         ids_path: Text file with one id per line, for an ``.npy`` file.
         captions_path: Text file with one of VSE++'s captions per line, for an ``.npy`` file without
             ids; by default ``x_caps.txt`` next to ``x_ims.npy``.
@@ -122,10 +121,10 @@ def import_features(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of a source to a feature store, or continue an interrupted import.
+    """Write the features of a source to a feature store, or continue an interrupted import.
 
     Args:
-        source: Source of the items.
+        source: Source of the features.
         out: Path of the feature store.
         attributes: Attributes to save in the store, see :func:`extractor_attributes`.
         dtype: ``float16`` or ``float32``; None for float16 if the source has float16, else float32.
@@ -133,11 +132,11 @@ def import_features(
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
 
     Returns:
-        The number of items.
+        The number of imported images or videos.
 
     Raises:
-        UserError: If an item has a value that is not finite, has no rows, or has another dimension
-            than the first item; the message names the item.
+        UserError: If the features of an image or video are not finite, are empty, or have another
+            dimension than the first features; the message has the id.
     """
     # reused below: a stream of a compressed archive cannot go back to its beginning cheaply
     first = source.read(0)
@@ -180,7 +179,7 @@ def extractor_attributes(
         weights: State dict file, whose SHA-256 is saved, or ``ORIGIN:NAME`` of published weights,
             such as ``torchvision:IMAGENET1K_V1``.
         layer: Name of the layer.
-        grid: True for one row per position of an image.
+        grid: True if an image has one feature vector per position of a grid.
         preprocessing: JSON object with the options of the preprocessing.
     """
     attributes: dict[str, object] = {"extractor": extractor, "layer": layer}
@@ -224,7 +223,7 @@ def _open_folder(
 
 
 def _read_file(path: Path, array: Optional[str]) -> np.ndarray:
-    """Read the features of the only item of an ``.npy`` or ``.npz`` file as ``[R, D]``.
+    """Read the R feature vectors ``[R, D]`` in an ``.npy`` or ``.npz`` file of one image or video.
 
     ``array`` is the name of the array to read from an ``.npz`` file; None if it has only one.
     """
@@ -300,11 +299,10 @@ def _open_array(
 def _find_first_rows(
     path: Path, rows: np.ndarray, ids: list[str], ids_path: str
 ) -> tuple[list[int], list[str]]:
-    """Return the index in ``rows`` of each image's first row, and the id of each image.
+    """Return the index of each image's first row in ``rows``, and the id of each image.
 
     An image has one row, or five equal rows, one per caption. ``ids`` has one id per row, or one id
-    for every five rows. ``path`` and ``ids_path`` are the files of ``rows`` and ``ids``, for
-    messages.
+    for every five rows.
     """
     repeats, rest = divmod(len(rows), len(ids)) if ids else (0, 0)
     if rest or repeats not in (1, CAPTIONS_PER_IMAGE):
@@ -333,8 +331,8 @@ def _count_repeats(path: Path, rows: np.ndarray, captions_path: str) -> int:
 
 
 def open_files(name: str, paths: Mapping[str, Path], *, dim: int) -> FeatureSource:
-    """Return a source of features that reads each item from its own file. Raise UserError if there
-    are no files.
+    """Return a source of features that reads each image or video from its own file. Raise
+    UserError if there are no files.
 
     Args:
         name: Name of the source, saved in the store as ``imported_from``.
@@ -369,7 +367,7 @@ def read_ids(path: str) -> list[str]:
 
 
 def _to_rows(item: np.ndarray, where: str) -> np.ndarray:
-    """Reshape the features of an item to ``[R, D]``. Raise UserError, which names the item
+    """Reshape the features of an image or video to ``[R, D]``. Raise UserError, which begins with
     ``where``, if they are no floating point numbers, or have another number of axes."""
     if item.shape[-1:] == (0,):
         raise UserError(f"{where}: holds no features: its shape is {list(item.shape)}.")

@@ -1,11 +1,11 @@
 """Records size, time and SHA-256 of the files from which features were computed.
 
-The records are saved in a feature store, to notice later that a file has changed. Three optional
-members of the HDF5 file hold one record per item. Earlier versions of the package ignore these
-members, and write stores without them.
+The records are saved in the feature store, to notice later that a file has changed. Three optional
+datasets of the HDF5 file hold one record per item (image or video). Earlier versions of the package
+ignore these datasets, and write stores without them.
 
 ==================  ===============  ===================================================
-member              shape            content
+dataset             shape            content
 ==================  ===============  ===================================================
 ``source_sizes``    ``[items]``      int64: size of the file in bytes; -1 without record
 ``source_times``    ``[items]``      int64: time of its last change, in nanoseconds
@@ -32,7 +32,7 @@ _NO_SIZE = -1
 
 
 class Source(NamedTuple):
-    """Record of the file from which an item was made.
+    """Record of the image or video file from which features were computed.
 
     Attributes:
         size: Size of the file, or of the member of an archive, in bytes.
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
 
 class SourceTable:
-    """Table with the :class:`Source` of each item of a store, in the order of the items."""
+    """Table with one :class:`Source` per image or video of a feature store, in order."""
 
     def __init__(self) -> None:
         self._sizes = array.array("q")
@@ -67,12 +67,12 @@ class SourceTable:
         self._digests += digest
 
     def count(self) -> int:
-        """Return the number of items that have a record of the file from which they were made."""
+        """Return the number of images or videos whose files are recorded."""
         return len(self._sizes) - self._sizes.count(_NO_SIZE)
 
     def write(self, file: h5py.File) -> None:
-        """Write the records of all items to an HDF5 file, as datasets ``source_sizes``,
-        ``source_times`` and ``source_digests``; write nothing if no item has a record."""
+        """Write the records to an HDF5 file, as datasets ``source_sizes``, ``source_times`` and
+        ``source_digests``; write nothing if there is no record."""
         if not self.count():
             return
         file["source_sizes"] = np.frombuffer(self._sizes, np.int64)
@@ -82,14 +82,14 @@ class SourceTable:
 
 
 def read_sources(path: str, file: h5py.File, items: int, size: int) -> SourceTable:
-    """Read the records of the files from which the items of a feature store were made.
+    """Read the records of the files from which the features of a store were computed.
 
     The table is empty if the store has no records.
 
     Args:
         path: Path of the store, for messages.
         file: The store's HDF5 file, opened.
-        items: Number of items in the store.
+        items: Number of images or videos in the store.
         size: Size of the HDF5 file in bytes.
 
     Raises:

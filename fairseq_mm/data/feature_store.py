@@ -66,9 +66,9 @@ class FeatureStore:
     The file is opened once per process: a store can be built before workers are forked, sent to
     spawned workers and pickled. Open files are never part of the pickle.
 
-    If the attribute ``rows_finite`` says that the writer checked every row, ``read`` does not check
-    that rows are finite, since checking takes one to two times as long as reading. Otherwise every
-    ``read`` checks its rows, until ``check_finite`` has checked the whole store once.
+    If the writer checked that all features are finite (``rows_finite``), ``read`` does not check it
+    again, since checking takes one to two times as long as reading. Otherwise every ``read`` checks
+    its result, until ``check_finite`` has checked the whole store once.
 
     Args:
         path: Path of the HDF5 file.
@@ -79,16 +79,16 @@ class FeatureStore:
         path: Path of the file, as the caller wrote it.
         ids: The keys, in the order of the file.
         dim: Feature dimension.
-        dtype: float16 or float32, the dtype of the rows that ``read`` returns.
+        dtype: float16 or float32, the dtype of the features that ``read`` returns.
         attributes: Attributes of the file that say how and when the features were made.
-        rows_finite: True if every row was checked, by the writer or by ``check_finite``.
+        rows_finite: True if all features were checked, by the writer or by ``check_finite``.
         has_checksum: True if the metadata match the checksum in the file; False if the file has no
             checksum of its metadata.
-        content_checksum: Checksum of ids and rows from the time of writing; empty in stores of
+        content_checksum: Checksum of ids and features from the time of writing; empty in stores of
             earlier versions.
 
     Raises:
-        UserError: If the file is missing, is no feature store, has a newer format, or its members
+        UserError: If the file is missing, is no feature store, has a newer format, or its datasets
             do not fit together.
     """
 
@@ -119,7 +119,7 @@ class FeatureStore:
 
     @property
     def is_contiguous(self) -> bool:
-        """True if rows are read directly from their place in the file, without libhdf5."""
+        """True if features are read directly from their place in the file, without libhdf5."""
         return self._rows_offset is not None
 
     def _build_index(self) -> dict[str, int]:
@@ -147,19 +147,19 @@ class FeatureStore:
         return f"FeatureStore({self.path!r}: {len(self)} items, dim {self.dim}, {self.dtype})"
 
     def count_rows(self, key: str) -> int:
-        """Return the number of rows of an item."""
+        """Return the number of feature vectors of the image or video ``key``."""
         i = self._get_position(key)
         return int(self._offsets[i + 1] - self._offsets[i])
 
     def read(self, key: str) -> np.ndarray:
-        """Read one item.
+        """Read the features of the image or video ``key``.
 
         Returns:
-            rows: ``[rows, D]``, a new array of the store's dtype.
+            rows: ``[R, D]``, a new array of the store's dtype.
 
         Raises:
-            UserError: If there is no such item, or the item has a value that is not finite. If
-                all rows of the store were checked before (``rows_finite``), this is not checked.
+            UserError: If the store does not have ``key``, or a feature is not finite. The features
+                are not checked if ``rows_finite`` is True.
         """
         i = self._get_position(key)
         rows = self._read_rows(self._offsets.item(i), self._offsets.item(i + 1))
@@ -168,7 +168,7 @@ class FeatureStore:
         return rows
 
     def read_all(self) -> np.ndarray:
-        """Read the rows of all items, ``[total rows, D]``, in the order of the items. Raise
+        """Read all features of the store, ``[total rows, D]``, in the order of the file. Raise
         UserError if a value is not finite."""
         rows = self._read_rows(0, self._num_rows)
         if not self.rows_finite and not is_finite(rows):
@@ -176,12 +176,12 @@ class FeatureStore:
         return rows
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return size, time and SHA-256 of the file from which an item was made; None if they are
-        not recorded. Raise UserError if there is no such item, or the records are damaged."""
+        """Return size, time and SHA-256 of the image or video file of ``key``; None if not
+        recorded. Raise UserError if the store does not have ``key``, or its records are damaged."""
         return self._read_sources()[self._get_position(key)]
 
     def count_sources(self) -> int:
-        """Return the number of items that have a record of the file from which they were made."""
+        """Return the number of images or videos whose files are recorded."""
         return self._read_sources().count()
 
     def _read_sources(self) -> SourceTable:
@@ -193,10 +193,9 @@ class FeatureStore:
         return self._sources
 
     def check_finite(self, *, reread: bool = False) -> None:
-        """Check that all rows are finite, unless this is known already; with ``reread``, check in
-        any case.
+        """Check that all features are finite; without ``reread``, rely on ``rows_finite``.
 
-        Raise UserError that names the first item with a NaN or an infinite value.
+        Raise UserError that names the first image or video with a NaN or an infinite value.
         """
         if self.rows_finite and not reread:
             return
@@ -210,8 +209,8 @@ class FeatureStore:
         self.rows_finite = True
 
     def check_content(self, progress: Progress = iter) -> str:
-        """Compute the checksum of the store's ids and rows, and return it; ``progress`` wraps the
-        iteration over the ids.
+        """Compute the checksum of the store's ids and features, and return it; ``progress`` wraps
+        the iteration over the ids.
 
         Raise UserError if the checksum differs from the checksum that was saved with the store.
         """
@@ -300,7 +299,7 @@ class FeatureStore:
         return rows
 
     def _read_rest(self, rows: np.ndarray, count: int, offset: int) -> None:
-        """Read the rest of ``rows`` from the file, since the system reads at most 2 GiB at once.
+        """Fill the rest of the buffer ``rows`` from the file, since one read returns at most 2 GiB.
 
         The first ``count`` bytes of ``rows`` have been read; they begin at byte ``offset`` of the
         file.
@@ -341,11 +340,11 @@ class FeatureStore:
 class FeatureStores:
     """Union of several feature stores, with the interface of one store.
 
-    ``read`` returns rows in the widest dtype of the stores. ``attributes`` has the attributes on
-    which all stores agree.
+    ``read`` returns features in the widest dtype of the stores. ``attributes`` has the attributes
+    on which all stores agree.
 
     Args:
-        stores: The stores.
+        stores: Opened stores, at least one.
         ignore_extractors: Accept stores that were made by different extractors.
 
     Raises:
@@ -386,7 +385,7 @@ class FeatureStores:
 
     @property
     def extractor_attributes(self) -> dict[str, object]:
-        """Attributes that say how an image or a video became features."""
+        """Recorded attributes of the feature extractor: the network, its weights, its options."""
         return {
             name: self.attributes[name]
             for name in (*EXTRACTOR_ATTRIBUTES, *EXTRACTOR_NOTES)
@@ -403,7 +402,7 @@ class FeatureStores:
         return self._find_store(key).count_rows(key)
 
     def read(self, key: str) -> np.ndarray:
-        """Read one item ``[rows, D]``, see :meth:`FeatureStore.read`."""
+        """Read the features of the image or video ``key``, see :meth:`FeatureStore.read`."""
         return self._find_store(key).read(key).astype(self.dtype, copy=False)
 
     def get_source(self, key: str) -> Optional[Source]:
@@ -448,8 +447,8 @@ def open_folder_features(
         preload: Keep all features in memory.
 
     Raises:
-        UserError: If :func:`open_features` raises it, a feature is not finite, or another program
-            has changed the ids or rows of a store.
+        UserError: If the stores cannot be opened together (see :func:`open_features`), a feature is
+            not finite, or another program has changed a store.
     """
     if paths:
         features = open_features(paths.split(os.pathsep), preload=preload)
@@ -520,7 +519,7 @@ def is_finite(rows: np.ndarray) -> bool:
 
 
 def missing_key_message(key: object, ids: Sequence[str], paths: Sequence[str]) -> str:
-    """Return a message of one line about a key that none of the stores has, with the closest id.
+    """Return a message of one line about a key that no store has, with the most similar id.
 
     ``ids`` are the ids of all stores, ``paths`` the paths of the stores.
     """
@@ -544,5 +543,5 @@ def _find_closest_id(key: str, ids: Sequence[str]) -> Optional[str]:
 
 
 def not_finite_message(path: str, key: str) -> str:
-    """Return a message of one line about the item ``key`` with NaN or infinite values."""
+    """Return a message of one line about the image or video ``key``: features are not finite."""
     return f"{path}: the features of {key!r} have NaN or infinite values."

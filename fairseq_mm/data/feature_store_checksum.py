@@ -1,14 +1,14 @@
-"""Computes two checksums of a feature store: of its metadata, and of its ids and rows together.
+"""Computes two checksums of a feature store: of its metadata, and of its ids and features.
 
 libhdf5 trusts the metadata of a file: one damaged byte can crash the process or keep it busy for
-ever. Therefore the writer appends a trailer to the HDF5 file. It holds the position of the rows,
-and a SHA-256 of all other bytes (metadata, offsets, ids); other programs do not see it. The SHA-256
-is checked before libhdf5 reads anything, which takes a few milliseconds. A program that changes a
-store through libhdf5 cuts the trailer off; the store can still be read.
+ever. Therefore the writer appends a trailer to the HDF5 file, which other programs ignore. The
+trailer has the position of the features, and a SHA-256 of all other bytes (metadata, offsets, ids).
+The SHA-256 is checked before libhdf5 reads anything, which takes a few milliseconds. A program that
+changes a store through libhdf5 cuts the trailer off; the store can still be read.
 
-The attribute ``content_checksum`` covers each id together with its rows, so that exchanged ids or
-rows are found. It is compared by ``fairseq-mm doctor``, by ``fairseq-mm store verify``, and by
-every command that opens a store without a trailer.
+The attribute ``content_checksum`` covers each id together with its features, so that exchanged ids
+are found. It is compared by ``fairseq-mm doctor``, by ``fairseq-mm store verify``, and by every
+command that opens a store without a trailer.
 """
 
 import hashlib
@@ -55,8 +55,8 @@ def check_metadata(path: str) -> bool:
 
 
 def add_checksum(path: str) -> None:
-    """Append a checksum of the metadata to a store, which must be known to be undamaged. Raise
-    UserError if the rows lie in HDF5 chunks, or the file cannot be written."""
+    """Append a checksum of the metadata to an undamaged store. Raise UserError if the features lie
+    in HDF5 chunks, or the file cannot be written."""
     with h5py.File(path, "r", locking=False) as file:
         features = file["features"]
         first, length = features.id.get_offset(), features.nbytes
@@ -81,13 +81,15 @@ def add_checksum(path: str) -> None:
 
 
 def item_checksum(key: str, dim: int, dtype: str, rows: bytes) -> int:
-    """Return the checksum of one item; :func:`content_checksum` adds up the checksums of all items.
+    """Return the checksum of the features of one image or video.
+
+    :func:`content_checksum` adds up these checksums.
 
     Args:
-        key: Id of the item, without key prefix.
+        key: Id of the image or video, without key prefix.
         dim: Feature dimension.
         dtype: Name of the dtype, such as ``float16``.
-        rows: Bytes of the item's rows.
+        rows: Bytes of the features.
     """
     digest = hashlib.sha256(f"{key}\0{dim}\0{dtype}\0".encode())
     digest.update(rows)
@@ -95,16 +97,16 @@ def item_checksum(key: str, dim: int, dtype: str, rows: bytes) -> int:
 
 
 def checksum_text(total: int) -> str:
-    """Return ``total``, the sum of all items' checksums, modulo 2^256 as 64 hexadecimal digits."""
+    """Return ``total``, a sum of checksums, modulo 2^256 as 64 hexadecimal digits."""
     return f"{total % (1 << 256):064x}"
 
 
 def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[str]] = iter) -> str:
-    """Return the hexadecimal checksum of a store's ids, dtype and rows.
+    """Return the hexadecimal checksum of a store's ids, dtype and features.
 
-    The checksum does not depend on the order of the items, the attributes and the layout of the
-    file. ``store`` is a :class:`.FeatureStore` without key prefix; ``progress`` wraps the iteration
-    over its ids.
+    Attributes, the order of the ids and the layout of the file do not change the checksum.
+    ``store`` is a :class:`.FeatureStore` without key prefix; ``progress`` wraps the iteration over
+    its ids.
     """
     # a sum, so that shards merged in any order have the checksum of one run
     return checksum_text(
@@ -116,7 +118,7 @@ def content_checksum(store: Any, progress: Callable[[Iterable[str]], Iterable[st
 
 
 def _digest(file: BinaryIO, first: int, last: int, end: int) -> bytes:
-    """Hash the first ``end`` bytes of a file without the rows, which are the bytes ``first`` to
+    """Hash the first ``end`` bytes of a file, but skip the features: the bytes ``first`` to
     ``last``."""
     # the positions are hashed too: the same bytes around other rows must not match
     digest = hashlib.sha256(struct.pack("<QQQ", first, last, end))

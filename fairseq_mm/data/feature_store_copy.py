@@ -1,6 +1,6 @@
-"""Merges feature stores, selects items, averages rows and converts dtypes.
+"""Merges feature stores, selects ids, averages feature vectors and converts dtypes.
 
-All functions stream the items, continue after an interruption, and do not change their inputs.
+All functions stream the features, continue after an interruption, and do not change their inputs.
 """
 
 import os
@@ -32,7 +32,7 @@ def merge_stores(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write the items of several stores to one store, in the order of ``paths``.
+    """Write the features of several stores to one store, in the order of ``paths``.
 
     The stores must have equal dimensions and no common id. The new store has float32 if one of the
     stores has float32. If ``out`` is a finished store with the same content, it is not written
@@ -43,18 +43,17 @@ def merge_stores(
         out: Path of the new store.
         ignore_extractors: Merge stores of different extractors; attributes that differ are left
             out.
-        ignore_missing_parts: Merge stores that ``extract --shard`` made from some parts of a list,
-            although the stores of its other parts are not in ``paths``.
+        ignore_missing_parts: Merge shards that ``extract --shard`` made, although some of the
+            shards are missing.
         overwrite: Replace a store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
 
     Returns:
-        The number of items.
+        The number of images or videos.
 
     Raises:
         UserError: If the stores differ in dimension or extractor or share an id, only some stores
-            name their extractor, the store of a part of a list is missing, or ``out`` exists with
-            other content.
+            name their extractor, a shard is missing, or ``out`` exists with other content.
     """
     stores = [_open(path) for path in paths]
     if not ignore_missing_parts:
@@ -78,19 +77,20 @@ def convert_store(
     overwrite: bool = False,
     progress: Progress = iter,
 ) -> int:
-    """Write items of a store to another store.
+    """Write features of a store to another store.
 
     Args:
         path: Path of the store.
         out: Path of the new store.
         dtype: ``float16`` or ``float32``; None for the dtype of the store.
-        select: Ids of the items to write, in this order; None for all items.
-        pool: ``mean`` averages the rows of each item (in float32) to one row; None keeps the rows.
+        select: Ids of the images or videos to write, in this order; None for all.
+        pool: ``mean`` averages the feature vectors of each image or video (in float32) to one
+            vector; None writes all vectors.
         overwrite: Replace a store at ``out``.
         progress: Function that wraps the iteration over the ids, such as ``tqdm``.
 
     Returns:
-        The number of items in the new store.
+        The number of images or videos in the new store.
 
     Raises:
         UserError: If an id of ``select`` is not in the store or occurs twice in ``select``, or a
@@ -116,7 +116,7 @@ def _open(path: Union[str, os.PathLike]) -> FeatureStore:
 
 
 def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -> bool:
-    """Return True if ``store`` has the content that merging the stores of ``source`` would write.
+    """Return True if ``store`` already has the content that merging ``source`` would write.
 
     ``progress`` wraps the iteration over the ids.
     """
@@ -137,10 +137,7 @@ def _is_merged(source: FeatureStores, store: FeatureStore, progress: Progress) -
 
 
 def _check_all_parts(stores: Sequence[FeatureStore]) -> None:
-    """Check stores that ``extract --shard`` made, each from a part of a list of files.
-
-    Raises UserError if ``stores`` has the store of one part of a list, but not of all parts.
-    """
+    """Raise UserError if ``stores`` has some, but not all shards of ``extract --shard``."""
     parts: dict[tuple[object, int], dict[int, FeatureStore]] = {}
     for store in stores:
         # earlier versions wrote the number of the part only into the file name

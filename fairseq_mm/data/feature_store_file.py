@@ -1,4 +1,4 @@
-"""Opens and checks a feature store's HDF5 file, before any row is read."""
+"""Opens and checks a feature store's HDF5 file, before any feature is read."""
 
 import dataclasses
 import json
@@ -33,11 +33,12 @@ class StoreLayout:
     :class:`.FeatureStore` describes the attributes that are not listed here.
 
     Attributes:
-        offsets: ``[items + 1]`` int64; item i is rows ``offsets[i]:offsets[i + 1]``.
-        rows_finite: True if the writer has checked that every row is finite, and no other program
-            has changed the file since. Such a change would have cut off the checksum.
-        rows_offset: Position in the file, in bytes, at which the rows begin; None if libhdf5 must
-            read the rows, because they lie in chunks or have the other byte order.
+        offsets: ``[items + 1]`` int64; rows ``offsets[i]:offsets[i + 1]`` of the dataset
+            ``features`` belong to the image or video with the number i.
+        rows_finite: True if the writer has checked that all features are finite, and no other
+            program has changed the file since. Such a change would have cut off the checksum.
+        rows_offset: Position of the features in the file, in bytes; None if libhdf5 must read the
+            features, because they lie in chunks or have the other byte order.
         size_and_time: Size of the file in bytes and time of its last change in nanoseconds.
     """
 
@@ -178,7 +179,7 @@ def _describe_type(dataset: h5py.Dataset) -> str:
 
 def check_storage(path: str, name: str, dataset: h5py.Dataset, size: int) -> None:
     """Check that a file of ``size`` bytes can hold the values that a dataset declares. Raise
-    UserError if it cannot. ``path`` and ``name``, the name of the dataset, are for messages."""
+    UserError if it cannot. ``path`` and ``name`` (of the dataset) are for messages."""
     declared = dataset.size * dataset.dtype.itemsize
     # the storage size is metadata, too, and may be more than the whole file
     limit = min(dataset.id.get_storage_size(), size)

@@ -34,8 +34,8 @@ def describe_store(path: str) -> dict[str, Any]:
 
 
 def rows_by_id(path: str) -> list[tuple[str, int]]:
-    """Return the id and the number of rows of each item of a store. Raise UserError if the file is
-    damaged or no feature store."""
+    """Return the id and the number of feature vectors of each image or video in a store. Raise
+    UserError if the file is damaged or no feature store."""
 
     def list_rows() -> list[tuple[str, int]]:
         store = FeatureStore(path)
@@ -54,10 +54,10 @@ def verify_store(path: str, progress: Progress = iter, *, repair: bool = False) 
         repair: Add the checksum of the metadata if the store has none.
 
     Returns:
-        Dictionary with ``checksum``, the checksum of ids and rows; ``items``, the number of items;
-        ``has_checksum`` and ``has_content_checksum``, whether the store has a checksum of its
-        metadata, and of its ids and rows; ``is_repaired``, whether the checksum of the metadata was
-        added.
+        Dictionary with ``items``, the number of images or videos; ``checksum``, the computed
+        checksum of ids and features; ``has_content_checksum``, True if such a checksum was saved in
+        the store; ``has_checksum``, True if the store has a checksum of its metadata; and
+        ``is_repaired``, True if this checksum of the metadata was added now.
 
     Raises:
         UserError: If the store is damaged, has values that are not finite, was changed since it was

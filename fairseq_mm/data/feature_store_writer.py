@@ -1,23 +1,24 @@
-"""Writes a feature store item by item; an interrupted writer continues where it stopped.
+"""Writes the features of one image or video after the other to a feature store.
 
-Rows are appended to a folder ``<path>.partial``. ``finish`` makes a contiguous HDF5 file from it,
-under a temporary name, and moves this file into place. The folder holds
+Features are appended to a folder ``<path>.partial``, so that an interrupted writer can be
+continued. ``finish`` makes a contiguous HDF5 file from it, under a temporary name, and moves this
+file into place. The folder holds
 
 ``header.json``
     dimension, dtype and attributes, with which a continuing writer must agree;
 ``rows``
-    the raw rows, one item after the other;
+    the raw feature vectors, one item (image or video) after the other;
 ``journal``
-    one line per item, written after its rows: CRC-32 of the rows, number of rows, key, and size,
-    time and SHA-256 of the file from which they were computed, if these are known;
+    one line per item, written after its vectors: CRC-32 of the vectors, number of vectors, key, and
+    size, time and SHA-256 of the file from which they were computed, if these are known;
 ``lock``
     locked by the process that writes; the lock ends with the process;
 ``finished``
     empty file, written just before the store is moved into place.
 
 A kill at any point leaves at most one incomplete item at the end of ``rows`` or ``journal``, which
-the next writer cuts off. After a power failure, rows may be lost although their line in the journal
-is not; the CRC shows it.
+the next writer cuts off. A power failure may lose vectors whose line in the journal was written;
+the CRC shows it.
 """
 
 import array
@@ -53,7 +54,7 @@ MAX_ATTRIBUTE_BYTES = 60_000
 class FeatureStoreWriter:
     """Writer of one feature store, a context manager.
 
-    Items are collected in the partial folder, ``<path>.partial``. If the context is left without
+    Features are collected in the partial folder, ``<path>.partial``. If the context is left without
     ``finish``, the partial folder stays, and the next writer for the same path continues it.
 
     Args:
@@ -64,10 +65,10 @@ class FeatureStoreWriter:
             The version of the package and the time of the start are added as ``package_version``
             and ``created``.
         overwrite: Replace a finished store at ``path`` as soon as the new store is finished.
-        resume: Continue a partial folder; if False, its items are dropped.
+        resume: Continue a partial folder; if False, its content is dropped.
 
     Attributes:
-        done: Ids of the items in the partial folder.
+        done: Ids of the images or videos in the partial folder.
 
     Raises:
         UserError: If the store exists and is not to be overwritten, another process is writing it,
@@ -176,7 +177,7 @@ class FeatureStoreWriter:
     def _resume(self) -> None:
         """Continue the folder of an earlier writer.
 
-        Read its files ``journal`` and ``rows``, and cut incomplete items off their ends.
+        Read its files ``journal`` and ``rows``, and cut incomplete features off their ends.
         """
         # all rows are read again: the file system may write a line to disk before its rows
         journal_bytes = rows_bytes = 0
@@ -210,13 +211,13 @@ class FeatureStoreWriter:
         self._sources.append(source)
 
     def get_source(self, key: str) -> Optional[Source]:
-        """Return size, time and SHA-256 of the file from which an item in the folder
-        ``<path>.partial`` was made; None if they are not recorded."""
+        """Return size, time and SHA-256 of the file of an image or video in the folder
+        ``<path>.partial``; None if they are not recorded."""
         return self._sources[self._positions[key]]
 
     def remove(self, keys: Collection[str]) -> None:
-        """Remove items from the folder ``<path>.partial``, such as items whose files have changed
-        since. Raise UserError if the disk is full."""
+        """Remove images or videos from the folder ``<path>.partial``, for example because their
+        files have changed. Raise UserError if the disk is full."""
         row_bytes = self.dim * self.dtype.itemsize
         names = ("rows", "journal")
         try:
@@ -245,7 +246,7 @@ class FeatureStoreWriter:
         self._resume()
 
     def compute_rows_checksum(self) -> int:
-        """Return the CRC-32 of the rows of all items, in the order in which they were appended."""
+        """Return the CRC-32 of all features, in the order in which they were appended."""
         checksum = 0
         with open(self._file("rows"), "rb") as rows:
             while piece := rows.read(PIECE_BYTES):
@@ -255,8 +256,7 @@ class FeatureStoreWriter:
     def add_attributes(self, attributes: Mapping[str, object]) -> None:
         """Add attributes to the finished store, such as the path of a file.
 
-        A writer that continues an interrupted one may add other values; the attributes of the
-        constructor must be equal.
+        Unlike the attributes of the constructor, they may differ when an interrupted run continues.
         """
         self.attributes.update(_check_attributes(attributes))
 
@@ -271,7 +271,7 @@ class FeatureStoreWriter:
             )
 
     def check_same(self, key: str, rows: np.ndarray) -> None:
-        """Check that the item ``key`` in the folder ``<path>.partial`` has the rows ``rows``. Raise
+        """Check that ``key`` has the features ``rows`` in the folder ``<path>.partial``. Raise
         UserError if they differ: the folder was begun with other features under the same ids."""
         stored = self._convert_rows(key, rows)
         i = self._positions[key]
@@ -282,16 +282,18 @@ class FeatureStoreWriter:
             )
 
     def append(self, key: str, rows: np.ndarray, source: Optional[Source] = None) -> None:
-        """Append one item.
+        """Append the features of one image or video.
 
         Args:
-            key: Id of the item, without tabs and line breaks.
-            rows: ``[rows, D]`` or, for one row, ``[D]``; converted to the store's dtype.
-            source: Record of the file from which the rows were computed; None to record nothing.
+            key: Id of the image or video, without tabs and line breaks.
+            rows: R feature vectors ``[R, D]``, or one vector ``[D]``; converted to the store's
+                dtype.
+            source: Record of the file from which the features were computed; None to record
+                nothing.
 
         Raises:
-            UserError: If the store has the id already, ``rows`` has another dimension or no row, a
-                value is not finite or becomes infinite in float16, or the disk is full.
+            UserError: If the store has the id already, ``rows`` has another dimension or no vector,
+                a value is not finite or becomes infinite in float16, or the disk is full.
         """
         if not self._is_open:
             raise ValueError(f"{self.path}: the writer is closed.")
@@ -317,8 +319,8 @@ class FeatureStoreWriter:
         self._add_item(key, content, checksum, source)
 
     def _convert_rows(self, key: str, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of an item as ``[rows, D]`` in the dtype of the store. Raise UserError if
-        they have another shape, or a value is not finite."""
+        """Return ``rows`` as ``[R, D]`` in the dtype of the store. Raise UserError if they have
+        another shape, or a value is not finite."""
         array = np.asarray(rows)
         array = array[None] if array.ndim == 1 else array
         if array.ndim != 2 or array.shape[1] != self.dim or not len(array):
@@ -397,8 +399,7 @@ class FeatureStoreWriter:
         self.close()
 
     def close(self) -> None:
-        """Release the lock of the folder ``<path>.partial``; remove the folder if it has no
-        item."""
+        """Release the lock of the folder ``<path>.partial``; remove the folder if it is empty."""
         if self._is_open and not self.done:
             with contextlib.suppress(OSError):
                 _remove_partial(self.partial_path)
@@ -443,10 +444,10 @@ def _remove_partial(folder: str, *, keep_lock: bool = False) -> None:
 
 
 def _parse_journal_line(line: bytes) -> Optional[tuple[int, int, str, Optional[Source]]]:
-    """Parse the line of an item in the file ``journal``; return None if the line is incomplete.
+    """Parse a line of the file ``journal``; return None if the line is incomplete.
 
-    Otherwise return the CRC-32 of the item's rows, the number of rows, the item's key, and the
-    :class:`.Source` (size, time and SHA-256) of the image or video file; None without a Source.
+    Otherwise return the CRC-32 of the features, the number of vectors, the key, and the
+    :class:`.Source` of the image or video file (None if it is not recorded).
     """
     try:
         text = line.decode("utf-8")

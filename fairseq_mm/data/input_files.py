@@ -76,7 +76,7 @@ def read_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield line numbers from 1 and lines without line breaks; drop a byte order mark.
 
-    ``what`` is added to the message on a missing file: a clause such as "it names the image of each
+    ``what`` is a clause for the message about a missing file, such as "it names the image of each
     line". Raise UserError if the file cannot be read, or a line is not in ``encoding`` or too long.
     """
     try:
@@ -157,7 +157,7 @@ def file_digest(path: Any) -> str:
 def start_digest(path: Any) -> None:
     """Start to compute the SHA-256 of a file in another thread, for a later :func:`file_digest`.
 
-    An error of reading is raised by :func:`file_digest`.
+    If the file cannot be read, :func:`file_digest` raises the error.
     """
 
     def compute() -> None:

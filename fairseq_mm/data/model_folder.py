@@ -42,7 +42,7 @@ class ModelFolder(NamedTuple):
 
     Attributes:
         config: Content of ``config.json``, with checked types.
-        weights: State dict of the model, tensor by name.
+        weights: State dict of the model.
     """
 
     config: dict[str, Any]
@@ -214,11 +214,10 @@ def check_links(folder: str) -> None:
 
 
 def _is_in_hub_cache(folder: str, target: str) -> bool:
-    """Return True if ``target`` is a stored file of the cache in which ``folder`` is a snapshot.
+    """Return True if ``target`` is a file in the cache of huggingface_hub that contains ``folder``.
 
     Both are real paths. The cache has ``models--OWNER--NAME/snapshots/REVISION`` with links to
-    ``models--OWNER--NAME/blobs``, or to ``blobs`` of the whole cache for files that several models
-    share.
+    ``models--OWNER--NAME/blobs``. Files that several models share are in ``blobs`` of the cache.
     """
     snapshots = os.path.dirname(folder)
     repository = os.path.dirname(snapshots)
@@ -293,12 +292,12 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Write ``model.safetensors`` to a folder.
 
     Args:
-        weights: State dict: tensors by name.
+        weights: State dict.
         folder: Folder to write to.
 
     Returns:
-        The field ``weights`` of ``config.json``: size, digest, number of parameters, and the names
-        of tensors that are stored under the name of another tensor with which they share memory.
+        The field ``weights`` of ``config.json``: size, digest, number of parameters, and for each
+        tensor that shares its memory with another tensor the name under which it is stored.
 
     Raises:
         UserError: if an entry is no dense tensor of numbers, or safetensors is not installed.
@@ -363,9 +362,9 @@ def write_config(config: Mapping[str, Any], folder: str) -> None:
 
 
 def shorten_paths(value: Any) -> Any:
-    """Return a value of a config with only the last names of paths that lead out of a folder.
+    """Return a value of a config, in which paths out of the folder are cut to their last component.
 
-    Such paths are absolute, or have ``..`` or ``~``. They describe somebody's machine.
+    Absolute paths and paths with ``..`` or ``~`` are cut, since they describe somebody's machine.
     """
     if isinstance(value, dict):
         return {key: shorten_paths(item) for key, item in value.items()}
@@ -383,8 +382,8 @@ def check_plain(value: Any, where: str, *, depth: int = 0) -> None:
     ``depth`` is the number of lists and objects around the value.
 
     Raises:
-        UserError: if it has an object of another type, an infinite number, a key of another type
-            than text, or text that cannot be encoded.
+        UserError: if the value contains an object of another type, an infinite number, a key that
+            is not text, or text that cannot be encoded.
     """
     if depth > _MAX_DEPTH:
         raise UserError(f"`{where[:80]}` is nested more than {_MAX_DEPTH} deep.")

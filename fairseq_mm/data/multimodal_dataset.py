@@ -23,20 +23,20 @@ class MultimodalDataset(FairseqDataset):
             the examples have no images.
         target: Lines of tokens, each ending with ``</s>``; None if there is no text.
         target_dictionary: Dictionary of the target.
-        source: Lines of tokens that the model reads in addition to images; None if there are none.
+        source: Lines of tokens that the model reads; None if the model reads only images.
         source_dictionary: Dictionary of the source; None without a source.
         split: Name of the split; each batch has it under the key ``split``.
         lines: Indices of the lines that become examples (default: all lines). The ``id`` of an
             example is the index of its line.
         shuffle: Order examples of equal size randomly, differently in each epoch.
         missing: Keys of images without features, which become padding in the batch.
-        rows_per_image: Number of padding rows for a missing image.
+        rows_per_image: Number of padding vectors for a missing image.
         start: Index of the token before the first word of a target (default: ``</s>``).
-        items: Plural noun for what the keys name, such as ``images``, for messages.
+        items: Plural noun for messages, such as ``images``, that says what the keys are.
         num_negatives: Number of further examples (negatives) in each batch, sampled from the whole
             split without replacement; all examples if the split has fewer. 0 for no negatives.
-        is_target_read: Whether a model reads the targets. If False, because the model only
-            generates and the targets are only printed, targets of any length are accepted.
+        is_target_read: False if the model only generates, so that targets are only printed.
+            Targets of any length are then accepted.
         seed: Seed of the negatives. Negatives differ between epochs and batches, but a resumed run
             samples the same negatives as an uninterrupted run.
 
@@ -103,7 +103,7 @@ class MultimodalDataset(FairseqDataset):
             self._num_input_tokens = rows + np.asarray(source.sizes)[self.lines]
 
     def _count_rows(self) -> np.ndarray:
-        """Return the number of regions or frames that each example has, ``[examples]``."""
+        """Return the number of feature vectors (regions or frames) of each example."""
         if self.visual_ids is None or self.features is None:
             return np.zeros(len(self.lines), dtype=np.int64)
         self._check_features()
@@ -196,8 +196,8 @@ class MultimodalDataset(FairseqDataset):
         """Return the target's length; if there is a source, return the lengths of source and
         target.
 
-        fairseq compares the result with ``max_positions``. The length of a target that is absent,
-        or that no model reads, counts as 1.
+        fairseq compares the result with ``max_positions``. A target counts as 1 token if it is
+        missing or is not read by the model.
         """
         line = self.lines[index]
         target = 1

@@ -159,8 +159,8 @@ class StreamedArray:
         self._next = 0
 
     def read(self, i: int) -> np.ndarray:
-        """Return ``array[i]`` of the array, which is fast if ``i`` grows from call to call. Raise
-        UserError if the archive is damaged."""
+        """Return ``array[i]``, which is fast if ``i`` grows from call to call. Raise UserError if
+        the archive is damaged."""
         try:
             # seeking backward in a compressed stream decompresses it again from its beginning
             self._stream.seek((i - self._next) * self._item_bytes, os.SEEK_CUR)

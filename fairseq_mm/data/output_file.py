@@ -47,8 +47,8 @@ def partial_path(target: str) -> Iterator[str]:
     """Yield a temporary path next to ``target`` for an incomplete file or folder; remove this file
     or folder at the end.
 
-    First, remove temporary files that killed writers of ``target`` have left. They are files of
-    processes of this machine that have ended, and files that were not written for a day.
+    First, remove temporary files of earlier writers of ``target`` that were killed: files whose
+    process on this machine has ended, and files that were not written for a day.
     """
     # the name of the machine: process ids are unique only there, and folders may be shared (NFS)
     host = re.sub(r"[^\w-]", "-", platform.node())

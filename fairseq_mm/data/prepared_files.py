@@ -7,11 +7,12 @@
     "store": {"items": 19, "checksum": "..."},
     "sha256": "..."
 
-``store`` has the number of items of ``features.h5``, and the checksum of its ids and rows. The last
-entry is the digest of the rest of ``prepare.json``. If ``features.json`` lists other stores, the
-entry ``stores`` has the same two values for each store, under its path relative to the folder.
+``store`` has the number of images or videos in ``features.h5``, and the checksum of its ids and
+features. ``sha256`` is the digest of the rest of ``prepare.json``. If ``features.json`` lists other
+stores, the entry ``stores`` has the same two values for each store, under its path relative to the
+folder.
 
-Every reader of a recorded file compares the file with its digest. If the file is larger than
+Before a recorded file is read, the file is compared with its digest. If the file is larger than
 ``MAX_HASHED_BYTES``, only its size is compared, so that a training starts within seconds;
 ``fairseq-mm doctor`` reads every file whole. A folder without digests, made by an earlier version
 or by ``fairseq-preprocess``, is read without checks.
@@ -296,10 +297,9 @@ def record_file(folder: AnyPath, name: str, digest: Optional[Digest]) -> None:
 def record_store(path: AnyPath, items: int, checksum: str) -> None:
     """Record a new store ``features.h5`` in the ``prepare.json`` of its data folder.
 
-    Other stores, and stores in folders whose ``prepare.json`` has no digests, are not recorded.
-
-    ``items`` is the number of the store's items, ``checksum`` the checksum of its ids and rows.
-    Nothing is recorded if the checksum is empty, or while another process writes to the folder.
+    ``items`` is the number of images or videos in the store, ``checksum`` the checksum of its ids
+    and features. Nothing is recorded if the store has another name, the checksum is empty,
+    ``prepare.json`` has no digests, or another process writes to the folder.
     """
     folder, name = os.path.split(os.path.abspath(path))
     if name != STORE or not checksum or not os.path.exists(os.path.join(folder, REPORT)):
@@ -317,7 +317,7 @@ def store_difference(
 
     Args:
         path: Path of the store.
-        checksum: Checksum of the store's ids and rows; empty if it is not known.
+        checksum: Checksum of the store's ids and features; empty if it is not known.
         folder: Data folder; None for the folder that contains the store.
 
     Returns:

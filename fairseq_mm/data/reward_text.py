@@ -1,8 +1,8 @@
 """Turns token indices into the words that rewards of ``--criterion self_critical`` compare.
 
-Where the data folder has one token a word, a word is the index of its token, because comparing
-numbers is faster than comparing text. Where words are split into subwords, a word is text. The end
-of a text is a word, too: texts with and without it get different rewards.
+If each token of the data folder is a word, the word is represented by the token's index, because
+comparing numbers is faster than comparing text. If words are split into subwords, a word is text.
+The end of a text counts as a word, so that texts with and without an end get different rewards.
 """
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
@@ -34,7 +34,7 @@ class RewardText:
         self.subwords = subwords
 
     def words(self, tokens: Sequence[int]) -> list[Hashable]:
-        """Return the words of a text; the end is the last if ``tokens`` end with ``</s>``."""
+        """Return the words of a text; a final ``</s>`` counts as a word."""
         kept = [token for token in tokens if token not in self.ignored]
         ends = len(tokens) > 0 and tokens[-1] == self.end
         if self.subwords is None:
@@ -48,7 +48,7 @@ class RewardText:
 
         Args:
             tokens: [K, T] tensor of tokens, with ``</s>`` and padding at the ends.
-            is_cut: [K] bool tensor, True for a text that was cut, whose end is not a word.
+            is_cut: [K] bool tensor, True for a text that was cut off, whose ``</s>`` is ignored.
         """
         return [
             # the model has not written the end of a cut text
@@ -57,18 +57,18 @@ class RewardText:
         ]
 
     def spell(self, word: Any) -> str:
-        """Return the text of a word, as a file of document frequencies has it."""
+        """Return the text of a word, as it is written in a file of document frequencies."""
         return self.dictionary.symbols[word] if self.subwords is None else word
 
     def find(self, spellings: Iterable[str]) -> list[Hashable]:
-        """Return the words with the given texts, the inverse of :meth:`spell`."""
+        """Return the words whose texts are ``spellings``, the inverse of :meth:`spell`."""
         if self.subwords is not None:
             return list(spellings)
         return [self.dictionary.index(text) for text in spellings]
 
 
 def text_files(base: str, languages: tuple[Optional[str], Optional[str]]) -> list[str]:
-    """Return the paths of a split's binarised texts and of the items of its lines.
+    """Return the paths of a split's binarised targets and of its ``.visual_ids``.
 
     ``base`` is the path of the split in its folder, ``languages`` are the file extensions of source
     and target texts, both None if there are no source texts.

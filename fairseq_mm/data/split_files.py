@@ -4,10 +4,10 @@ An example is one line of the text.
 
 ``<split>.visual_ids``
     the keys of an example's images or its video in the feature store, separated by tabs, one line
-    per example. Lines with the same keys belong to one item, such as the captions of an image or
-    the stories of an album.
+    per example. Captions of the same image, or stories of the same images, have equal lines.
 ``<split>.references.jsonl``
-    ``{"id": line of <split>.visual_ids, "references": [sentences]}``, one line per item
+    ``{"id": line of <split>.visual_ids, "references": [sentences]}``, one line for each distinct
+    line of ``<split>.visual_ids``
 ``<split>.unknowns.jsonl``
     the words that ``<unk-0>``, ``<unk-1>``, ... stand for, as a JSON list, one line per example
 ``missing_images.txt``
@@ -61,16 +61,16 @@ def read_visual_ids(path: Union[str, os.PathLike]) -> list[str]:
 
 
 def first_lines(visual_ids: list[str]) -> np.ndarray:
-    """Return ``[lines]`` bool, True at the first line of each item (lines with the same keys)."""
+    """Return ``[lines]`` bool, True for a line that no earlier line of ``visual_ids`` equals."""
     first: dict[str, int] = {}
     marks = (first.setdefault(line, i) == i for i, line in enumerate(visual_ids))
     return np.fromiter(marks, dtype=bool, count=len(visual_ids))
 
 
 def read_references(path: Union[str, os.PathLike]) -> dict[str, list[str]]:
-    """Read the references of a split; return a dictionary from the id of an item to its references,
-    in the order of the file. Raise UserError if the file is missing, or a line has another format
-    or repeats an id."""
+    """Read the references of a split; return a dictionary from a line of ``<split>.visual_ids`` to
+    its references, in the order of the file. Raise UserError if the file is missing, or a line has
+    another format or repeats an id."""
     _check_split_file(path)
     references: dict[str, list[str]] = {}
     for number, line in read_lines(path, what="it holds the references of each item"):

@@ -23,7 +23,7 @@ Folder = Union[str, os.PathLike]
 
 
 class StorySplit(NamedTuple):
-    """Prompts and stories of a split, each a list of words; a prompt and its story have the same
+    """Prompts and stories of a split as lists of words. A prompt and its story have the same
     index."""
 
     prompts: list[list[str]]

@@ -11,8 +11,8 @@ a model of WritingPrompts.
 restore the number of spaces, spaces around a dash, and ``can not`` (which becomes ``cannot``).
 
 A visual story of five images is one line of text: its sentences, joined by a separator. The number
-of separators before a word tells which sentence the word belongs to, hence which image, in training
-and at every step of beam search. The last sentence ends with fairseq's ``</s>``.
+of separators before a word is the index of its sentence and of its image, in training and at every
+step of beam search. The last sentence ends with fairseq's ``</s>``.
 """
 
 import re
@@ -70,7 +70,8 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 
 def split_sentences(line: str) -> list[str]:
-    """Split the line of a visual story into sentences; a sentence without words is empty."""
+    """Split the line of a visual story into sentences. Two separators in a row give an empty
+    sentence."""
     # by words, since the separator counts only as a word of its own
     sentences: list[list[str]] = [[]]
     for word in line.split():

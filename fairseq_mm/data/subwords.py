@@ -116,7 +116,7 @@ class Subwords:
         return words
 
     def decode(self, tokens: str) -> str:
-        """Return the text of tokens separated by spaces, on one line.
+        """Turn tokens, separated by spaces, into text on one line.
 
         ``<s>``, ``</s>`` and ``<pad>`` are dropped; any other token that is no subword, such as
         ``<unk>``, is copied to the text.

@@ -1,4 +1,4 @@
-"""Truncates lines of text and videos to the longest input of a model.
+"""Truncates long lines of text and long videos to the maximum input length of a model.
 
 :class:`CutVideos` and :class:`NoiseVideos` wrap a feature store. They have the methods of a feature
 store that a dataset calls, and can be sent to other processes.

@@ -189,7 +189,7 @@ def _parse_header(line: bytes) -> Optional[_Header]:
 
 def _is_binary(start: bytes, header: _Header, path: str) -> bool:
     """Return True if the vector after the first word is binary. ``start`` has the first bytes of
-    the file, header included."""
+    the file, including the header line."""
     vector = start[header.length :].partition(b" ")[2][: 4 * header.dim]
     # in a text file the numbers of the first line are ASCII, the next words may be of any script
     line = vector.partition(b"\n")[0]
@@ -207,8 +207,8 @@ def _read_binary_vectors(
 ) -> dict[str, np.ndarray]:
     """Return the wanted words of a binary file, each with its float32 vector ``[dim]``.
 
-    ``start`` has the first bytes of the file, header included; ``keys`` maps the bytes of each
-    wanted word to the word.
+    ``start`` has the first bytes of the file, including the header line; ``keys`` maps the bytes of
+    each wanted word to the word.
     """
     _check_size(header, path)
     vectors: dict[str, np.ndarray] = {}
