@@ -1,4 +1,4 @@
-"""Writes model folders from checkpoints, and checkpoints from model folders."""
+"""Converts checkpoints to model folders (safetensors, JSON and a model card), and back."""
 
 import os
 import re
@@ -35,7 +35,7 @@ from fairseq_mm.models._provenance import list_words
 
 
 class ExportedModel(NamedTuple):
-    """Summary of an export.
+    """Result of :func:`export_checkpoint`.
 
     Attributes:
         files: Names of the files in the folder.
@@ -49,14 +49,14 @@ class ExportedModel(NamedTuple):
 def export_checkpoint(
     checkpoint: Checkpoint, output: str, *, scores: Optional[Mapping[str, Any]] = None
 ) -> ExportedModel:
-    """Write a model folder.
+    """Write a checkpoint as a model folder: safetensors, JSON, dictionaries and a model card.
 
     The model is built before anything is written, so that every exported folder can be used. The
-    folder appears when all of its files are complete.
+    folder appears only when all of its files are complete.
 
     Args:
-        checkpoint: Checkpoint, or another model folder. For fairseq's own models, which record no
-            dictionary, it must have been opened with the data folder of the training.
+        checkpoint: Checkpoint, or another model folder. Checkpoints of fairseq's own models record
+            no dictionary and must have been opened with the data folder of the training.
         output: Folder to write; it must not exist, or be empty.
         scores: Result of ``fairseq-mm score --json`` for the model card.
 
@@ -85,8 +85,8 @@ def check_new_folder(path: str) -> None:
     """Check that a folder does not exist or is empty, and that it can be created.
 
     Raises:
-        UserError: if it has files, is a file or the current folder, or there is no folder around
-            it.
+        UserError: if ``path`` is a file, a folder with files or the current folder, or if its
+            parent folder does not exist.
     """
     check_parent(path)
     if not os.path.lexists(path):
@@ -100,11 +100,7 @@ def check_new_folder(path: str) -> None:
 
 
 def check_parent(path: str) -> None:
-    """Check that there is a folder to write ``path`` to.
-
-    Raises:
-        UserError: if there is no such folder.
-    """
+    """Raise UserError if the parent folder of ``path`` does not exist."""
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         raise UserError(f"{path}: there is no folder {parent}.")
@@ -161,8 +157,7 @@ def _find_plugin(checkpoint: Checkpoint) -> Optional[str]:
 def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the options of model and task as plain JSON, without absolute paths.
 
-    Raises:
-        UserError: if an option is not plain JSON; the message names it.
+    Raise UserError with the option's name if an option is not plain JSON.
     """
     plain: dict[str, Any] = {}
     for name in ("model", "task"):
@@ -189,9 +184,8 @@ def _plain_options(checkpoint: Checkpoint) -> dict[str, Any]:
 def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
     """Write the dictionaries under the names of the task's data folder, and the subword model.
 
-    If the checkpoint records its training data, the record is among the weights, and the files are
-    for people and for ``fairseq-mm prepare --dictionary``. Otherwise (fairseq's own models), the
-    model is built with these files.
+    Only fairseq's own models are built from these files. The weights of other models contain the
+    words; their files are for readers and for ``fairseq-mm prepare --dictionary``.
     """
     provenance = checkpoint.provenance
     words, source_words = provenance["words"], provenance.get("source_words")
@@ -214,8 +208,7 @@ def _write_vocabulary(checkpoint: Checkpoint, folder: str) -> None:
 def _write_dictionary(words: Sequence[str], path: str, source: str) -> None:
     """Write a dictionary in fairseq's format; ``source`` is the checkpoint's path, for messages.
 
-    Raises:
-        UserError: if reading the file gives other words.
+    Raise UserError if the file, read again, has other words.
     """
     seen = set(Dictionary().symbols)
     with open(path, "w", encoding="utf-8", newline="\n") as file:
@@ -239,7 +232,7 @@ def _is_language(value: Any) -> bool:
 
 
 def write_checkpoint(path: str, output: str) -> int:
-    """Write a model folder as a checkpoint file, for fairseq's ``--finetune-from-model``.
+    """Convert a model folder to a checkpoint file, for fairseq's ``--finetune-from-model``.
 
     Args:
         path: Path of the folder, or of its ``model.safetensors``.

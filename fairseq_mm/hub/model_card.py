@@ -56,7 +56,7 @@ def write_card(
     """Write the model card to a folder.
 
     Args:
-        config: Content of ``config.json``.
+        config: Content of the folder's ``config.json``.
         checkpoint: Checkpoint that is exported.
         folder: Folder to write to.
         scores: Result of ``fairseq-mm score --json``; None for a card without scores.

@@ -21,7 +21,7 @@ from fairseq_mm.inference.hub_models import (
 
 
 class PushedModel(NamedTuple):
-    """Summary of an upload.
+    """Result of :func:`push_folder`.
 
     Attributes:
         url: Address of the commit.
@@ -52,7 +52,7 @@ def push_folder(
     name replaces ``OWNER/NAME``.
 
     Args:
-        folder: Folder to upload; it is checked as if it were loaded.
+        folder: Model folder; the same checks as for loading are made before the upload.
         repository: Name of the model, ``OWNER/NAME``.
         private: True to create a private model; an existing model stays as it is.
         revision: Branch to commit to, created if it does not exist (default: main).
