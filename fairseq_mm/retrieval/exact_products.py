@@ -79,8 +79,8 @@ def norm_bounds(rows: np.ndarray) -> np.ndarray:
 def rounding_error(norms: np.ndarray, largest: float, dim: int) -> np.ndarray:
     """Return upper bounds of the rounding error of inner products that are computed in float32.
 
-    The products are those of n vectors with the vectors of a second set. Element i of the result
-    ``[n]`` holds for all products of vector i, in any order of summation.
+    Each of n vectors is multiplied with all vectors of a second set. Element i of the result
+    ``[n]`` is a bound for all products of vector i, in any order of summation.
 
     Args:
         norms: ``[n]`` upper bounds of the norms of the n vectors, see :func:`norm_bounds`.
@@ -124,8 +124,9 @@ class ExactProducts:
         self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
 
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Return the inner product, for each p, of row ``i[p]`` of the first matrix and row
-        ``j[p]`` of the second matrix, float64."""
+        """Return the products ``[P]`` of rows ``i[p]`` with rows ``j[p]`` of the second matrix,
+        float64.
+        """
         if len(i) < _MANY:
             return self._multiply_pairs(i, j)
         # a collapsed model gives equal vectors by the thousand: compute equal pairs once

@@ -42,10 +42,9 @@ ImageReader = Callable[[int, int], tuple[Tensor, Tensor]]
 class PrefixTree:
     """Tree of all beginnings (prefixes) of sentences, so that equal beginnings are computed once.
 
-    A node is a beginning, node 0 the empty one. Nodes are numbered by depth, and within a depth in
-    the order of their parents, so that a parent precedes its children and the children of
-    consecutive nodes are adjacent. Raises ValueError if there is no sentence, or a sentence is
-    empty.
+    A node is a beginning; node 0 is the empty beginning. Nodes are numbered by depth, and nodes of
+    equal depth in the order of their parents. A parent thus precedes its children, and siblings are
+    adjacent. Raises ValueError if there is no sentence, or a sentence is empty.
 
     Args:
         sentences: Token indices of each sentence; equal sentences share their leaf.
@@ -95,7 +94,7 @@ class PrefixTree:
 
 
 class FactoredLikelihood:
-    """Function that computes log P(sentence | image) if images enter only the multimodal layer.
+    """Function that computes log P(sentence | image) if only the multimodal layer reads the image.
 
     Logits are computed for blocks of pairs of a sentence's beginning and an image. Two identities
     make this faster. (1) The activation of the multimodal layer is tanh(2/3 (a + b)), where a
@@ -184,10 +183,9 @@ class FactoredLikelihood:
         return log_probs.expand(len(sentences), self.num_images)
 
     def _language_terms(self, tree: PrefixTree) -> Tensor:
-        """Compute what the words add to the M units of the multimodal layer at each inner node.
+        """Compute the words' summand of the multimodal layer at each inner node, [inner, M].
 
-        ``tree`` is the tree of the beginnings of all sentences. Its inner nodes are the beginnings
-        that a next word follows. The result is [inner, M].
+        The inner nodes of ``tree`` are the beginnings of sentences that a next word follows.
         """
         like = self.decoder.output_proj.weight
         terms = like.new_empty(len(tree.inner), self.weight.size(1), dtype=torch.float32)
@@ -212,7 +210,8 @@ class FactoredLikelihood:
         """Compute log-probabilities [E, I'] of E words that follow n beginnings, for I' images.
 
         Args:
-            terms: [n, M] what the words of each beginning add to the multimodal layer.
+            terms: [n, M] summand of the multimodal layer that depends on the words of each
+                beginning.
             images: Slice of the I' images.
             words: [E] indices of the words; those that follow the same beginning are adjacent.
             starts: [n + 1] index in ``words`` of each beginning's first word; the last element is
@@ -392,10 +391,7 @@ def log_marginal(log_probs: np.ndarray) -> np.ndarray:
 
 
 def check_finite(log_probs: Tensor, what: str = "a sentence") -> None:
-    """Raise UserError if a log-probability is not finite.
-
-    ``what`` is a noun for the message: what has the probability, such as ``a sentence``.
-    """
+    """Raise UserError if a log-probability is not finite; ``what`` names the text in messages."""
     if not bool(torch.isfinite(log_probs).all()):
         raise UserError(
             f"the checkpoint gives {what} a probability that is no number: its weights hold NaN or "

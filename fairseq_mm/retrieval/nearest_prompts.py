@@ -38,7 +38,8 @@ class NearPrompt(NamedTuple):
 def prompt_words(prompt: str) -> list[str]:
     """Return the lower-cased white-space tokens of a prompt, without the tags that it begins with.
 
-    A tag is one token between separate brackets, ``[ WP ]``. A prompt of only tags keeps them.
+    A tag is one token between separate brackets, ``[ WP ]``. If a prompt has only tags, the tags
+    are returned.
     """
     tag = _TAG.match(prompt)
     rest = prompt[tag.end() :] if tag else prompt
@@ -93,12 +94,12 @@ class NearestPrompts:
     ) -> list[list[NearPrompt]]:
         """Return the k nearest training prompts of each query, nearest first.
 
-        Training prompts without a word in common with the query are never returned, so that there
-        may be fewer than k.
+        Training prompts that share no word with the query are never returned, so a query may have
+        fewer than k results.
 
         Args:
             prompts: Queries.
-            k: Number of training prompts to return for each query.
+            k: Maximum number of training prompts per query.
             leave_out_same: True to leave out training prompts with the same words as the query, for
                 queries that are training prompts themselves.
             progress: Function that is called with 1 after each query.

@@ -1,8 +1,8 @@
 """Searches exactly for the vectors nearest to a query, in memory or in a feature store.
 
-Float32 vectors of length 1 are compared by their inner products, which are computed in float64
-where the order depends on it, see :mod:`fairseq_mm.retrieval.exact_products`. Equally near vectors
-keep the order of the store.
+Float32 vectors of length 1 are compared by their inner products. Products so close that rounding
+could change the order are computed in float64, see :mod:`fairseq_mm.retrieval.exact_products`.
+Equally near vectors keep the order of the store.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ _QUERIES = 256  # queries that are multiplied at once
 
 
 class NearVector(NamedTuple):
-    """Item of a store that is near to a query.
+    """Item of a feature store, such as an image, that is near to a query.
 
     Attributes:
         id: Key of the item in the store.
@@ -97,7 +97,7 @@ class VectorStore:
     def search(
         self, queries: Any, k: int, *, exclude: Collection[str] = ()
     ) -> list[list[NearVector]]:
-        """Return the k nearest items of each query, nearest first; fewer if the store has fewer.
+        """Return the k nearest items of each query, nearest first; all items if there are fewer.
 
         Raise UserError if the queries have another dimension than the store, or a vector is zero or
         not finite.

@@ -1,11 +1,11 @@
 """Stores log-likelihoods of stories under prompts or images, so that each pair is computed once.
 
 ``likelihoods.jsonl`` begins with a line ``{"scores_of": {...}}``, the settings of the scores. Each
-further line is a pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``, in the order of
-the computation. ``line`` is a line number in the split, from 0. For image sequences, the name
-``images`` replaces ``prompt``. A prompt or image sequence that occurs in several lines has the
-number of the first such line. The score of a pair does not depend on which pairs a run selects, so
-that runs with other ``--seed``, ``--draws`` or ``--stories`` can share the file.
+further line has the score of one pair, ``{"story": line, "prompt": line, "log_likelihood": ...}``,
+where ``line`` is a line number in the split, from 0. For image sequences, the name ``images``
+replaces ``prompt``. A prompt or image sequence that occurs in several lines has the number of the
+first such line. The score of a pair does not depend on which pairs a run selects, so that runs with
+other ``--seed``, ``--draws`` or ``--stories`` can share the file.
 """
 
 import json
@@ -57,8 +57,8 @@ class PairScores:
     def append(self, scores: Iterable[tuple[Line, float]]) -> None:
         """Append scores to the file, so that they are kept if the run is interrupted.
 
-        Each element of ``scores`` is a pair and its log-likelihood, where the pair is (line of the
-        story, line of the condition) as in the attribute ``scores``.
+        ``scores`` are (pair, log-likelihood), where a pair is (line of the story, line of the
+        condition).
         """
         lines = []
         for (story, condition), value in scores:

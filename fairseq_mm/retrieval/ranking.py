@@ -1,10 +1,9 @@
 """Retrieves images for a sentence, and sentences for an image, by likelihood.
 
-In Mao et al. 2015, section 5, images I are ranked for a sentence s by P(s | I), and sentences for
-an image by P(s | I) / P(s) (equation 7). In section 9.2 only the sentences of the images nearest to
-the query image are ranked. According to section 5, Kiros et al. 2014b rank sentences by a ratio of
-perplexities instead: the perplexity given the mean training image, divided by the perplexity given
-the query image.
+Mao et al. 2015, section 5, rank images I for a sentence s by P(s | I), and sentences for an image
+by P(s | I) / P(s) (equation 7). In section 9.2, only sentences of the images nearest to the query
+image are ranked. Section 5 describes another ranking of sentences, by Kiros et al. 2014b: their
+perplexity given the mean training image, divided by their perplexity given the query image.
 """
 
 from collections.abc import Sequence
@@ -52,9 +51,9 @@ def fill_scores(
 
     Args:
         file: Score file of ``sentences`` and the first ``num_images`` images of ``likelihood``.
-        likelihood: Function that computes log P(sentence | image) for sentences and all images. The
-            first ``num_images`` are the images to rank. If there are more, P(sentence) is the mean
-            of P(sentence | image) over the others; else P(sentence) is stored as 1.
+        likelihood: Function that computes log P(sentence | image) for sentences and all images:
+            ``num_images`` images to rank, then sampled images. P(sentence) is the mean of
+            P(sentence | image) over the sampled images; without them, it is stored as 1.
         sentences: Token indices of each sentence.
         blocks: Indices of the sentences of each block, see :func:`sentence_blocks`.
         num_images: Number of images to rank.
@@ -121,8 +120,8 @@ def rank_sentences(
 ) -> TrueRanks:
     """Rank the sentences s for each image I by P(s | I) / P(s) (Mao et al. 2015, equation 7).
 
-    To rank by a ratio of perplexities, divide both arguments ``log_probs`` and ``log_marginals`` by
-    the numbers of tokens.
+    To rank by a ratio of perplexities, first divide ``log_probs`` and ``log_marginals`` by the
+    number of tokens of each sentence.
 
     Args:
         log_probs: [S, I] log P(s | I) of S sentences and I images.

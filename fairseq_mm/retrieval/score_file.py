@@ -117,7 +117,7 @@ class ScoreFile:
         self.finished_blocks.add(block)
 
     def finish(self) -> None:
-        """Give the arrays their final names, after all blocks have been written."""
+        """Give the arrays their final names; all blocks must have been written."""
         # the record goes last: a kill between two renames must not lose the finished blocks
         for name in ARRAYS:
             os.replace(self._path(name, ".partial"), self._path(name))

@@ -15,18 +15,18 @@ from fairseq_mm.errors import UserError
 class SplitToRank:
     """Sentences and images of a split to rank, and further images to estimate P(sentence).
 
-    P(sentence) is the mean of P(sentence | image) over the further images. An image is named by a
-    line of the file ``visual_ids``; a line with several keys of features counts as one image.
+    P(sentence) is the mean of P(sentence | image) over the further images. The name of an image is
+    its line in the file ``visual_ids``; a line with several ids counts as one image.
 
     Args:
         dataset: :class:`~fairseq_mm.data.multimodal_dataset.MultimodalDataset` with all lines of
             the split.
         max_images: Number of images of the split to use, from the first, with their sentences; None
             for all.
-        sampled: Further images: lines of the training split's ``visual_ids``. Their
-            indices follow the indices of the split's images.
-        mean_image: [1, D] mean features of the training images. They count as one more further
-            image, with the last index. None for no such image.
+        sampled: Names of the further images, from the training split. Their indices follow the
+            indices of the split's images.
+        mean_image: [1, D] mean features of the training images, used as one more further image with
+            the last index; None for no such image.
 
     Attributes:
         images: Images of the split, in order of first appearance.
@@ -57,10 +57,9 @@ class SplitToRank:
         return len(self.images) + len(self.sampled) + (self.mean_image is not None)
 
     def rows(self, place: int) -> np.ndarray:
-        """Return the features ``[N, D]`` of the image with the index ``place``.
+        """Return the features ``[N, D]`` (N regions) of the image with the index ``place``.
 
-        N is the number of regions, D the number of features. The first indices are the split's
-        images, then come the further images.
+        The split's images have the first indices, the further images the next ones.
         """
         count = len(self.images)
         if self.mean_image is not None and place == len(self) - 1:
@@ -83,9 +82,10 @@ class SplitToRank:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return the data that determine the scores of the split, apart from the checkpoint.
+        """Return a dict that identifies the split's sentences and the images, to match saved
+        scores.
 
-        The result is a dict with digests of sentences and images, and the number of sampled images.
+        It has digests of sentences and images, and the number of sampled images.
         """
         # with their lengths, so that no two lists of sentences have the same digits
         words = np.concatenate([[len(words), *words] for words in self.sentences])

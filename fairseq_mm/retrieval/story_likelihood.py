@@ -31,7 +31,7 @@ LogProbs = Callable[[Sequence[Tensor], Tensor], Tensor]
 
 
 class TextLikelihood:
-    """Base class of scorers of texts under a condition, which is a prompt or an image sequence.
+    """Base class of scorers of log P(text | condition), for a prompt or an image sequence.
 
     Subclasses encode the condition. A pair is a condition and the token indices of a text.
 
@@ -67,8 +67,8 @@ class TextLikelihood:
     def encode_story(self, words: Sequence[str], *, num_words: Optional[int] = None) -> list[int]:
         """Return the token indices of a story, with the end token.
 
-        A story of more than ``num_words`` words is truncated to this number, and then has no end
-        token, because the story does not end there. With None, no story is truncated.
+        A story of more than ``num_words`` words (None: unlimited) is truncated, and then has no end
+        token, because the story does not end there.
         """
         tokens = [self.dictionary.index(word) for word in words]
         if num_words is not None and len(tokens) > num_words:
@@ -96,19 +96,15 @@ class TextLikelihood:
             yield numbers, self._score(encoded, stories, log_probs_of or self._log_probs)
 
     def _encoded_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[list[int], list[Any]]]:
-        """Encode the conditions of pairs, batch by batch.
+        """Encode the conditions (prompts or image sequences) of pairs, batch by batch.
 
-        Yields, for each batch, the list of its indices in ``pairs``, and a list with the encoder
-        output of each model. ``pairs`` are pairs of a condition (prompt or image sequence) and the
-        token indices of a text.
+        Yields, for each batch, its indices in ``pairs``, and the encoder output of each model. A
+        pair is a condition and the token indices of a text.
         """
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
-        """Return True if the model can encode the conditions of two pairs in one batch.
-
-        ``pair`` and ``other`` consist of a condition and the token indices of a text.
-        """
+        """Return True if one batch can encode both pairs, (condition, token indices of a text)."""
         return True
 
     def _split_batches(
@@ -116,11 +112,8 @@ class TextLikelihood:
     ) -> Iterator[list[int]]:
         """Divide pairs into batches; yield the indices of each batch's pairs.
 
-        Args:
-            pairs: Pairs of a condition and the token indices of a text.
-            numbers: Indices of the pairs to divide.
-            key: Function that returns the sort key for the index of a pair. The pairs are sorted in
-                descending order before they are divided.
+        ``numbers`` are the indices of the pairs to divide. ``key`` maps an index to a sort key, by
+        which the pairs are first sorted in descending order.
         """
         batch: list[int] = []
         width = 0

@@ -22,8 +22,7 @@ class Retrieved(NamedTuple):
 
     Attributes:
         id: Key of the item in the store.
-        score: Cosine between the vector of the item and the query vector, from which words were
-            subtracted and to which words were added.
+        score: Cosine between the item's vector and the vector ``query - minus + plus``.
         distance_to_mean: Euclidean distance to the mean of the nearest items; None if the items are
             not sorted by this distance.
         rank: Rank of the item by ``score``, from 1.

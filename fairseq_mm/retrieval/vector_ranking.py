@@ -1,10 +1,10 @@
 """Ranks images and sentences by the inner products of their vectors, in blocks of pairs.
 
 Images are ranked for each sentence and sentences for each image, in one pass (Kiros et al. 2014,
-tables 1 and 2). The score of a pair is the inner product of the two float32 vectors. It is computed
-in float64 where ranks depend on it (see :mod:`fairseq_mm.retrieval.exact_products`), so that ranks
-are the same on every machine. Ties count as errors: a wrong candidate with the score of the true
-candidate is ranked before the true candidate.
+tables 1 and 2). The score of a pair is the inner product of its float32 vectors. Where rounding
+could change a rank, float64 products are compared (see :mod:`fairseq_mm.retrieval.exact_products`),
+so that ranks are the same on every machine. Ties count as errors: a wrong candidate with the score
+of the true candidate is ranked before the true candidate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -177,9 +177,9 @@ class _TrueScores:
         return self._exact[sentences]
 
     def best_of(self, images: np.ndarray) -> np.ndarray:
-        """Return, for each image, the highest float64 score of its sentences with it, ``[n]``.
+        """Return the highest float64 score of each of n images with one of its sentences, ``[n]``.
 
-        ``images`` has the indices of n images.
+        ``images`` has the indices of the images.
         """
         unknown = images[np.isnan(self._exact_best[images])]
         if len(unknown):
@@ -208,10 +208,10 @@ def _score_blocks(
 
 
 def _find_true(values: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the images and of the sentences of all pairs that are True in a block.
+    """Return the indices of images and of sentences of the pairs for which ``values`` is True.
 
-    ``values`` [images, sentences] is the bool matrix of the block. The slices ``rows`` and
-    ``columns`` select the images and sentences of the block.
+    ``values`` [images, sentences] is a bool block; the slices ``rows`` and ``columns`` select its
+    images and sentences.
     """
     # faster than np.nonzero in two dimensions
     i, j = np.divmod(np.flatnonzero(values), values.shape[1])
@@ -254,10 +254,8 @@ def rank_folds(
 
 
 def mean_summary(summaries: Sequence[RetrievalSummary]) -> RetrievalSummary:
-    """Average the summaries of several folds.
-
-    Every score is the mean over the folds, also the median rank; only the number of queries is the
-    sum.
+    """Average the scores of several folds, including the median rank; add the numbers of
+    queries.
     """
     return RetrievalSummary(
         image_retrieval=_mean([summary.image_retrieval for summary in summaries]),

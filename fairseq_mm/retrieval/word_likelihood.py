@@ -133,8 +133,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 def mixture(members: Sequence[Tempered]) -> Tempered:
     """Average the probabilities of an ensemble's models, and combine their derivatives.
 
-    ``members`` has the log-probabilities of each model; the result has the logarithms of the
-    averages.
+    ``members`` has the log-probabilities of each model, the result the logarithms of the averages.
     """
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
