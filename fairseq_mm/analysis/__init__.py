@@ -9,7 +9,7 @@ from fairseq_mm.errors import UserError
 
 
 def check_one_model(files: Sequence[str]) -> None:
-    """Raise a UserError if ``files`` are several checkpoints, which would be an ensemble."""
+    """Raise a UserError if there are several checkpoints in ``files``, that is, an ensemble."""
     if len(files) > 1:
         raise UserError(f"{', '.join(files)}: give one model, not {len(files)}.")
 

@@ -228,12 +228,9 @@ def _by_layer(trunk: Any, name: str, weights: Sequence[Tensor]) -> dict[int, np.
 
 
 def _past_attention(layer: int, attention: Any, weights: np.ndarray) -> PastAttention:
-    """Compute a layer's :class:`PastAttention` from its weights.
+    """Compute a layer's :class:`PastAttention` from its weights [H, T, 1 + T].
 
-    Args:
-        layer: Index of the layer.
-        attention: Self-attention module of the layer.
-        weights: [H, T, 1 + T] weights; the first key is the zero slot.
+    The first key is the zero slot, whose key and value are zeros.
     """
     # key 0 is the zero slot, key 1 + s is input s, which is word s - 1
     H, T, _ = weights.shape

@@ -287,10 +287,10 @@ class VideoInspection:
     ) -> Iterator[LineAttention]:
         """Compute the attention of words to the frames of a video.
 
-        If the encoder fuses video and text, the words of the transcript attend; if the decoder
-        does, the words of the summary. In models with hierarchical attention and in multistage
-        fusion with forget gate (``mffg_*``), the words of the summary attend, and the weights are
-        taken from the last layer that reads the video.
+        If the encoder fuses video and text, the attention of the transcript's words is computed; if
+        the decoder fuses them, the attention of the summary's words. In models with hierarchical
+        attention and in multistage fusion with forget gate (``mffg_*``), the words of the summary
+        attend, and the weights are those of the last layer that reads the video.
 
         Args:
             lines: Indices of lines of the split, from 0.

@@ -62,7 +62,7 @@ class GridPositions(NamedTuple):
         """Return the index of the position of an image's grid at which its arrows begin.
 
         This is the attribute ``position`` or, if it is None, the position whose similarities to all
-        R positions have the greatest variance. ``similarities`` [R, R] are those of the image.
+        R positions have the greatest variance. ``similarities`` is [R, R].
         """
         if self.position is None:
             return most_varied(similarities)
