@@ -139,10 +139,9 @@ def from_pretrained(
             that fits the checkpoint). With this argument, type checkers know the returned class.
 
     Returns:
-        A :class:`fairseq_mm.inference.generator.Generator`. For image-sentence embeddings
-        (``vse_*``) an :class:`fairseq_mm.inference.embedder.Embedder`; for ``sc_nlm`` with
-        ``embedding`` and ``data`` a
-        :class:`fairseq_mm.inference.structured_captioner.StructuredCaptioner`.
+        A :class:`fairseq_mm.inference.embedder.Embedder` for image-sentence embeddings (``vse_*``),
+        a :class:`fairseq_mm.inference.structured_captioner.StructuredCaptioner` for ``sc_nlm`` with
+        ``embedding`` and ``data``, else a :class:`fairseq_mm.inference.generator.Generator`.
 
     Raises:
         UserError: if a checkpoint cannot be loaded, two checkpoints do not fit together, an

@@ -49,15 +49,15 @@ __all__ = [
 def attach_provenance(model: nn.Module, task: Any, *, has_source: bool = False) -> Any:
     """Add a record of the training data to a model's checkpoints.
 
-    The record contains the dictionaries and the identity of the feature extractor. With the record,
-    ``fairseq_mm.from_pretrained`` and the commands of ``fairseq-mm`` need no data folder. A
-    checkpoint is refused if its record names another dictionary or extractor than the data. The
-    record is the model's submodule ``data_version``, so it is saved in the state dict.
+    The record contains the dictionaries and the identity of the feature extractor, so that
+    ``fairseq_mm.from_pretrained`` and the commands of ``fairseq-mm`` need no data folder. Loading a
+    checkpoint into a task with another dictionary or extractor is an error. The record is saved in
+    the state dict, as the model's submodule ``data_version``.
 
     Args:
         model: Model that ``build_model`` is about to return.
         task: Task that was given to ``build_model``.
-        has_source: True if the model reads a source text.
+        has_source: True if the model reads a source text, so that its dictionary is recorded, too.
 
     Returns:
         The model.
