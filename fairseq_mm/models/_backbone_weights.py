@@ -60,7 +60,7 @@ class T5Backbone(NamedTuple):
 
 
 def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
-    """Read the layer sizes of a BART from its weights; return None if they are of another model."""
+    """Read the layer sizes of a BART from its weights; return None for weights of another model."""
     try:
         return BartBackbone(
             _count_layers(weights, "encoder"),
@@ -76,7 +76,7 @@ def bart_backbone(weights: Weights) -> Optional[BartBackbone]:
 
 
 def t5_backbone(weights: Weights) -> Optional[T5Backbone]:
-    """Read the layer sizes of a T5 from its weights; return None if they are of another model."""
+    """Read the layer sizes of a T5 from its weights; return None for weights of another model."""
     try:
         layer = "encoder.layers.0"
         return T5Backbone(
@@ -102,10 +102,10 @@ def fit_bart_weights(model: nn.Module, weights: Weights, arch: str) -> None:
     """Convert a checkpoint's weights in place so that they fit a VG-BART.
 
     - Stock fairseq saves some parameters of encoder layers twice; the second copies are dropped.
-    - If the weights are of a text-only BART, the parameters of the video fusion are added, with
-      their initial values in ``model``.
-    - If the weights contain no provenance (record of dictionaries and features), as in published
-      BARTs, the provenance of ``model`` is added.
+    - A text-only BART lacks the parameters of the video fusion; they are added with their initial
+      values in ``model``.
+    - Published BARTs contain no provenance (record of dictionaries and features); the provenance of
+      ``model`` is added.
 
     Args:
         model: The VG-BART; not changed.
@@ -191,9 +191,8 @@ def add_missing_t5_weights(model: Any, weights: Weights) -> None:
 def _add_missing(model: nn.Module, weights: Weights, backbone: str) -> bool:
     """Add the parameters of the video fusion to the weights of a text-only BART or T5, in place.
 
-    ``model`` is the VG-BART or VG-T5 that will load the weights. ``backbone`` is ``BART`` or
-    ``T5``, the name in the log message. Returns True if parameters were added, and False if the
-    weights already have parameters of the fusion.
+    ``model`` is the VG-BART or VG-T5 that will load the weights. ``backbone`` is the name in the
+    log message, ``BART`` or ``T5``. Returns False if the weights already have these parameters.
     """
     own = model.state_dict()
     added = [

@@ -33,7 +33,7 @@ class BatchFirstEncoder(FairseqEncoder):
         }
 
     def join_encoder_out(self, encoder_out: EncoderOut, joining: EncoderOut) -> EncoderOut:
-        """Append the rows of the output for other inputs; shorter inputs are padded."""
+        """Append the output for other examples to ``encoder_out``; pad shorter inputs."""
         joined: EncoderOut = join_rows(encoder_out, joining)
         return joined
 
@@ -99,13 +99,12 @@ _SHOWN = 2  # number of PyTorch's differences that the message quotes
 
 
 class LoadStateDictMixin:
-    """Mixin for models that says in one line why a state dict does not fit the model.
+    """Mixin for models whose ``load_state_dict`` explains in one line why weights do not fit.
 
     It must precede fairseq's class in the model's list of base classes.
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load a state dict, or raise a UserError if it does not fit."""
         model: Any = super()
         try:
             return model.load_state_dict(state_dict, *args, **kwargs)

@@ -46,9 +46,9 @@ class StoryDecoder(FairseqIncrementalDecoder):
             in fairseq's ``fconv_self_att``, the code of Fan et al. 2018.
 
     Attributes:
-        can_join: True, because rows with fewer tokens can join a batch while it is decoded, by
-            :meth:`join_incremental_state`. ``prev_output_tokens`` is then left-padded to the
-            longest row.
+        can_join: True: further examples can join a batch during decoding, see
+            :meth:`join_incremental_state`. Shorter texts in ``prev_output_tokens`` are then
+            left-padded.
     """
 
     can_join = True
@@ -114,7 +114,7 @@ class StoryDecoder(FairseqIncrementalDecoder):
             state.reorder(new_order)
 
     def join_incremental_state(self, incremental_state: dict, joining: dict) -> None:
-        """Append the rows of ``joining``, which may have other numbers of tokens."""
+        """Append the examples of the state ``joining``; their texts may be longer or shorter."""
         states = self.get_incremental_state(incremental_state, STATE) or ()
         others = self.get_incremental_state(joining, STATE) or ()
         for state, other in zip(states, others):

@@ -66,15 +66,15 @@ class TrunkState:
     """State of a convolutional decoder's layers between two decoding steps.
 
     Attributes:
-        source: Projected keys and values of the source for each layer; None for layers that do not
-            attend to the source.
-        valid_mask: [B, 1, 1, S] bool mask of S source tokens, False at padding; None if padding is
+        source: Projected keys and values of the prompt for each layer; None for layers that do not
+            attend to the prompt.
+        valid_mask: [B, 1, 1, S] bool mask of S prompt tokens, False at padding; None if padding is
             attended to.
         caches: Keys and values of earlier steps for each layer; None for layers without
             self-attention.
         windows: Last inputs of each layer's convolution; None before the first step.
         rows: Number of rows of the batch.
-        number: Number of tokens so far; of the longest row, if rows differ.
+        number: Number of tokens so far, in the longest row.
         numbers: [B] number of tokens of each row so far; None if all rows have ``number`` tokens.
     """
 
@@ -100,7 +100,7 @@ class TrunkState:
                 cache.reorder(new_order)
 
     def join(self, other: "TrunkState") -> None:
-        """Append the rows of another state, which may have another number of tokens."""
+        """Append the batch rows of another state, whose texts may be longer or shorter."""
         self.numbers = join_rows(self._count_tokens(), other._count_tokens())
         self.number = max(self.number, other.number)
         self.source = join_rows(self.source, other.source)
@@ -114,7 +114,6 @@ class TrunkState:
         self.rows += other.rows
 
     def _count_tokens(self) -> Tensor:
-        """Return the number [B] of tokens of each row."""
         if self.numbers is not None:
             return self.numbers
         window = next(window for window in self.windows if window is not None)
@@ -196,8 +195,8 @@ class ConvLayer(nn.Module):
         """Compute the layer's output [B, output_dim] for one word from its input x [B, input_dim].
 
         ``embedding`` [B, embed_dim] is the word embedding, and ``number`` is the index of this
-        layer in the lists of ``state``, which is updated. ``times`` has the numbers of earlier
-        words of rows that differ in them.
+        layer in the lists of ``state``, which is updated. ``times`` has each row's number of
+        earlier words; it is None if all rows have equally many.
         """
         residual = x
         if self.residual_proj is not None:
@@ -302,7 +301,7 @@ class ConvTrunk(nn.Module):
         return linear(x, self.output_proj.weight, self.output_proj.bias)
 
     def begin(self, source: Optional[Source]) -> TrunkState:
-        """Return the state before the first decoding step; a language model's source is None."""
+        """Return the state before the first decoding step; a language model has no ``source``."""
         caches: list[Optional[KeyValueCache]] = [
             None if layer.self_attention is None else layer.self_attention.new_cache()
             for layer in self.layers
@@ -313,7 +312,7 @@ class ConvTrunk(nn.Module):
         return TrunkState(projected, valid_mask, caches, windows=[None] * len(caches))
 
     def _project(self, source: Optional[Source]) -> list[Optional[tuple[Tensor, Tensor]]]:
-        """Project the source for each layer; None for layers that do not attend to the source."""
+        """Project the prompt for each layer; None for layers that do not attend to the prompt."""
         attentions = [layer.source_attention for layer in self.layers]
         attending = [attention for attention in attentions if attention is not None]
         if source is None or not attending:
@@ -324,8 +323,8 @@ class ConvTrunk(nn.Module):
     def step(self, tokens: Tensor, number: int, state: TrunkState) -> Tensor:
         """Compute hidden states [B, out_dim] of the newest tokens [B], and update the state.
 
-        ``number`` is the number of tokens so far, with the start token and the newest token; of
-        the longest row, if rows have joined at different steps.
+        ``number`` is the number of tokens of the longest text so far, with the start token and the
+        newest token.
         """
         self._check_length(number)
         state.rows, state.number = tokens.numel(), number

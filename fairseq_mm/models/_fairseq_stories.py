@@ -63,10 +63,10 @@ class Recipe(NamedTuple):
     """Rule that makes a tensor of ``conv_story`` from tensors of fairseq's model.
 
     Attributes:
-        names: Names of fairseq's tensors; none for the kind ``identity``.
+        names: Names of fairseq's tensors; empty for the kind ``identity``.
         kind: ``same`` copies one tensor. ``convolution`` permutes [width, in, out] to [out, in,
             width]. ``concatenated`` joins tensors along the first axis, ``stacked`` along a new
-            first axis. ``identity`` makes a weight-normalised projection that changes nothing.
+            first axis. ``identity`` makes an identity projection with weight normalisation.
     """
 
     names: tuple[str, ...]
@@ -117,7 +117,7 @@ class Conversion(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """True if no tensor is missing and none has a wrong shape."""
+        """True if all needed tensors exist and have the right shape."""
         return not self.missing and not self.mismatched
 
 
@@ -178,10 +178,7 @@ def convert_weights(
 
 
 def current_name(name: str) -> str:
-    """Return a tensor's name, ending in ``weight_g`` or ``weight_v`` if it is weight-normalised.
-
-    PyTorch's newer weight normalisation, a parametrization, has other endings, which are replaced.
-    """
+    """Replace PyTorch's newer endings of normalised weights by ``weight_g`` and ``weight_v``."""
     name = name.replace(".parametrizations.weight.original0", ".weight_g")
     return name.replace(".parametrizations.weight.original1", ".weight_v")
 
@@ -236,7 +233,7 @@ def _self_attention_recipe(
 def _reason_to_leave_out(
     name: str, projects_input: bool, frozen_projects_input: bool, weights: Mapping[str, Tensor]
 ) -> str:
-    """Return a phrase that says why ``conv_story`` does not need a tensor; '' if it needs it.
+    """Return the reason why ``conv_story`` does not need a tensor; '' if the tensor is needed.
 
     ``name`` is the name of the tensor in fairseq's model, ``weights`` are all tensors of fairseq's
     model by name. See :func:`convert_weights` for the flags.

@@ -59,10 +59,10 @@ class VideoLayers(nn.Module):
 
 
 class FusedVideo(nn.Module):
-    """Cross fusion (:class:`CrossFusion`) of S encoded words and M frames with positions.
+    """Cross fusion (:class:`CrossFusion`) of S encoded words and M frames.
 
-    Each word is fused with frames, and each frame with words. Before that, position embeddings are
-    added to the frames.
+    Position embeddings are added to the frames. Then each word is fused with frames, and each frame
+    with words.
     """
 
     def __init__(self, text_dim: int, feature_dim: int, num_positions: int) -> None:

@@ -20,7 +20,7 @@ FROZEN = "frozen_"
 
 
 class FusionEncoder(BatchFirstEncoder):
-    """Pair of encoders: of the model in training (``trained``) and of the frozen model."""
+    """Pair of encoders: one of the model in training (``trained``), one of the frozen model."""
 
     def __init__(self, trained: ConvEncoder, frozen: ConvEncoder) -> None:
         super().__init__(trained.dictionary)

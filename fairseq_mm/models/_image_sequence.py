@@ -108,7 +108,7 @@ class ImageVectors(nn.Module):
         self.norm = MaskedBatchNorm(output_dim)
 
     def grids(self, features: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Split the features of each story into one part for each of its five images.
+        """Split the features of each story into the features of its five images.
 
         Args:
             features: [B, 5 R, D] features of five images with R regions each.
@@ -223,6 +223,6 @@ class StoryModel(FairseqEncoderDecoderModel):
 
 
 def encoder_output(encoder_out: Optional[dict[str, list[Tensor]]]) -> tuple[Tensor, Tensor]:
-    """Return the entries ``vectors`` and ``image_padding_mask`` of an encoder's output."""
+    """Return the tensors ``vectors`` and ``image_padding_mask`` of an encoder's output."""
     assert encoder_out is not None
     return encoder_out["vectors"][0], encoder_out["image_padding_mask"][0]

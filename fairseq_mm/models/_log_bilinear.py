@@ -85,7 +85,10 @@ class ContentProjection(nn.Module):
 
 
 class ContentEncoder(ConditionEncoder):
-    """Encoder whose condition is the projected feature vector, equal at all word positions."""
+    """Encoder whose condition is the projected feature vector of the image, for all words.
+
+    A condition is a vector that changes the prediction of a word.
+    """
 
     def __init__(self, content: ContentProjection) -> None:
         super().__init__()
@@ -113,8 +116,8 @@ class LogBilinearDecoder(FeatureDecoder):
             transposed W^fv.
         output_bias: [V] bias of the logits.
         context: Matrices C^(i), the matrix of the earliest word first.
-        folded: [(n-1) * V, row_dim] what each word adds to the prediction at each position of the
-            context, see :meth:`make_generation_fast_`; None if it is not precomputed.
+        folded: [(n-1) * V, row_dim] precomputed terms that each word adds to the prediction at
+            each position of the context; None before :meth:`make_generation_fast_`.
     """
 
     folded: Optional[Tensor]
@@ -148,17 +151,17 @@ class LogBilinearDecoder(FeatureDecoder):
         raise NotImplementedError
 
     def apply_condition(self, written: Tensor, condition: Tensor) -> Tensor:
-        """Change the predictions ``written`` [B, T, row_dim] by conditions [B, T or 1, row_dim].
+        """Change the predictions ``written`` [B, T, row_dim] by the encoder's conditions.
 
-        ``written`` is the output of :meth:`write`.
+        ``written`` is the output of :meth:`write`; ``condition`` is [B, T or 1, row_dim].
         """
         raise NotImplementedError
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute what each word adds to the prediction at each position of the context.
+        """Precompute the term that each word adds to the prediction, for each context position.
 
-        fairseq calls this before generation. The prediction from a context is then a sum of table
-        rows. With ``retain_dropout`` (dropout stays on in generation), nothing is precomputed.
+        fairseq calls this before generation. A prediction is then a sum of precomputed vectors.
+        With ``retain_dropout`` (dropout stays on in generation), nothing is precomputed.
         """
         # Dropout would change the vectors of a context from step to step, so that no table could
         # hold them.
@@ -215,9 +218,8 @@ class LogBilinearDecoder(FeatureDecoder):
     def _step_window(self, tokens: Tensor, incremental_state: dict) -> tuple[Tensor, Tensor]:
         """Return the last n-1 words [B, n-1], where n-1 is the length of the context.
 
-        ``tokens`` [B, T] are the words so far. The first step reads all words, later steps only
-        the last word. The second result [B] is the index in the sentence of the word that is to be
-        predicted.
+        ``tokens`` [B, T] are the words so far; after the first step, only the last word is read.
+        The second result [B] is the index in the sentence of the next word.
         """
         saved = self.get_incremental_state(incremental_state, self.state_key)
         if saved is None:

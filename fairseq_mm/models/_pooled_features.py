@@ -26,7 +26,7 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
 
     Args:
         features: [B, N, D] features of N regions per image, padded along N.
-        padding_mask: [B, N] bool, True at padding; at least one entry of each row is False.
+        padding_mask: [B, N] bool, True at padding; each image has at least one real region.
     """
     features = features.float()
     if features.size(1) == 1:
@@ -37,7 +37,7 @@ def masked_mean(features: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 def has_one_region(task: Any) -> bool:
-    """Return True if each image of the task's feature store has one row of features."""
+    """Return True if the task's feature store has one feature vector per image."""
     # a task that is built from a checkpoint has no store
     features = getattr(task, "features", None)
     return features is not None and all(features.count_rows(key) == 1 for key in features.ids)
@@ -48,9 +48,9 @@ def scale_vectors(x: Tensor, scaling: str) -> Tensor:
 
     Args:
         x: [..., D] float32 vectors.
-        scaling: ``scale`` to divide by the root mean square; ``root`` to take signed square roots
-            of the entries, subtract their mean and divide by their root mean square; ``unit`` to
-            scale to unit length; ``none`` for no scaling.
+        scaling: ``scale`` to divide by the root mean square; ``root`` to replace each number by
+            its signed square root, subtract the mean and divide by the root mean square; ``unit``
+            to scale to unit length; ``none`` for no scaling.
     """
     if scaling == "none":
         return x

@@ -1,14 +1,14 @@
 """Registers presets: named architectures that are a model with other defaults (``--arch NAME``).
 
-A preset is a dict from fields of a model's config to values, defined in the model's file. Its name
-means the same however the config is built: by ``fairseq-train --arch NAME``, by hydra's
-``model=NAME`` and ``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence
-over the preset's values, and the preset's values over the model's defaults.
+A preset is a dict from fields of a model's config to values, defined in the model's file. It gives
+the same config with ``fairseq-train --arch NAME``, with hydra's ``model=NAME`` and
+``model: {_name: NAME}``, and from a checkpoint. Explicit values take precedence over the preset's
+values, and the preset's values over the model's defaults.
 
-fairseq's ``register_model_architecture`` alone does not achieve this with hydra:
-``fairseq.dataclass.initialize.add_defaults`` fills a config with the defaults of the model's
-dataclass, and calls the architecture's function only afterwards, when no option is missing.
-Therefore each preset has its own dataclass, with the preset's values as defaults.
+With hydra, fairseq's ``register_model_architecture`` has no effect: fairseq first fills the config
+with the defaults of the model's dataclass, and then calls the architecture's function, which finds
+no option missing. Therefore each preset has its own dataclass, with the preset's values as
+defaults.
 """
 
 import dataclasses
@@ -61,12 +61,9 @@ def _set_missing(cfg: Namespace, values: Mapping[str, Any]) -> None:
 def _preset_config(
     base: type[FairseqDataclass], name: str, values: Mapping[str, Any]
 ) -> type[FairseqDataclass]:
-    """Return a subclass of the dataclass ``base`` with other defaults, for ``--arch NAME``.
+    """Return a subclass of ``base`` with the defaults ``values``, for ``--arch NAME``.
 
-    ``values`` is a dict from fields to their new defaults. Types and help texts are kept.
-
-    Raises:
-        ValueError: if ``base`` has no such field.
+    Types and help texts stay. Raises ValueError if a field of ``values`` does not exist.
     """
     fields = base.__dataclass_fields__
     unknown = sorted(values.keys() - fields.keys())

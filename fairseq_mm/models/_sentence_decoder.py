@@ -86,10 +86,7 @@ class AllImageAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def prepare(self, vectors: Tensor) -> list[Tensor]:
-        """Project image vectors [B, 5, D] to the list [keys, values].
-
-        Keys and values are [B, heads, 5, D / heads] each.
-        """
+        """Project image vectors [B, 5, D] to a list: keys and values [B, heads, 5, D / heads]."""
         return [
             split_heads(self.key_proj(vectors), self.num_heads),
             split_heads(self.value_proj(vectors), self.num_heads),
@@ -171,7 +168,7 @@ class SentenceLayer(nn.Module):
 
 
 class SentenceDecoder(FeatureDecoder):
-    """Transformer whose words attend to their own sentence and to images, but to no other sentence.
+    """Transformer whose words attend to the words of their own sentence and to images.
 
     Args:
         separator: Index of the token that separates sentences.

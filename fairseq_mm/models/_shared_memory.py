@@ -1,8 +1,7 @@
-"""Stores the encoder output that the beams of an item share during decoding.
+"""Stores the encoder output that the beams of an example share during decoding.
 
-An item is an example of the batch, a row is one of its beams. fairseq's generator copies the
-encoder's output for every beam, and again when beams are reordered. Here the output is stored once
-per item, and each row has the index of its item.
+fairseq's generator copies the encoder's output for every beam, and again when beams are reordered.
+Here the output is stored once per example (item), and each beam (row) has the index of its item.
 """
 
 from typing import Any, Optional
@@ -19,12 +18,12 @@ ROWS = "rows"
 
 
 def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) -> EncoderOut:
-    """Reorder the rows (beams) of an encoder output without copying its tensors.
+    """Reorder the rows (beams) of an encoder output without copying its large tensors.
 
     Args:
         encoder_out: Output for the items (examples) of a batch. The entry ``rows`` is a list of one
             tensor, the index of each row's item, or an empty list if row i is item i.
-        new_order: [R] index of the previous row that becomes each of R new rows.
+        new_order: [R] for each new row, the index of the old row that it continues.
         num_items: Number of items of the tensors.
 
     Returns:
@@ -52,13 +51,13 @@ class SharedMemory:
     Args:
         text: [S, B, C] encoded text of B items, S tokens of C channels.
         text_mask: [B, S] bool, True at padding.
-        projected: Dict from the number of a layer to the frames as projected for the video fusion
-            after this layer, tensors [B, ...], see :meth:`VideoFusion.project`.
+        projected: Dict from the number of a layer with video fusion to its projected frames,
+            tensors [B, ...], see :meth:`VideoFusion.project`.
         video_mask: [B, M] bool, True at padded frames; None if all frames are attended to.
         rows: [R] index of each row's item; None if row i is item i.
 
     Attributes:
-        size: Number of rows of each stored item.
+        size: Number of rows (beams) per stored item.
         keys_values: Dict from the number of a layer, counted from 0, to the keys and values
             [B, heads, S, head_dim] of the text.
     """
@@ -83,10 +82,10 @@ class SharedMemory:
             self._assign(rows)
 
     def reorder(self, new_order: Tensor) -> Optional[Tensor]:
-        """Reorder the rows (beams), and copy items (examples) only if necessary.
+        """Change the order of the rows (beams); copy the stored items (examples) only if necessary.
 
         Args:
-            new_order: [R] index of the previous row that becomes each of R new rows.
+            new_order: [R] for each new row, the index of the old row that it continues.
 
         Returns:
             For each item that is stored now, its index before the call; None if the stored items
@@ -96,7 +95,7 @@ class SharedMemory:
         return self._assign(torch.div(new_order, self.size, rounding_mode="floor"))
 
     def fuse(self, fusion: nn.Module, number: str, x: Tensor, trace: Any = None) -> Tensor:
-        """Fuse the words of R rows, x [R, T, C], with the frames of their items: [R, T, C].
+        """Fuse the words of R rows (beams) with the frames of their items (examples): [R, T, C].
 
         Args:
             fusion: :class:`VideoFusion` after the layer.
@@ -113,12 +112,12 @@ class SharedMemory:
     def attend(
         self, attention: Any, layer: int, x: Tensor, *, need_weights: bool
     ) -> tuple[Tensor, Optional[Tensor]]:
-        """Attend to the text of the items with one of fairseq's attention modules.
+        """Attend from each row (beam) to the text of its item (example).
 
         Args:
-            attention: ``encoder_attn`` of the layer.
+            attention: Attention module of fairseq, ``encoder_attn`` of the layer.
             layer: Number of the layer, from 0; keys and values are computed at its first call.
-            x: [R, C] states of R rows (beams).
+            x: [R, C] states of R rows.
             need_weights: True to return the attention weights.
 
         Returns:

@@ -169,8 +169,8 @@ def find_pretrained(path: str, data: Optional[str]) -> str:
 
     Args:
         path: Absolute path, or path relative to one of the two folders.
-        data: Data folders as in fairseq's option ``data``, of which the first is searched; None or
-            empty for no data folder.
+        data: Value of fairseq's option ``data``, whose first folder is searched; None or empty for
+            no data folder.
 
     Returns:
         Path of the file.
@@ -187,7 +187,7 @@ def find_pretrained(path: str, data: Optional[str]) -> str:
 
 
 def load_pretrained(file: str, model_class: type, provenance: Provenance) -> dict[str, Any]:
-    """Load the checkpoint of a trained story model, which is to be the frozen part of a fusion.
+    """Load the checkpoint of a trained story model that will be the frozen part of a fusion model.
 
     Args:
         file: Path of the checkpoint.

@@ -41,9 +41,9 @@ class _SharedEncoder(TransformerEncoder):
 
 
 def _is_plain(module: nn.Module, values: dict[str, Any]) -> bool:
-    """Return whether no attribute of a module differs from ``values``, a dict from name to value.
+    """Return True if no attribute of a module differs from ``values``, a dict from name to value.
 
-    An attribute that the module lacks, as in older versions of fairseq, counts as equal.
+    Attributes that the module lacks, as in older versions of fairseq, are ignored.
     """
     return all(getattr(module, name, value) == value for name, value in values.items())
 
@@ -52,7 +52,7 @@ def share_beams(model: nn.Module) -> None:
     """Let fairseq's BART generate with the decoding steps of VG-BART, see :class:`VgBartDecoder`.
 
     The beams of an example then share the keys and values of its source. Texts and scores stay the
-    same. Other models, and a BART with options that VG-BART does not have, are left as they are.
+    same. Other models, and a BART with options that VG-BART lacks, do not change.
 
     Args:
         model: Model in evaluation mode, which is not trained afterwards.

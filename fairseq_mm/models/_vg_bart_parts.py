@@ -232,8 +232,8 @@ class VgBartDecoder(TransformerDecoder):
     ) -> tuple[Tensor, dict[str, list[Optional[Tensor]]]]:
         """Compute the features [R, 1, C] of the last token, see :meth:`extract_features`.
 
-        fairseq's layers would copy the keys and values of all tokens at each step, once to add the
-        last token, and once to reorder the beams.
+        fairseq's layers are not called: they would copy all cached keys and values at each step, to
+        append the last token and to reorder the beams.
         """
         positions = self.embed_positions(prev_output_tokens, incremental_state=incremental_state)
         x = self.embed_scale * self.embed_tokens(prev_output_tokens[:, -1]) + positions[:, -1]

@@ -134,7 +134,7 @@ def check_video_guided(cfg: Any, *, video_dim: int) -> None:
 
 
 def _parse_fusion_layers(cfg: Any) -> dict[str, list[int]]:
-    """Return a dict from ``encoder`` and ``decoder`` to the numbers of their layers with fusion."""
+    """Return the numbers of the layers with video fusion, by ``encoder`` and ``decoder``."""
     return {
         side: _parse_layer_numbers(
             getattr(cfg, f"fusion_{side}_layers"),
@@ -174,7 +174,7 @@ def is_released(cfg: Any) -> bool:
 
 
 def complete_video_guided(config: type, cfg: Any) -> Namespace:
-    """Return a copy of a model's options; if ``fusion_heads`` is 0, it gets its default.
+    """Return a copy of a model's options, in which ``fusion_heads`` 0 is replaced by the default.
 
     Args:
         config: Dataclass of the model, a subclass of :class:`VideoGuidedConfig`.
@@ -295,9 +295,9 @@ class VideoReader(nn.Module):
 
 
 def numbered(layers: nn.ModuleList) -> Iterator[tuple[int, nn.Module]]:
-    """Yield pairs of a layer's number, counted from 1, and the layer.
+    """Yield the layers that are not skipped by layer dropout, as pairs (number, layer).
 
-    Layers that layer dropout skips in a training step are not yielded, but counted.
+    Numbers are counted from 1 over all layers.
     """
     # LayerDropModuleList yields only the layers that it keeps in a training step, so layers are
     # found by identity.

@@ -102,13 +102,13 @@ class TwoSourceDecoder(FeatureDecoder):
     """Base of decoders that attend to an encoded transcript and an encoded video.
 
     Subclasses define ``extract_features``, ``project`` and the layer ``output_proj``. The state of
-    incremental decoding is a dict: ``item``, the index of each row's example; ``projected``, the
-    result of ``project``, which is equal for all beams of an example; and ``past``, nested lists of
+    incremental decoding is a dict. ``item`` has the index of each row's example. ``projected`` is
+    the result of ``project``, equal for all beams of an example. ``past`` has nested lists of
     tensors that depend on the words of each beam.
     """
 
     def project(self, sources: list[Tensor]) -> Any:
-        """Compute from encoded text and video what attention needs, such as keys and values.
+        """Compute the attention's inputs, such as keys and values, from encoded text and video.
 
         ``sources`` is the list of encoded text [B, S, C], S tokens of C channels, and encoded video
         [B, M, C'], M frames of C' channels. Returns nested lists and tuples of tensors whose first
@@ -160,10 +160,10 @@ class TwoSourceDecoder(FeatureDecoder):
 def attention_extra(
     word_weights: Optional[Tensor], frame_weights: Optional[Tensor], modalities: Optional[Tensor]
 ) -> dict[str, Any]:
-    """Build the dict of attention weights at T decoding steps that decoders return.
+    """Build the dict of attention weights that decoders return for T decoding steps.
 
     Its entries are ``attn``, a list with ``word_weights``; ``frame_attention``; and
-    ``modality_attention``. They are None for weights that were not computed.
+    ``modality_attention``. An entry is None if its weights were not computed.
 
     Args:
         word_weights: [B, T, S] weights of S words of the transcript, or None.

@@ -4,7 +4,7 @@
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018.
 https://arxiv.org/abs/1805.04833, sections 3.2 to 3.4, Tables 2 and 3.
 
-The models of Table 2, of which each adds one part to the model before it:
+Each model of Table 2 adds one part to the model before it:
 
     conv_story              convolutions and attention to the prompt
     conv_story_self_att     self-attention of one head
@@ -22,9 +22,9 @@ The options are named as in fairseq's ``fconv_self_att``, and the models also wo
 ``translation`` task.
 
 Differs from the paper:
-- The layers of a fusion's model in training were not compared with the lists in section 9.4. They
-  are five encoder layers of 128, 128, 512, 512 and 512 channels with kernels of 3, and five decoder
-  layers of 512, 512, 512, 768 and 768 channels with kernels of 4.
+- In fusion, the model in training has five encoder layers of 128, 128, 512, 512 and 512 channels
+  with kernels of 3, and five decoder layers of 512, 512, 512, 768 and 768 channels with kernels of
+  4. These layers were not compared with the lists in section 9.4.
 - The layers of the other models are the released code's: three in the encoder, seven in the
   decoder. Section 9.2 says "8 layers", and its parameter counts do not follow from its widths.
 - Positions have embeddings, and the output layer is not tied to the word embeddings, as in the
@@ -263,7 +263,7 @@ class ConvStoryModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     def upgrade_state_dict_named(self, state_dict: dict[str, Tensor], name: str) -> None:
         """Prepare a fusion model for a checkpoint whose frozen model has other options.
 
-        The frozen model is then replaced by one with the options that ``state_dict`` records.
+        The frozen model is rebuilt with the options that ``state_dict`` records.
 
         Raises:
             UserError: if the weights belong to fairseq's ``fconv_self_att``, not to this model.

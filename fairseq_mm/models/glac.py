@@ -29,12 +29,12 @@ Variants of Li et al. 2020:
                             ``--finetune-from-model`` starts from a trained GLAC.
 
 In Li et al. 2020, the matrices W that compute the eight slices are initialised independently. At
-the beginning of training, words then see about the mean of the slices. This mean differs between
-images only 1 / sqrt(8) times as much as GLAC's s_i, and the attention learns to ignore the image.
-Here the eight matrices are initialised as copies of one matrix, so that any weighted mean of slices
-differs as much as GLAC's s_i. Noise that sums to zero over the copies is added, because equal
-slices would get equal gradients and stay equal. ``--slice-init independent`` initialises as in the
-paper.
+the beginning of training, the attention then computes about the mean of the slices. This mean
+varies between images only 1 / sqrt(8) times as much as GLAC's s_i, and the model learns to ignore
+the image. Here the eight matrices are initialised as copies of one matrix, so that any weighted
+mean of slices varies as much as GLAC's s_i. Noise that sums to zero over the copies is added,
+because equal slices would get equal gradients and stay equal. ``--slice-init independent``
+initialises as in the paper.
 
 Differs from the papers:
 - Sentences 2 to 5 start with the separator, the first sentence with fairseq's start token.
@@ -132,8 +132,8 @@ class GlacConfig(FairseqDataclass):
 class GlacDecoder(FeatureDecoder):
     """Decoder that predicts a word from the image of its sentence and all words before.
 
-    An image's vector consists of S parts, the slices, of dimension H, the hidden size of the LSTM.
-    If S is more than 1, each word attends to the slices.
+    An image's vector consists of S slices of dimension H, the hidden size of the LSTM. If S is more
+    than 1, each word attends to the slices.
 
     Args:
         separator: Index of the token that separates sentences.

@@ -49,7 +49,6 @@ class LblEncoder(ConditionEncoder):
     """Encoder without output: the model reads only words, no image."""
 
     def forward(self, features: Tensor, padding_mask: Tensor) -> dict[str, list[Tensor]]:
-        """Return a dict with an empty list as ``condition``; the arguments are not used."""
         return {"condition": []}
 
 

@@ -19,8 +19,7 @@ Six other architectures are the variants of Table 8 and Figure 3:
     m_rnn_no_emb_input           m(t) without V_w w(t)
     m_rnn_one_layer_emb          one embedding layer of 256 instead of the two
     m_rnn_emb_one_input          m(t) takes V_w e(t) instead of V_w w(t)
-    m_rnn_vis_in_rnn             the image enters embedding layer II, hence the recurrence, and
-                                 not m(t)
+    m_rnn_vis_in_rnn             the image enters embedding layer II, not m(t)
     m_rnn_vis_in_rnn_both        the image enters embedding layer II and m(t)
     m_rnn_vis_in_rnn_both_shared the image enters both through shared weights
 
@@ -162,9 +161,8 @@ class MRnnEncoder(BatchFirstEncoder):
         dropout: Dropout probability of the scaled mean.
         scaling: Name of the scaling, see
             :func:`fairseq_mm.models._pooled_features.scale_vectors`.
-        keeps_regions: True to scale each region instead of averaging them.
-        refuses_one_region: True if a batch with one region per image is refused where regions are
-            kept.
+        keeps_regions: True to return the scaled features of each region, without averaging.
+        refuses_one_region: True to refuse images of one region if ``keeps_regions`` is True.
     """
 
     def __init__(
@@ -187,11 +185,11 @@ class MRnnEncoder(BatchFirstEncoder):
         """Average and scale features [B, N, D] of N regions per image.
 
         ``padding_mask`` is [B, N] bool, True at padding, and False at least once in each row.
-        Returns a dict with ``image``, a list of one tensor [B, D]. If regions are kept, ``image``
-        is [B, N, D], and the dict also has ``padding_mask``.
+        Returns a dict with ``image``, a list of one tensor [B, D]. With ``keeps_regions``, the
+        tensor is [B, N, D], and the dict also has ``padding_mask``.
 
         Raises:
-            UserError: if regions are kept, and there is only one although it is refused.
+            UserError: if ``keeps_regions`` and ``refuses_one_region`` are True and N is 1.
         """
         if self.keeps_regions:
             if self.refuses_one_region and features.size(1) == 1:
@@ -293,7 +291,7 @@ class MRnnDecoder(FeatureDecoder):
     def language_terms(
         self, tokens: Tensor, to_word: Optional[Tensor], initial: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute what the words contribute to the multimodal layer, and the recurrent states.
+        """Compute the words' contribution to the multimodal layer, and the recurrent states.
 
         M and H are the dimensions of the multimodal and of the recurrent layer.
 
@@ -319,19 +317,16 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """Compute the input of the recurrent layer from the output of embedding layer II.
-
-        Both are [..., H], with H the dimension of the recurrent layer.
-        """
+        """Compute the recurrent layer's input [..., H] from embedding layer II's output, [..., H]."""
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
-        """Precompute a table [V, H + M] with the vectors that depend only on the current word.
+        """Precompute a table [V, H + M] of the terms that depend only on the current word.
 
-        A row belongs to one of V words. It has the input of the recurrent layer, of dimension H,
-        and what the word and the bias add to the multimodal layer, of dimension M. If the image
-        enters embedding layer II, or with ``retain_dropout``, there is no table. fairseq calls this
-        before generation and allows no training afterwards.
+        For each of V words, the table has the input [H] of the recurrent layer, and the sum [M] of
+        the word's and the bias's contributions to the multimodal layer. There is no table with
+        ``retain_dropout``, or if the image enters embedding layer II. fairseq calls this before
+        generation and allows no training afterwards.
         """
         # In these variants w(t) depends on the image as well, and with dropout on chance: no table
         # can hold it.
@@ -406,7 +401,7 @@ class MRnnDecoder(FeatureDecoder):
         return self.dropout(1.7159 * torch.tanh(terms * (2 / 3))), extra
 
     def _read_image(self, image: Tensor) -> dict[str, Optional[Tensor]]:
-        """Compute once for all decoding steps what the image contributes.
+        """Compute the terms of the image that are the same at all decoding steps.
 
         Returns a dict: ``to_multimodal`` and ``to_word`` of :meth:`image_terms`. With attention,
         ``image`` is [B, N, D], ``to_multimodal`` is V_I x_i for each region, [B, N, M], and the
@@ -453,8 +448,7 @@ class MRnnModel(FairseqEncoderDecoderModel):
     def forward(
         self, features: Tensor, padding_mask: Tensor, prev_output_tokens: Tensor
     ) -> tuple[Tensor, Optional[dict[str, Optional[Tensor]]]]:
-        """Compute logits [B, T, V] over V words, and the second result of
-        :meth:`MRnnDecoder.extract_features`.
+        """Compute logits [B, T, V] over V words, and attention weights or None.
 
         Args:
             features: [B, N, D] features of N regions per image.

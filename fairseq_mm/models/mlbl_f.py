@@ -28,9 +28,9 @@ Differs from the paper / left open:
 - The start token stands for the words before the beginning of a sentence. In fairseq it is
   ``</s>``, the token that also ends a sentence.
 
-Differs from the code of the ICML paper, which has a hidden layer of 441 ReLU units between the
-image and W^fd, also adds the output of this layer to r, and has K = 100 and F = 50. It initialises
-word vectors by a singular value decomposition of trained vectors.
+The code of the ICML paper has a hidden layer of 441 ReLU units between the image and W^fd, and also
+adds the output of this layer to r. It has K = 100 and F = 50, and initialises word vectors by a
+singular value decomposition of trained vectors.
 """
 
 from dataclasses import dataclass

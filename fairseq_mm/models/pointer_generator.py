@@ -27,8 +27,8 @@ Differs from the paper / left open:
 - s_0 is computed from the last states of both directions by a linear layer with ReLU, as in the
   released code.
 - The source's closing ``</s>`` is attended to and copied like a word: it can end a summary.
-- The released code feeds h*_(t-1) into the decoder's LSTM as well, which the paper does not
-  mention. It is not done here, so that all steps of a training example are computed at once.
+- The released code also feeds h*_(t-1) into the decoder's LSTM, which the paper does not mention.
+  This model does not, so that all steps of a training example are computed at once.
 - Dropout is an option; the paper does not use it.
 """
 

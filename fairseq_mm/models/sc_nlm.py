@@ -5,9 +5,9 @@ Kiros, Salakhutdinov, Zemel. Unifying Visual-Semantic Embeddings with Multimodal
 Models. 2014, section 2.5. https://arxiv.org/abs/1411.2539
 
 It is the multiplicative model (``mlbl_f``) with an attribute vector u_n, of dimension G, that
-changes from word to word. u is the content vector, and t_i the vector of the i-th tag of the
-sentence's structure, such as the part of speech of word i. T^(i) is a matrix for each of k + 1
-tags, the tag of the word and of the k next words; the other symbols are explained in ``mlbl_f.py``:
+changes from word to word. u is the content vector, and t_i the vector of the tag of word i, such as
+its part of speech. Each word reads its own tag and the tags of the k next words; T^(i) is a matrix
+for each of these k + 1 tags. The other symbols are explained in ``mlbl_f.py``:
 
     u_n      = ReLU(sum_(i=n)^(n+k) T^(i) t_i + T^(u) u + b)  (eq. 11)
     E        = (W^fk)' W^fv
@@ -73,10 +73,10 @@ class ScNlmConfig(ContentConfig):
 class ScNlmEncoder(ConditionEncoder):
     """Encoder that computes a vector for each word from tags and a feature vector.
 
-    This vector, the word's condition, is ``W^fd u_n`` for word n: the matrix W^fd projects the
-    attribute vector u_n, of dimension G, to F factors. The attribute vector is computed from a
-    sum over the feature vector (content) and the tags of word n and the next k words; k is
-    ``cfg.structure_length``.
+    For word n, this vector (the word's condition) is ``W^fd u_n``: the matrix W^fd projects the
+    attribute vector u_n, of dimension G, to F factors. u_n is computed from the sum of the
+    projected feature vector (content) and the projected tags of word n and of the next k words,
+    where k is ``cfg.structure_length``.
 
     Args:
         tags: Dictionary of the tags.
@@ -84,8 +84,8 @@ class ScNlmEncoder(ConditionEncoder):
         cfg: Config with the sizes.
 
     Attributes:
-        folded: [(k + 1) * number of tags, G] summand of each tag at each position of a window of
-            k + 1 tags, see :meth:`make_generation_fast_`; None before that method is called.
+        folded: [(k + 1) * number of tags, G] precomputed projection of each tag at each position of
+            a window of k + 1 tags; None before :meth:`make_generation_fast_`.
     """
 
     folded: Optional[Tensor]

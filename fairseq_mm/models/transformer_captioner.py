@@ -17,14 +17,15 @@ where C is ``--embed-dim``, e(word) is a row of the matrix E, and positions are 
 word attends to the words before it, and to all regions.
 
 Regions are the positions of a grid (``fairseq-mm extract --grid``), detected objects, or one pooled
-vector. A model that was trained on a grid refuses pooled features, and the reverse.
+vector. A model that was trained on grids refuses pooled features, and a model that was trained on
+pooled features refuses grids.
 
 Differs from the papers:
 - Layers normalise their inputs instead of their outputs (pre-norm), which trains without a long
   warm-up of the learning rate; a last norm follows the encoder's and the decoder's layers.
-- Default sizes and dropout are smaller and larger than the papers', for data of the size of
-  Flickr8k; they were not tuned. By default there is no encoder: the regions of a convolutional
-  network have already seen their surroundings.
+- For data of the size of Flickr8k, the default sizes are smaller and the default dropout is larger
+  than in the papers; they were not tuned. By default there is no encoder, because the features of a
+  convolutional network's regions already depend on the surrounding regions.
 - Regions have no encoding of their positions.
 """
 
@@ -99,8 +100,8 @@ class RegionEncoder(BatchFirstEncoder):
                 [B, N], and ``item`` [B], the index of each row's image.
 
         Raises:
-            UserError: if the model was trained on a grid and the features are pooled, or the
-                reverse.
+            UserError: if the model was trained on grids and the features are pooled, or the model
+                was trained on pooled features and the features are grids.
         """
         self._check_regions(features.size(1))
         regions = features.to(self.proj.weight.dtype)
@@ -128,7 +129,7 @@ class RegionEncoder(BatchFirstEncoder):
         return super().reorder_encoder_out(encoder_out, new_order)
 
     def _check_regions(self, count: int) -> None:
-        """Compare the number of regions with the kind of features that the model was trained on."""
+        """Raise UserError if ``count`` regions do not suit the model: a grid or pooled features."""
         if self.reads_grid is None or self.reads_grid == (count > 1):
             return
         trained, given, remedy = "a grid", "pooled features (1 region)", "with --grid"

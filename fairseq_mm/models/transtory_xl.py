@@ -3,10 +3,10 @@
 Li, Liu, Mao, Wang. Transtory-XL: Tell Stories from Image Streams. 2020, section 3.5.
 Dai, Yang, Yang, Carbonell, Le, Salakhutdinov. Transformer-XL. ACL 2019.
 
-Each sentence is a segment. Each layer has a memory of l_M slots, the states of earlier words. Let m
-be the memory to which the words of sentence t - 1 attended, h the states of sentence t - 1 (inputs
-of the layer), l_m and l_h the lengths of m and h, and f_t the projected, batch-normalised features
-of image t:
+Each sentence is a segment. Each layer has a memory of l_M slots, which hold states of earlier
+words. Let m be the memory to which the words of sentence t - 1 attended, h the states of these
+words (inputs of the layer), l_m and l_h the lengths of m and h, and f_t the projected,
+batch-normalised features of image t:
 
     m' = [m; h][max(0, l_m + l_h - l_M) : l_m + l_h]      (eq. 9 to 11)
     memory of sentence t = W_fuse [m'; f_t] + b_fuse      (eq. 12), for each slot of m'
@@ -137,9 +137,9 @@ class TranstoryXLLayer(nn.Module):
 
 
 class TranstoryXLDecoder(FeatureDecoder):
-    """Decoder whose words attend to their sentence and to a memory.
+    """Decoder whose words attend to their own sentence and to a memory of earlier sentences.
 
-    The memory holds states of earlier sentences, fused with the image of the sentence.
+    The memory holds hidden states of earlier words, fused with the image of the current sentence.
     ``separator`` is the index of the token that separates sentences.
     """
 
@@ -174,7 +174,7 @@ class TranstoryXLDecoder(FeatureDecoder):
                 self.embedding.weight[padding_idx].zero_()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Embed words [...] to [..., D], where D is ``model_dim``, and scale them by D^0.5."""
+        """Embed words: [...] -> [..., D]. Vectors are scaled by the root of D, ``model_dim``."""
         width = self.embedding_proj.out_features
         return self.dropout(self.embedding_proj(self.embedding(tokens)) * width**0.5)
 
@@ -495,7 +495,7 @@ def _moved(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def _gathered(x: Tensor, places: Tensor) -> Tensor:
-    """Return the vectors [B, N, D] of x [B, T, D] at indices ``places`` [B, N], at most T - 1."""
+    """Return the vectors [B, N, D] of x [B, T, D] at indices ``places`` [B, N] clamped to T - 1."""
     index = _moved(places.clamp(max=x.size(1) - 1), x)
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.size(-1)))
 

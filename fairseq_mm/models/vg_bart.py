@@ -28,18 +28,18 @@ Differs from the paper:
 - The paper does not give the number of heads of multi-head attention. Here it has 4 heads of 64
   channels, as wide as BART's own heads.
 - Appendix A projects queries, keys and values a second time for each head, and also the heads'
-  output. Two matrices in succession are one matrix here. Only with several heads and a forget gate,
-  the projection of the heads' output is a matrix of its own, because the gate stands between it and
-  the matrix of equation 11.
+  output. Here, two matrices in succession are one matrix. The projection of the heads' output is a
+  separate matrix only with several heads and a forget gate, because the gate is applied between
+  this matrix and the matrix of equation 11.
 - Figure 3 shows forget gate scores of "the VG-BART with dot-product attention", so this model has a
   forget gate here. The paper does not say which layers of this model have fusion; here they are 5
   and 6, as in the best system of Table 4.
 
-Differs from the released code; ``--compat released`` computes the first four as released:
+Differs from the released code. ``--compat released`` follows the released code in the first four:
 - The softmax of dot products is over the frames. The released softmax is over the text's positions,
   padding included.
-- Padded frames are masked. In the released code, videos are padded to the longest of their batch,
-  and the padding is attended to, so that the output depends on the other examples of the batch.
+- Padded frames are masked. The released code attends to padding up to the longest video of the
+  batch, so that the output depends on the other examples of the batch.
 - The forget gate has no dropout of its own.
 - Multi-head attention has 4 heads; in the released code it has one.
 - The script and the log of the best released checkpoint name another system than the paper: dot
@@ -209,8 +209,7 @@ class VgBartModel(LoadStateDictMixin, BARTModel):
         """Convert weights of a text-only BART, or of stock fairseq, so that they fit this model.
 
         Raises:
-            UserError: if the sizes or the vocabulary of the checkpoint's BART differ
-                from this model's.
+            UserError: if layer sizes or the vocabulary differ from this model's.
         """
         fit_bart_weights(self, state_dict, self.arch)
         super().upgrade_state_dict_named(state_dict, name)

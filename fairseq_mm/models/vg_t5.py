@@ -6,8 +6,8 @@ Summarization. EMNLP 2021, section 3. https://github.com/HLTCHKUST/VG-GPLMs
 Some layers of T5 get a third sub-layer after the feed-forward layer: words attend to frames, and
 the result is added, see ``modules/video_fusion.py``. The frames are first encoded by their own
 transformer (VTF), see ``modules/video_encoder.py``. Defaults are the best system of Tables 2 and 4:
-multi-head attention, forget gate, VTF, fusion in the last two encoder layers. The options of video
-fusion are the same as for VG-BART, also for the rows of Tables 1 to 5 (see ``vg_bart.py``).
+multi-head attention, forget gate, VTF, fusion in the last two encoder layers. ``vg_bart.py`` lists
+the options of the other systems of Tables 1 to 5, which are the same for VG-T5.
 
 Checkpoints of ``--arch t5`` are loaded with ``--finetune-from-model``; the parameters of fusion and
 VTF, which these checkpoints lack, keep their initial values. These parameters have the attribute
@@ -18,8 +18,7 @@ Differs from the paper:
   sub-layers, and does not normalise the residual stream between them. Here the stream is divided by
   its root mean square at each position. The fusion's ``LayerNorm(T + out)``, with T the divided
   stream and out the term that fusion adds, is then multiplied by this root mean square.
-- The paper writes of six layers, but T5-base has twelve in encoder and decoder, so that the last
-  two encoder layers are 11 and 12.
+- The paper writes of six layers. T5-base has twelve encoder layers, so the last two are 11 and 12.
 - As in VG-BART, multi-head attention has four heads, and two projections in succession are one
   matrix.
 
@@ -152,10 +151,9 @@ class VgT5Model(LoadStateDictMixin, FairseqEncoderDecoderModel):
 
 
 def _completed(cfg: Any) -> Any:
-    """Return a copy of the options, with values for those whose default depends on other options.
+    """Return a copy of the options with values for ``fusion_heads`` and ``fusion_encoder_layers``.
 
-    These are ``fusion_heads`` and ``fusion_encoder_layers``. With ``--compat released``,
-    ``video_encoder_layers`` becomes 0.
+    With ``--compat released``, ``video_encoder_layers`` becomes 0.
     """
     completed = complete_video_guided(VgT5Config, cfg)
     if cfg.fusion_encoder_layers is None:

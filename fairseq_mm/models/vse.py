@@ -19,7 +19,7 @@ Differs from the paper:
 - Word vectors are learnt, or read with ``--word-vectors``; the paper uses word2vec.
 - The features of several regions (a grid) are averaged, unless ``--image-pooling gpo`` is given.
 - ``--sentence-pooling`` replaces the last state by the mean, the maximum or the generalized pooling
-  (Chen et al. 2021) of all states; with ``vse_bow``, the sum by one of them.
+  (Chen et al. 2021) of all states. With ``vse_bow``, it replaces the sum of the word vectors.
 
 Differs from the released codes: in training, Kiros's code does not scale image embeddings to unit
 length (``--image-norm evaluation``), and the code of VSE++ reads a special token before the first
@@ -237,7 +237,7 @@ class VseModel(LoadStateDictMixin, BaseFairseqModel):
 
         Raises:
             UserError: if an option is out of range, the file of word vectors cannot be used, or
-                the regions of images are to be pooled, but each image has only one.
+                ``--image-pooling gpo`` is given, but each image has only one region.
         """
         check_sizes(VseConfig, cfg)
         encoder = SentenceEncoder(task.target_dictionary, cfg)
