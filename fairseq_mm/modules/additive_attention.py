@@ -31,8 +31,9 @@ class AdditiveAttention(nn.Module):
         nn.init.uniform_(self.score_weight, -(hidden_dim**-0.5), hidden_dim**-0.5)
 
     def project(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Project the elements to attend to, [B, N, context_dim], to keys [B, N, hidden_dim] and
-        values [B, N, output_dim].
+        """Project the elements [B, N, context_dim] to keys and values.
+
+        Keys are [B, N, hidden_dim], values [B, N, output_dim].
         """
         # V is linear, so it may precede the weighted sum: then it is computed once per batch and
         # not at every step of the decoder.
@@ -97,13 +98,12 @@ class ModalityAttention(nn.Module):
 
 
 class CoverageAttention(nn.Module):
-    """Attention weights of a decoder state s_t for encoder states h_i, with coverage (See et al.
-    2017, equations 1, 2 and 11):
+    """Attention of a decoder state s_t to encoder states h_i, with coverage.
 
         a_t = softmax_i(v . tanh(W_h h_i + W_s s_t + w_c c_i + b))
 
-    The coverage ``c_i`` is the sum of the weights of ``h_i`` at all earlier decoding steps. The
-    matrices W and the vectors v, w_c and b are learned.
+    See et al. 2017, equations 1, 2 and 11. The coverage ``c_i`` is the sum of the weights of
+    ``h_i`` at all earlier decoding steps. The matrices W and the vectors v, w_c and b are learned.
 
     Args:
         query_dim: Dimension of the decoder states.
@@ -127,10 +127,7 @@ class CoverageAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) / attention_dim**0.5)
 
     def project(self, source: Tensor) -> Tensor:
-        """Compute the key ``W_h h_i + b`` of each encoder state h_i.
-
-        The shape changes from [B, S, key_dim] to [B, S, attention_dim].
-        """
+        """Compute the keys ``W_h h_i + b`` [B, S, attention_dim] of encoder states [B, S, key_dim]."""
         return self.key_proj(source)
 
     def forward(
@@ -143,12 +140,12 @@ class CoverageAttention(nn.Module):
         Args:
             queries: [B, T, query_dim] decoder states.
             keys: [B, S, attention_dim], see :meth:`project`.
-            is_padding: [B, S] bool, True at padding; at least one entry of a row is False.
+            is_padding: [B, S] bool, True at padding; at least one element of each row is real.
             coverage: [B, S] float32 coverage before the first of the T steps; None for zeros.
 
         Returns:
             Weights [B, T, S] float32; and the coverages [B, T + 1, S] float32 before each step and
-                after the last step, or None if the module was built without coverage.
+                after the last step, or None if ``has_coverage`` is False.
         """
         queries = self.query_proj(queries).unsqueeze(2)  # [B, T, 1, A]
         keys = keys.unsqueeze(1)  # [B, 1, S, A]

@@ -30,9 +30,9 @@ def attention_weights(
     Args:
         query: [..., T, head_dim].
         key: [..., S, head_dim].
-        attention_mask: Bool tensor that broadcasts to [..., T, S], True where a query may attend;
-            at least one entry of each row is True. Or numbers that are added to the scores, such as
-            ``-inf``. None to attend everywhere.
+        attention_mask: Tensor that broadcasts to [..., T, S]. A bool mask is True where a query may
+            attend, at least at one key. Numbers, such as ``-inf``, are added to the scores. None to
+            attend everywhere.
     """
     # The product is in the dtype of the inputs, as in the fused kernels, but the softmax in
     # float32, so that weights agree with :func:`attend`.
@@ -64,7 +64,7 @@ def attend(
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute :func:`attend` with query t attending to keys 0 to t.
+    """Compute :func:`attend` for T queries, of which query t attends to the keys 0 to t.
 
     All arguments are [..., T, head_dim].
     """

@@ -81,7 +81,7 @@ class _Problem:
     ) -> Tensor:
         """Compute the logits [rows, end - start] of the vocabulary entries from ``start`` on.
 
-        They are rounded as by ``F.linear``, and written to ``out`` if it is not None.
+        The logits are rounded as by ``F.linear``, and written to ``out`` if it is not None.
         """
         weight = self.weight[start:end].t()
         if self.bias is None:
@@ -138,7 +138,7 @@ def _find_rows(valid_mask: Tensor, num_valid: Optional[int]) -> Optional[Tensor]
 
 
 def _assert_later(condition: Tensor, message: str) -> None:
-    """End the program if the scalar ``condition`` is False, when the GPU has computed it.
+    """End the program as soon as the GPU has computed that the scalar ``condition`` is False.
 
     The GPU prints ``message``, except with PyTorch before 2.1.
     """
@@ -149,10 +149,10 @@ def _assert_later(condition: Tensor, message: str) -> None:
 
 
 def _target_in(target: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-    """Return the column of each row's target in a tile, [R, 1], and a mask [R, 1].
+    """Return the column [R, 1] of each row's target in a tile, and a mask [R, 1].
 
-    The tile has the vocabulary entries ``start`` to ``end - 1``. The mask is False, and the column
-    has no meaning, if the row's target is not among them.
+    The tile has the vocabulary entries ``start`` to ``end - 1``. If a row's target is not among
+    these, the mask is False, and the column has no meaning.
     """
     column = (target - start).unsqueeze(1)
     inside = (column >= 0) & (column < end - start)
@@ -252,8 +252,7 @@ class _Chunk:
         """Add this chunk's gradients to ``grad_weight`` [V, E] and ``grad_bias`` [V].
 
         The term ``-s / V`` of label smoothing s is left out, because :class:`_InForward` adds it
-        for all chunks at once. ``beta`` is 1 to add, 0 to overwrite. A tensor that is None is left
-        out.
+        for all chunks at once. ``beta`` is 1 to add, 0 to overwrite.
         """
         features, dtype = self.features, self.problem.sum_dtype
         R = len(features)
@@ -302,7 +301,6 @@ class _WholeChunk:
     def add_weight_gradient(
         self, grad_weight: Optional[Tensor], grad_bias: Optional[Tensor], *, beta: int
     ) -> None:
-        """Add this chunk's gradients, see :meth:`_Chunk.add_weight_gradient`."""
         if grad_weight is not None:
             _add_product(grad_weight, self.gradient.t(), self.features, beta=beta)
         if grad_bias is not None:
@@ -514,9 +512,8 @@ def chunked_cross_entropy(
         target: [N] int64 index of each row's correct type, 0 to V - 1.
         ignore_index: Target of the rows to ignore.
         label_smoothing: s in 0 to 1, as in ``F.cross_entropy``: all V types share s equally.
-        chunk_bytes: Maximum bytes of logits in memory; a chunk has at least one row all the same.
-        num_valid: Number of rows that are not ignored, so that a GPU need not be waited for; None
-            if it is not known.
+        chunk_bytes: Maximum bytes of logits in memory, but a chunk has at least one row.
+        num_valid: Number of rows that are not ignored; None to count them, which waits for a GPU.
 
     Returns:
         The sum of the losses in float32 (float64 for float64 inputs), and the same sum without

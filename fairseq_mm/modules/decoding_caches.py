@@ -13,14 +13,14 @@ FIRST_CAPACITY = 16
 
 
 def keeps_all(order: Tensor, count: int) -> bool:
-    """Return True if ``order``, the numbers of the rows to select, is 0, 1, ..., ``count - 1``."""
+    """Return True if ``order``, indices of rows to select, is 0, 1, ..., ``count - 1``."""
     # True at most steps of a search with one beam, where copying a cache would take a good part of
     # the time of the step.
     return len(order) == count and torch.equal(order, torch.arange(count, device=order.device))
 
 
 def keeps_items(items: Tensor, new_order: Tensor) -> bool:
-    """Return True if every row keeps its item (example) when rows ``new_order`` are selected.
+    """Return True if every row keeps its item (example) when the rows ``new_order`` are selected.
 
     ``items`` [R] is the index of each row's item.
     """
@@ -56,7 +56,6 @@ def join_rows(x: Any, y: Any) -> Any:
 
 
 def _pad_to(x: Tensor, sizes: list[int]) -> Tensor:
-    """Pad a tensor [B, ...] at the ends of all dimensions but the first to ``sizes``."""
     missing = [size - present for size, present in zip(sizes, x.shape[1:])]
     if not any(missing):
         return x
@@ -66,10 +65,11 @@ def _pad_to(x: Tensor, sizes: list[int]) -> Tensor:
 
 
 def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
-    """Select rows ``new_order`` of a decoder's state, and copy no more than needed.
+    """Select rows (beams) of a decoder's state; copy tensors only if necessary.
 
-    ``item`` [R] is the index of each row's item, and ``past`` depends on the words of a row; all
-    other entries are equal for all rows of an item.
+    Row i becomes the old row ``new_order[i]``. ``state["item"]`` [R] is the index of each row's
+    item (example), and ``state["past"]`` depends on the words of a row. All other tensors are equal
+    for all rows of an item.
     """
     keeps = keeps_items(state["item"], new_order)
     return {
@@ -78,7 +78,7 @@ def reorder_state(state: dict[str, Any], new_order: Tensor) -> dict[str, Any]:
 
 
 def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
-    """Choose the items (examples) to store, so that each has equally many rows (beams).
+    """Choose which items (examples) to store, so that each has equally many rows (beams).
 
     Items without rows are dropped. If the remaining items have unequal numbers of rows, every row
     gets its own copy of its item.
@@ -88,7 +88,7 @@ def group_rows(rows: Tensor, num_items: int) -> tuple[Optional[Tensor], int]:
         num_items: Number of items that are stored now.
 
     Returns:
-        Indices of the items to store from now on, or None if the stored items stay as they are; and
+        Indices of the items to store from now on, or None if the stored items do not change; and
             the number of rows of each item.
     """
     # Making this list waits for a GPU, once; the lines below read the list alone.
@@ -180,9 +180,9 @@ class BeamCache:
 
     An item is an example of the batch, a row is one of its beams; the rows of an item are
     neighbours. Every row attends to the tokens of all rows of its item, and a mask hides the tokens
-    that are not its own. Reordering the beams then changes the mask and nothing else; copying keys
-    and values took 7 % of the time of BART with 5 beams. In return, a row whose keys or values are
-    not finite makes all rows of its item not finite.
+    of the other rows. Reordering the beams then changes only the mask; copying keys and values took
+    7 % of the time of BART with 5 beams. The drawback: if a row's keys or values are not finite,
+    all rows of its item become not finite.
 
     Args:
         num_layers: Number of layers.
@@ -232,9 +232,9 @@ class BeamCache:
             value: [B, heads, beams, head_dim] value of the newest token of each row of each item.
 
         Returns:
-            Keys and values of all tokens so far of all rows of an item, [B, heads, tokens * slots,
-                head_dim] each. ``slots``, the number of places for each position of an item, is its
-                number of rows, or an earlier, larger number if rows have been removed.
+            Keys and values [B, heads, tokens * slots, head_dim] of all tokens so far of all rows of
+                each item. ``slots`` is the number of rows of an item, or an earlier, larger number
+                if rows have been removed.
         """
         length = self._writers.size(1)
         keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
@@ -288,8 +288,8 @@ class BeamCache:
         """Select rows, as beam search does: the new row i is the old row ``order[i]``.
 
         Args:
-            order: [R] numbers of old rows.
-            items: Numbers of the old items that become the new items; None if all items stay.
+            order: [R] index of the old row for each new row.
+            items: Index of the old item for each new item; None if all items stay.
             beams: Number of rows of each new item.
         """
         self._writers = self._writers.index_select(0, order)
@@ -303,11 +303,11 @@ class BeamCache:
     def _copy_to_rows(self, order: Tensor, beams: int) -> Tensor:
         """Return a copy of the cached keys and values, in which each new row stores its own tokens.
 
-        This is needed if items get more rows than before. The method also records every new row as
-        the writer of its tokens.
+        The copy is needed if items get more rows than before. Every new row becomes the writer of
+        its tokens.
 
         Args:
-            order: [R] number of the old row that becomes each new row.
+            order: [R] index of the old row for each new row.
             beams: Number of rows of each new item.
         """
         layers, _, heads, capacity, _, head_dim = self._entries.shape

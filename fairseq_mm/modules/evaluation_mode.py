@@ -8,11 +8,11 @@ from torch import nn
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module, *, has_gradients: bool = False) -> Iterator[None]:
-    """Set evaluation mode in a ``with`` block; then restore the mode of every part.
+    """Set evaluation mode in a ``with`` block; then restore the mode of every submodule.
 
     Args:
-        model: Model, some parts of which may be in evaluation mode anyway.
-        has_gradients: Whether gradients are computed. Recurrent layers then stay in training mode,
+        model: Model, whose submodules may already be in evaluation mode.
+        has_gradients: True if gradients are computed. Recurrent layers then stay in training mode,
             without dropout, because cuDNN computes gradients in no other mode.
     """
     modes = [(part, part.training) for part in model.modules()]

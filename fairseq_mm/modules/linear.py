@@ -83,10 +83,10 @@ def float32_linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 class WeightNormalized(nn.Module):
-    """Weight-normalised matrices with biases: each row is ``g v / |v|``, with its own norm g and
-    direction v.
+    """Weight-normalised matrices with biases: each row is ``g v / |v|``.
 
-    Salimans, Kingma. Weight normalization. NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
+    The norm g and the direction v are learned for each row. Salimans, Kingma. Weight normalization.
+    NIPS 2016. https://arxiv.org/abs/1602.07868, equation 2.
 
     Args:
         shape: Shape of the matrices: ``(outputs, inputs)``, or ``(count, outputs, inputs)`` for
@@ -141,7 +141,7 @@ def _normalized(v: Tensor, g: Tensor) -> Tensor:
 
 
 def join_normalized(matrices: list[WeightNormalized]) -> tuple[Tensor, Tensor]:
-    """Return the weights [sum of outputs, inputs] and biases of matrices with the same inputs."""
+    """Concatenate the outputs of matrices with equal inputs: weights [outputs, inputs], biases."""
     bias = torch.cat([matrix.bias for matrix in matrices])
     if matrices[0].folded is not None:
         return torch.cat([matrix.weight() for matrix in matrices]), bias

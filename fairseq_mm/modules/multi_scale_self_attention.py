@@ -6,9 +6,9 @@ same while decoding and can be cached. A position sees only earlier positions, a
 whose key and value are zero. It attends to the zero slot if it needs nothing from the past.
 
 With the zero slot as key 0, position t of a head of stride n sees the first 1 + ceil(t / n) keys.
-Every nth position therefore belongs to a sequence with ordinary causal attention. A head of stride
-n is computed as n such sequences side by side, for which PyTorch's fused kernels need no mask.
-On a GPU, one call with a mask for all heads is faster than the many small operations for this.
+Positions at distances of n therefore form a sequence with ordinary causal attention. A head of
+stride n is computed as n such sequences side by side, for which PyTorch's fused kernels need no
+mask. On a GPU, one call with a mask for all heads is faster than these many small operations.
 """
 
 import functools
@@ -90,7 +90,7 @@ def attend_at_all_scales(
 def _past_bias(
     capacity: int, strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return what to add to the scores of attention: 0 where a step may attend to a key, else -inf.
+    """Return the bias of attention scores: 0 where a step may attend to a key, else -inf.
 
     The result is [heads, capacity, capacity], with one head per element of ``strides``. It has the
     first ``capacity`` steps and the first ``capacity`` keys of :func:`visible_past`. PyTorch's
@@ -114,7 +114,7 @@ class RowTimes:
         self._masks: dict[tuple[int, int], Tensor] = {}
 
     def count_keys(self, stride: int) -> Tensor:
-        """Return the number [B] of keys that each row sees: the zero slot and every nth step."""
+        """Return the number [B] of keys that each row sees, with the zero slot."""
         return 1 + torch.div(self.times + stride - 1, stride, rounding_mode="floor")
 
     def mask(self, stride: int, num_keys: int) -> Tensor:
@@ -135,9 +135,9 @@ class KeyValueCache:
         num_heads: Number of heads of each stride.
 
     Attributes:
-        num_times: Number of cached steps; of the row with the most steps, if rows differ.
-        scales: Keys and values [2, B, num_heads, capacity, head_dim] of each stride; entry 0 of the
-            capacity is all zeros.
+        num_times: Number of cached steps of the longest row.
+        scales: Keys and values [2, B, num_heads, capacity, head_dim] of each stride; the first of
+            the ``capacity`` positions holds zeros.
     """
 
     def __init__(self, strides: list[int], num_heads: int, head_dim: int) -> None:
@@ -157,8 +157,8 @@ class KeyValueCache:
     def append(self, entries: Tensor, times: Optional[RowTimes] = None) -> None:
         """Append keys and values [2, B, heads, head_dim] of the newest step.
 
-        There are ``num_heads`` heads of each stride; the heads of the first stride come first. If
-        rows differ in their number of steps, ``times`` has these numbers.
+        There are ``num_heads`` heads of each stride; the heads of the first stride come first.
+        ``times`` is None if all rows have equally many earlier steps.
         """
         if not self.scales:
             shape = (2, entries.size(1), self.num_heads, _FIRST_CAPACITY, self.head_dim)
@@ -183,7 +183,7 @@ class KeyValueCache:
         self.num_times += 1
 
     def join(self, other: "KeyValueCache") -> None:
-        """Append the rows of another cache, which may have another number of steps."""
+        """Append the batch rows of another cache, which may have more or fewer steps."""
         num_times = max(self.num_times, other.num_times)
         for number, (ours, theirs) in enumerate(zip(self.scales, other.scales)):
             shape = list(ours.shape)
@@ -298,8 +298,8 @@ class MultiScaleSelfAttention(nn.Module):
     def step(self, x: Tensor, cache: KeyValueCache, times: Optional[RowTimes] = None) -> Tensor:
         """Compute the layer at the newest step, [B, hidden_dim] -> [B, hidden_dim].
 
-        The keys and values of the step are appended to the cache. ``times`` has the numbers of
-        earlier steps of rows that differ in them.
+        The keys and values of the step are appended to the cache. ``times`` is None if all rows
+        have equally many earlier steps.
         """
         rows = linear(x, self.input_proj.weight, self.input_proj.bias)
         weights = [network.weight() for network in self.networks]
@@ -360,7 +360,7 @@ class MultiScaleSelfAttention(nn.Module):
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:
-        """Give each of several small networks, such as one per head, its part of the channels.
+        """Split the channels among several small networks, such as one per head.
 
         ``rows`` [groups, N, C] has the channels of ``networks / groups`` networks in each group,
         one network after the other. Returns [networks, N, groups * C / networks].

@@ -65,8 +65,7 @@ class SkippingLSTM(nn.Module):
         )
 
     def forward(self, x: Tensor, padding_mask: Tensor) -> Tensor:
-        """Encode x [B, N, input_dim] to [B, N, 2 * hidden_dim], forward states before backward
-        states.
+        """Encode x: [B, N, input_dim] -> [B, N, 2 * hidden_dim], forward before backward states.
 
         ``padding_mask`` is [B, N] bool, True at missing elements; at least one element of each row
         is real.
@@ -104,7 +103,7 @@ class SkippingLSTM(nn.Module):
 
 
 def _rows_or_zeros(x: Tensor, places: Tensor) -> Tensor:
-    """Gather the elements ``places`` [B, N] of x [B, N, H]; zeros where a place is out of range."""
+    """Gather the elements ``places`` [B, N] of x [B, N, H]; zeros for indices out of range."""
     is_there = ((places >= 0) & (places < x.size(1))).unsqueeze(-1)
     # pad_packed_sequence has put zeros beyond the last real element of a row
     chosen = x.gather(1, places.clamp(0, x.size(1) - 1).unsqueeze(-1).expand_as(x))

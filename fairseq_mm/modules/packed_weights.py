@@ -90,8 +90,9 @@ def _multiply_integers(
 ) -> Tensor:
     """Multiply vectors [..., inputs] uint8 by a packed weight in int8.
 
-    ``_ZERO_POINT`` stands for 0 in the vectors. Signed vectors would need no such offset, but on a
-    processor without AMX, oneDNN multiplies them hundreds to thousands of times slower.
+    In the vectors, the integer ``_ZERO_POINT`` represents 0. Signed vectors would need no such
+    offset, but on a processor without AMX, oneDNN multiplies them hundreds to thousands of times
+    slower.
     """
     return torch.ops.onednn.qlinear_pointwise(
         *(rows, scale, _ZERO_POINT),
@@ -102,7 +103,7 @@ def _multiply_integers(
 
 @functools.cache
 def _multiplies_integers_exactly() -> bool:
-    """Return whether sums of products of integers are exact on this processor.
+    """Return True if this processor computes sums of products of integers exactly.
 
     Without VNNI or AMX instructions, sums of two products are cut off at 16 bits.
     """
@@ -118,10 +119,7 @@ _registry: dict[int, _Packed] = {}
 
 
 class _Forward:
-    """Replacement of a linear layer's method ``forward``, which uses the packed weight if possible.
-
-    See :func:`packed_linear` for when it is possible.
-    """
+    """Replacement of a linear layer's method ``forward`` that uses :func:`packed_linear`."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.layer = layer
@@ -133,7 +131,7 @@ class _Forward:
 
 
 def can_pack(dtype: str = "float32") -> bool:
-    """Return whether the installed PyTorch packs weights of a dtype on this machine."""
+    """Return True if the installed PyTorch packs weights of a dtype on this machine."""
     library = "onednn" if dtype == "int8" else "mkldnn"
     operators = getattr(torch.ops, library)
     if not torch.backends.mkldnn.is_available():
@@ -148,8 +146,7 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
 
     This applies to the linear layers of the model and to the function
     :func:`fairseq_mm.modules.linear.linear`, for float32 weights on a CPU while no gradients are
-    computed. With ``float32``, results differ from unpacked weights by
-    rounding.
+    computed. With ``float32``, results differ from unpacked weights by rounding.
 
     Args:
         model: Model in evaluation mode, which is not trained afterwards.

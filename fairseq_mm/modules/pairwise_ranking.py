@@ -84,8 +84,9 @@ def info_nce_loss(
 
         - log(e(x, v) / (e(x, v) + sum_k e(x, v_k))) - log(e(x, v) / (e(x, v) + sum_k e(x_k, v)))
 
-    where e(x, v) is exp(s(x, v) / temperature) and s is the inner product: the cross-entropy of the
-    pair's sentence among the sentences, plus the cross-entropy of its image among the images.
+    where e(x, v) is exp(s(x, v) / temperature) and s is the inner product. The first term is the
+    cross-entropy of the pair's sentence among the sentences, the second of its image among the
+    images.
 
     Args:
         images: [B, K] embedding x of each pair's image.
@@ -117,8 +118,11 @@ def _compute_scores(
     all_images: Optional[Tensor],
     all_sentences: Optional[Tensor],
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the scores [B, 1] of B pairs, and the scores [B, C] of each pair's image with the
-    candidates' sentences and of its sentence with the candidates' images, all in float32."""
+    """Return the scores [B, 1] of B pairs, and two score matrices [B, C] with the candidates.
+
+    The first matrix scores each pair's image with the candidates' sentences, the second each pair's
+    sentence with the candidates' images. All scores are float32.
+    """
     # Half precision resolves a cosine near 1 to 0.0005 (float16) or 0.004 (bfloat16), which is
     # coarse against a margin of 0.2.
     images, sentences = images.float(), sentences.float()

@@ -44,8 +44,9 @@ class PeepholeLSTM(nn.Module):
         nn.init.zeros_(self.input_proj.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the state after each input: [B, T, input_dim] -> [B, T, hidden_dim]; rows may be
-        right-padded.
+        """Compute the state after each input of x, which may be right-padded.
+
+        The shape changes from [B, T, input_dim] to [B, T, hidden_dim].
         """
         B, H = x.size(0), self.hidden_dim
         inputs = self.input_proj(x).unbind(1)  # T of [B, 4H]

@@ -11,7 +11,7 @@ _POSITION_DIM = _HIDDEN_DIM = 32
 
 
 def pool_mean(x: Tensor, lengths: Tensor) -> Tensor:
-    """Average the vectors of each row: [B, N, D] -> [B, D]; see :func:`pool_max`."""
+    """Average the vectors of each row: [B, N, D] -> [B, D]. See ``pool_max`` for the arguments."""
     return x.masked_fill(_is_padding(x, lengths), 0.0).sum(1) / lengths.clamp(min=1).unsqueeze(1)
 
 
@@ -78,7 +78,7 @@ class GeneralizedPooling(nn.Module):
         return scores.softmax(dim=1)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Pool right-padded vectors [B, N, D] to [B, D]; see :func:`pool_max`."""
+        """Pool vectors: [B, N, D] -> [B, D]; see :func:`pool_max` for the arguments."""
         longest = x.size(1)
         # A GPU would have to be waited for to know the shortest row.
         shortest = 1

@@ -14,7 +14,6 @@ from fairseq_mm.modules.positions import sinusoids
 def _encoded_distances(
     count: int, clamp_length: int, dim: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Return the sinusoids [count, dim] of the distances 0 to ``count - 1``."""
     distances = torch.arange(count, device=device).clamp(max=clamp_length)
     return sinusoids(distances, dim, interleaved=False).to(dtype)
 

@@ -41,7 +41,7 @@ class SourceAttention(nn.Module):
         self.num_heads = num_heads
 
     def project_source(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute :func:`project_sources` of this layer only."""
+        """Project the source to the keys and values of this layer, see :func:`project_sources`."""
         return project_sources([self], keys, values)[0]
 
     def forward(
@@ -97,7 +97,7 @@ class SourceAttention(nn.Module):
 def project_sources(
     layers: list[SourceAttention], keys: Tensor, values: Tensor
 ) -> list[tuple[Tensor, Tensor]]:
-    """Project the encoder's output to the keys and values of each layer, by one product for each.
+    """Project the encoder's output to the keys and values of each layer, in two matrix products.
 
     Keys and values are [B, heads, S, embed_dim / heads] each.
 

@@ -87,7 +87,7 @@ class T5Attention(nn.Module):
         )
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Optional[Tensor]) -> Tensor:
-        """Compute :func:`attend_unscaled` of the arguments; project the result to [B, T, dim]."""
+        """Compute :func:`attend_unscaled`, and project the result to [B, T, dim]."""
         dropout = self.dropout if self.training else 0.0
         attended = merge_heads(attend_unscaled(query, key, value, bias, dropout))
         return linear(attended, self.output_proj.weight)
@@ -99,8 +99,10 @@ _INNER_SCALE = 16.0
 
 
 class T5FeedForward(nn.Module):
-    """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1), or with ``gated``
-    ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where GELU is approximated with tanh.
+    """Feed-forward layer ``W_o relu(W_i x)`` (Raffel et al. 2020, section 2.1).
+
+    With ``gated``, it is ``W_o (gelu(W_g x) * W_i x)`` (Shazeer 2020), where GELU is approximated
+    with tanh.
     """
 
     def __init__(self, dim: int, inner_dim: int, dropout: float, *, gated: bool) -> None:
@@ -230,5 +232,5 @@ class RelativeBias(nn.Module):
         return windows.flip(1).unsqueeze(0)
 
     def newest(self, length: int) -> Tensor:
-        """Return the biases [heads, length] of ``length`` keys for the last token as the query."""
+        """Return the biases [heads, length] of ``length`` keys for a query at the last position."""
         return self._look_up(torch.arange(1 - length, 1, device=self.weight.device))

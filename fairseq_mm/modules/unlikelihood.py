@@ -103,8 +103,9 @@ def step_losses(
         bias: [V] biases of the output layer, or None.
         target: [B, T] right tokens of the steps.
         padding_idx: Target of the steps to leave out.
-        negatives: [B, T] mask of the targets that are the negative candidate of their own step
-            (sequence level); None for the preceding tokens of each step (token level).
+        negatives: [B, T] mask, True if the step's only negative candidate is its own target
+            (sequence level); None if the negative candidates are the preceding tokens (token
+            level).
         chunk_bytes: Maximum bytes of the logits in memory; a chunk has at least one step.
     """
     rows = target.ne(padding_idx).flatten().nonzero().squeeze(1)
@@ -131,7 +132,7 @@ def step_losses_of_log_probs(
 ) -> StepLosses:
     """Compute the losses of all steps from log-probabilities [B, T, V] of a model.
 
-    For the other arguments see :func:`step_losses`.
+    See :func:`step_losses` for the other arguments.
     """
     rows = target.ne(padding_idx).flatten().nonzero().squeeze(1)
     is_first = first_occurrences(target, padding_idx) if negatives is None else None
@@ -143,7 +144,7 @@ def step_losses_of_log_probs(
 def _candidates(
     target: Tensor, rows: Tensor, is_first: Optional[Tensor], negatives: Optional[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return tokens [R, K] and a mask [R, K] of those that are negative candidates.
+    """Return tokens [R, K], and a mask [R, K] that is True at negative candidates.
 
     ``rows`` [R] are indices of steps in ``target.flatten()``. ``is_first`` [B, T] is None at
     sequence level, ``negatives`` [B, T] is None at token level.
