@@ -1,4 +1,4 @@
-"""The application: page, JSON API and health check."""
+"""ASGI application of ``fairseq-mm serve``: page, JSON API and health check."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ EVENTS = "text/event-stream"
 
 
 class Server:
-    """Systems, the thread that owns their models, and the requests that are being answered.
+    """Web application that answers requests with loaded checkpoints and image indexes ("systems").
 
     Args:
         systems: Systems with different names.
@@ -44,7 +44,7 @@ class Server:
 
     Attributes:
         app: ASGI application.
-        thread: Thread of the models, which the caller starts and stops.
+        thread: Thread that runs the models; the caller starts and stops it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Server:
         )
 
     def stop(self) -> None:
-        """Refuse all requests that come, wait or are being received."""
+        """Refuse new requests, and those that are still received or wait for a model."""
         self.is_stopping = True
         self.thread.stop()
         for task in self._receiving:
@@ -166,7 +166,7 @@ class Server:
             self._receiving.discard(task)
 
     async def _wait(self, job: Job, request: Request, body: Body) -> dict[str, Any]:
-        """Wait for the record of a job, unless its time has passed or its client has gone."""
+        """Return a job's JSON answer; raise RefusedError at its deadline or without its client."""
         gone = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
             left = job.deadline - time.monotonic()
@@ -183,7 +183,7 @@ class Server:
             body.close()
 
     async def _events(self, job: Job) -> AsyncIterator[str]:
-        """Yield server-sent events: incomplete texts, and then the record or an error."""
+        """Yield a job's server-sent events: incomplete texts, then the JSON answer or an error."""
         try:
             while True:
                 left = job.deadline - time.monotonic()
@@ -207,12 +207,7 @@ class Server:
 
 
 class _EventResponse(StreamingResponse):
-    """Response of server-sent events.
-
-    Args:
-        events: The events.
-        leave: Function that is called after the last event, or when the client has gone.
-    """
+    """Response of server-sent events; ``leave`` is called when it ends or the client has gone."""
 
     def __init__(self, events: AsyncIterator[str], leave: Callable[[], None]) -> None:
         super().__init__(events, media_type=EVENTS)

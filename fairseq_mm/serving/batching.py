@@ -1,7 +1,6 @@
-"""The thread that owns the models, and the jobs that wait for it.
+"""Thread that runs the models of the server, and the jobs that wait for this thread.
 
-All work with models is done by one thread. Jobs of the same system and options that wait together
-are one batch.
+Jobs that wait at the same time for the same model with the same options are one batch.
 """
 
 import asyncio
@@ -32,16 +31,16 @@ class AbandonedError(Exception):
 
 
 class Job:
-    """Query that waits for its answer, a JSON record; made in the event loop of its request.
+    """Query of a client and its future answer; created in the event loop of the server.
 
     Args:
-        system: System that answers the query.
-        query: The query.
+        system: Loaded checkpoint or image index that answers the query.
+        query: Input and options of the request.
         deadline: Time by ``time.monotonic()`` after which nobody waits for the answer.
         sends_texts: True to put incomplete texts in ``texts``.
 
     Attributes:
-        record: Future of the answer, a dict.
+        record: Future of the answer, a JSON object as a dict.
         texts: Queue of incomplete texts, with None after the last one.
     """
 
@@ -64,7 +63,7 @@ class Job:
         self._next_text = 0.0
 
     def cancel(self) -> None:
-        """Mark the job as one for which nobody waits any more; called by the event loop."""
+        """Mark the job as abandoned by its client; called by the event loop."""
         self._is_cancelled = True
         # asyncio would log an exception that nobody has read
         if not self.record.cancel() and not self.record.cancelled():
@@ -76,7 +75,7 @@ class Job:
         return self._is_cancelled or time.monotonic() > self.deadline
 
     def finish(self, result: Any) -> None:
-        """Set the answer, or the exception in its place; called by the thread of the models."""
+        """Set the answer, or the exception in its place; called by :class:`ModelThread`."""
         self._call(self._set, result)
 
     def _set(self, result: Any) -> None:
@@ -89,7 +88,7 @@ class Job:
         self.texts.put_nowait(None)
 
     def send_text(self, decode: Callable[[], str]) -> None:
-        """Put the text that ``decode`` returns in ``texts``, unless the last one was just put."""
+        """Put the incomplete text ``decode()`` in ``texts``, unless one was put just before."""
         now = time.monotonic()
         if self.sends_texts and now >= self._next_text:
             self._next_text = now + _BETWEEN_TEXTS
@@ -102,13 +101,10 @@ class Job:
 
 
 class WatchedFile(io.RawIOBase):
-    """Binary file that cannot be read any more when its job is over.
-
-    The decoding of a long video ends in this way.
+    """Uploaded file whose reads fail once its job is over, so that no long video is decoded.
 
     Args:
-        file: Uploaded file.
-        job: Job that reads it; set after the job is made.
+        file: Uploaded binary file.
     """
 
     def __init__(self, file: Any) -> None:
@@ -140,7 +136,7 @@ class ModelThread:
     """Thread that generates the texts of jobs, batch by batch.
 
     Attributes:
-        seconds_per_batch: Time that a batch takes, averaged over the last ones.
+        seconds_per_batch: Moving average of the seconds that a batch takes.
     """
 
     def __init__(self) -> None:
@@ -159,8 +155,8 @@ class ModelThread:
     def receiving(self) -> Iterator[None]:
         """Return a context in which the body of a request is received.
 
-        Before each batch, the models' thread waits a moment for requests that are being received,
-        so that they can join the batch.
+        Before each batch, the thread waits a moment for such requests, so that they can join the
+        batch.
         """
         with self._changed:
             self._num_receiving += 1
@@ -172,7 +168,7 @@ class ModelThread:
                 self._changed.notify()
 
     def submit(self, job: Job) -> None:
-        """Let a job wait for its batch.
+        """Add a job to the queue.
 
         Raises:
             RefusedError: if the server is stopping.
@@ -184,7 +180,7 @@ class ModelThread:
             self._changed.notify()
 
     def stop(self) -> None:
-        """Refuse the jobs that wait; the batch that is being generated is finished."""
+        """Refuse the jobs in the queue; the batch that is being generated is finished."""
         with self._changed:
             self._is_stopping = True
             waiting = list(self._jobs)
@@ -194,12 +190,12 @@ class ModelThread:
             job.finish(RefusedError(503, STOPPING, retry_after=5))
 
     def abort(self) -> None:
-        """Stop, and end the batch that is being generated at its next step."""
+        """Refuse the jobs in the queue, and interrupt the current batch at its next step."""
         self._is_aborted = True
         self.stop()
 
     def join(self, seconds: float) -> bool:
-        """Wait for the end of the thread; return False if it has not ended in time."""
+        """Wait for the end of the thread; return False if it has not ended after ``seconds``."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -239,7 +235,7 @@ class ModelThread:
             job.finish(reason)
 
     def _next_batch(self) -> list[Job]:
-        """Wait for jobs, and return those that are generated together; none when stopping."""
+        """Wait for jobs, and return the jobs of the next batch; an empty list ends the thread."""
         with self._changed:
             while not self._jobs and not self._is_stopping:
                 self._changed.wait()

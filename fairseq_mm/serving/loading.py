@@ -1,4 +1,4 @@
-"""Loading of the systems that the server offers."""
+"""Loads the checkpoints and image indexes that the server offers."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -25,25 +25,26 @@ def load_systems(
     data: Optional[str] = None,
     device: Optional[str] = None,
 ) -> Iterator[TextSystem]:
-    """Load systems, one after the other.
+    """Load the checkpoints that the server offers, one after the other.
 
     Args:
-        names: Name and path of each system. If the name is empty, it is the architecture. The path
-            names a checkpoint, or several that are an ensemble, see :meth:`.Checkpoint.open_all`.
+        names: Name and path of each system. A system without a name ("") is named by its
+            architecture. The path is a checkpoint, or several checkpoints of an ensemble, see
+            :meth:`.Checkpoint.open_all`.
         limits: Limits of a request.
-        weights: Paths of weights files (state dicts) of extractors. Each checkpoint gets the file
-            whose digest it records.
+        weights: Paths of weights files (state dicts) of image or video networks. Each checkpoint
+            uses the file whose digest it records.
         weights_dtype: Type of the weights of linear layers, see :class:`.GenerationConfig`.
-        embedding: Checkpoint of the embedding model, for captioning models that were trained on
-            its vectors.
+        embedding: Checkpoint of the embedding model, for captioning models that were trained on its
+            vectors.
         data: Data folder with the dictionaries of checkpoints of fairseq's own models.
         device: ``cpu``, ``cuda``, ``cuda:1``; by default a GPU if there is one.
 
     Yields:
-        The systems, in the order of ``names``.
+        One system per element of ``names``, in order.
 
     Raises:
-        UserError: if a system cannot be loaded or served.
+        UserError: if a checkpoint cannot be loaded or served.
     """
     for path in weights:
         if not os.path.isfile(path):
@@ -73,15 +74,15 @@ def load_systems(
 def load_indexes(
     names: Sequence[tuple[str, str]], limits: Limits, *, device: Optional[str] = None
 ) -> Iterator[SearchSystem]:
-    """Load indexes of folders of images, one after the other.
+    """Load the indexes of folders of images, one after the other.
 
     Args:
-        names: Name and path of each folder. If the name is empty, it is the name of the folder.
+        names: Name and path of each folder. Without a name (""), the folder's own name is used.
         limits: Limits of a request.
         device: Device of the embedding models; by default a GPU if there is one.
 
     Yields:
-        The systems, in the order of ``names``.
+        One system per folder, in order.
 
     Raises:
         UserError: if a folder has no index, or an index or its embedding model cannot be loaded.
@@ -104,7 +105,6 @@ def _check_served(checkpoint: Checkpoint) -> None:
 
 
 def _find_weights(paths: Sequence[str], checkpoint: Checkpoint) -> Optional[str]:
-    """Return the file among ``paths`` that has the weights of a checkpoint's extractor; None if no
-    file has them, so that the folder of the checkpoint is searched."""
+    """Return the file in ``paths`` with the weights of a checkpoint's extractor, else None."""
     recorded = checkpoint.extractor.get("weights") if checkpoint.has_provenance else None
     return next((path for path in paths if compute_sha256(path) == recorded), None)

@@ -85,7 +85,7 @@ def build_document(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document.
 
     Args:
-        about: Answer of ``/api/systems``: ``version``, ``limits`` and ``systems``.
+        about: Content of the answer of ``/api/systems``: ``version``, ``limits`` and ``systems``.
     """
     paths: dict[str, Any] = {
         "/health": {"get": _reading("health", "State of the server", "Health", secured=False)},

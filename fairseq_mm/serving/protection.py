@@ -31,15 +31,14 @@ def _hide(text: str) -> bytes:
 
 
 class Protection:
-    """Application that refuses requests of other sites and without token, and calls another.
+    """ASGI middleware that refuses requests from pages of other sites, or without the token.
 
-    If the server has no token, the host of a request must be ``localhost`` or a loopback address.
-    Otherwise, a page of another site could read the server after it has changed the address of its
-    name (DNS rebinding). If the server has a token, any host is accepted, because such a page does
-    not know the token.
+    Without a token, the host of a request must be ``localhost`` or a loopback address. Otherwise, a
+    page of another site could read the server by changing the address of its own host name (DNS
+    rebinding). With a token, any host is accepted, because such a page does not know the token.
 
     Args:
-        app: Application that answers the other requests.
+        app: Application that answers the accepted requests.
         token: Token that requests must have; None for no token.
     """
 
@@ -83,7 +82,7 @@ class Protection:
 
 
 def _host_name(host: str) -> str:
-    """Return a ``Host`` without its port, in lower case."""
+    """Return the value of a ``Host`` header without its port, in lower case."""
     name, colon, port = host.lower().rpartition(":")
     # of any port: the server may be reached through a tunnel
     return name if colon and port.isdecimal() else host.lower()

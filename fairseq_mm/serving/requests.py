@@ -23,7 +23,7 @@ class Limits:
             maximum.
         words: Maximum number of words of a prompt or transcript, and of a generated text.
         seconds: Maximum time from the arrival of a request to its answer.
-        waiting: Maximum number of requests that are read, wait or are generated at a time.
+        waiting: Maximum number of requests that are unanswered at a time.
     """
 
     upload_bytes: int = 32 << 20
@@ -35,11 +35,11 @@ class Limits:
 
 
 class RefusedError(Exception):
-    """Answer to a request that gets no text.
+    """Error that is sent to the client as the answer to a request.
 
     Args:
         status: HTTP status, from 400.
-        message: Reason, in one sentence.
+        message: One sentence for the client.
         retry_after: Seconds after which the client may try again; None if it should not.
     """
 
@@ -52,17 +52,17 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Query:
-    """Request of a client to generate a text.
+    """Request of a client to generate a text or to search images.
 
     Args:
-        inputs: Input of the system: a binary file of an image; a list of five such files, with None
+        inputs: Input of the model: a binary file of an image; a list of five such files, with None
             for a missing image; a prompt, or None for a language model; or a dictionary with
             ``video`` and ``transcript``.
-        name: Id of the record.
+        name: Id of the answer.
         label: Name of the input in messages, such as the name of the uploaded file.
         images: Names of the images of an image sequence, ``-`` for a missing one.
         index: Index of the input; with sampling, the random numbers depend on it.
-        options: Options of generation, by name.
+        options: Dict from the name of an option, such as ``beam``, to its value.
     """
 
     inputs: Any

@@ -1,4 +1,4 @@
-"""System that finds images of an indexed folder, by sentences and by images."""
+"""Answers search queries of the server, sentences or images, with images of an indexed folder."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +18,10 @@ SIDE = 320  # pixels of a thumbnail
 
 
 class SearchSystem:
-    """Index of a folder with a name, which answers queries with images of the folder.
+    """Image index that answers queries with images of its folder.
 
     Args:
-        name: Name of the system on the page and in the API.
+        name: Name on the page and in the API.
         index: Index of the folder.
         limits: Limits of a request.
 
@@ -103,11 +103,7 @@ class SearchSystem:
 
 
 def _check_options(options: Mapping[str, Any]) -> tuple[int, bool]:
-    """Return the options ``count`` and ``thumbnails``.
-
-    Raises:
-        UserError: if there is another option, or a value is of another type or out of range.
-    """
+    """Return the options ``count`` and ``thumbnails``; raise UserError for a wrong option."""
     for name in options:
         if name not in ("count", "thumbnails"):
             raise UserError(f"`{name}` is no option of a search.")

@@ -1,4 +1,4 @@
-"""Running of the server: its port, its temporary folder, and its end."""
+"""Runs the HTTP server: opens its port, sets its temporary folder, and stops on signals."""
 
 import asyncio
 import contextlib
@@ -35,11 +35,10 @@ def is_loopback(host: str) -> bool:
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """Open the port on which the server listens; 0 is any free port.
+    """Open the port on which the server listens; 0 means any free port.
 
     Raises:
-        UserError: if the port is in use or may not be opened, or the host is no address of this
-            machine.
+        UserError: if the port cannot be opened, or the host is no address of this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -52,10 +51,10 @@ def open_port(host: str, port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def own_temporary_folder() -> Iterator[str]:
-    """Context in which all temporary files of this process are in a folder, which is removed.
+    """Context in which this process writes its temporary files to a folder, which is then removed.
 
     Raises:
-        UserError: if no folder can be made.
+        UserError: if the folder cannot be created.
     """
     before = tempfile.tempdir
     try:
@@ -71,10 +70,10 @@ def own_temporary_folder() -> Iterator[str]:
 
 
 class HttpServer(uvicorn.Server):
-    """Server of HTTP for an application, with an end that loses no answer.
+    """HTTP server that finishes the texts that are being generated before it ends.
 
     Args:
-        server: Application with its systems.
+        server: Web application.
         url: Address for the line that is printed when requests are accepted.
     """
 
@@ -104,8 +103,7 @@ class HttpServer(uvicorn.Server):
         print(f"serving {', '.join(self.server.systems)} at {self.url}", flush=True)
 
     def stop(self) -> None:
-        """Refuse what waits, and end after the texts that are being generated; the second call ends
-        these, too."""
+        """Refuse waiting requests and finish the current texts; a second call interrupts them."""
         if self.server.is_stopping:
             self.server.thread.abort()
         self.server.stop()
@@ -116,12 +114,12 @@ def run(server: Server, listener: socket.socket, *, host: str) -> None:
     """Serve until SIGTERM or SIGINT, see :meth:`HttpServer.stop`.
 
     Args:
-        server: Application with its systems.
+        server: Web application.
         listener: Open port.
-        host: Host for the address that is printed.
+        host: Host name in the address that is printed.
 
     Raises:
-        UserError: if there is no place for temporary files.
+        UserError: if no temporary folder can be created.
     """
     name = f"[{host}]" if ":" in host else host
     http = HttpServer(server, f"http://{name}:{listener.getsockname()[1]}/")

@@ -1,4 +1,4 @@
-"""Systems that the server offers: loaded checkpoints, their inputs and their records."""
+"""Loaded checkpoints ("systems") that answer the queries of the server's clients."""
 
 import json
 import math
@@ -26,11 +26,11 @@ from fairseq_mm.serving.requests import MAX_BEAM, Limits, Query
 
 
 class Kind(NamedTuple):
-    """Kind of systems, which all have the same inputs and records.
+    """Kind of model by its inputs and answers, such as captioning models or image indexes.
 
     Attributes:
-        path: Path of the API that generates with such systems.
-        purpose: Sentence that says what the systems do.
+        path: URL path of the API for models of this kind.
+        purpose: Sentence for the page about the use of such models.
     """
 
     path: str
@@ -55,15 +55,15 @@ Watch = Callable[[Mapping[int, Callable[[], str]]], None]
 
 
 class System(Protocol):
-    """System that answers queries.
+    """Loaded checkpoint or image index that answers queries.
 
     Attributes:
-        name: Name of the system on the page and in the API.
+        name: Name on the page and in the API.
         kind: Key of ``KINDS``.
         limits: Limits of a request.
-        batch_size: Number of queries that are answered together.
-        reads_prompt: True if the system writes stories of prompts.
-        about: Description of the system in one line.
+        batch_size: Maximum number of queries that are answered together.
+        reads_prompt: True if the model writes stories from prompts.
+        about: Description in one line.
     """
 
     name: str
@@ -74,14 +74,14 @@ class System(Protocol):
     about: str
 
     def describe(self) -> dict[str, Any]:
-        """Describe the system for the page: its checkpoint, its inputs and its options."""
+        """Return a description for the page: checkpoint, inputs and options."""
 
     def answer(
         self, queries: Sequence[Query], watch: Watch
     ) -> Iterator[tuple[int, Union[dict[str, Any], UserError]]]:
-        """Yield (position, record or error) of each query, in any order.
+        """Yield (index in ``queries``, JSON answer or error) of each query, in any order.
 
-        This method is called by one thread, because it uses the model.
+        Only the thread that runs the models may call this method.
 
         Args:
             queries: Queries with the same options.
@@ -89,20 +89,20 @@ class System(Protocol):
                 the generation ends with it.
 
         Raises:
-            UserError: if an option does not fit the system.
+            UserError: if an option does not fit the model.
         """
 
     def clean(self, error: UserError) -> UserError:
-        """Return the error without paths of the server."""
+        """Return the error without paths of this machine in its message."""
 
 
 class Choice(NamedTuple):
-    """Options of generation that were checked.
+    """Checked options of a query, converted for the model.
 
     Attributes:
         config: Generation config.
-        reading: Options for reading inputs.
-        facts: Fields of records about the checkpoint and the options.
+        reading: Keyword arguments of the processor's method ``examples``.
+        facts: Fields of the JSON answer about the checkpoint and the options.
     """
 
     config: Any
@@ -111,10 +111,10 @@ class Choice(NamedTuple):
 
 
 class TextSystem(System):
-    """Generator with a name, which answers queries with texts.
+    """Generator that answers queries with texts.
 
     Args:
-        name: Name of the system on the page and in the API.
+        name: Name on the page and in the API.
         model: Generator.
         kind: Key of ``KINDS``.
         about: Description of the checkpoint in one line.
@@ -179,7 +179,7 @@ class TextSystem(System):
         }
 
     def choose(self, options: Mapping[str, Any]) -> Choice:
-        """Check options of generation, and build their config.
+        """Check the options of a query, and build their generation config.
 
         Args:
             options: Fields of :class:`.GenerationConfig`, constraints of the task, ``preset`` and,
@@ -265,7 +265,7 @@ class TextSystem(System):
     def read(
         self, queries: Sequence[Query], choice: Choice
     ) -> Iterator[Union[tuple[Example, dict[str, Any]], UserError]]:
-        """Yield the example of each query and fields of its record, or the error of its input."""
+        """Yield, for each query, its example and fields of its JSON answer; or an input error."""
         if self.kind == "summaries":
             yield from (self._read_video(query, choice) for query in queries)
             return
@@ -310,13 +310,13 @@ class TextSystem(System):
     def build_record(
         self, query: Query, choice: Choice, fields: Mapping[str, Any], hypotheses: Sequence[Any]
     ) -> dict[str, Any]:
-        """Build the record of a query, with the fields that the commands write.
+        """Build the JSON answer of a query, with the fields that the commands write.
 
         Args:
-            query: The query.
-            choice: Its options.
-            fields: Fields that :meth:`read` has returned.
-            hypotheses: Hypotheses of its input, best first.
+            query: Query with the id of the answer.
+            choice: Checked options of the query.
+            fields: Fields that :meth:`read` has returned for the query.
+            hypotheses: Hypotheses for the query, best first.
         """
         best = hypotheses[0]
         others = {**fields, "system": self.name}

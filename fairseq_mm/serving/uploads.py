@@ -1,4 +1,4 @@
-"""Reading of the bodies of requests: forms with files, and JSON, within the limits."""
+"""Reads the bodies of requests, forms with files or JSON, within the limits of the server."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
 
 class _TooLargeError(Exception):
-    """Raised within the reading of a body; ``has_more`` is False if the body has been received."""
+    """Raised if a body exceeds the limit; ``has_more`` is False if the body has been received."""
 
     def __init__(self, *, has_more: bool) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _TooLargeError(Exception):
 
 
 class _Counting:
-    """Channel of an ASGI request that ends with an error after too many bytes.
+    """ASGI ``receive`` function that raises an error after too many bytes.
 
     Attributes:
         tail: Last bytes that were received.
@@ -123,7 +123,7 @@ class _Counting:
 
 
 async def _drain(receive: Receive) -> None:
-    """Receive the rest of a body: a browser reads the answer only after it has sent everything."""
+    """Receive the rest of a body, because a browser reads the answer only after sending it."""
 
     async def drain() -> None:
         while True:
@@ -163,7 +163,7 @@ async def _read_form(request: Request) -> Body:
 
 
 def _check_end(request: Request) -> None:
-    """Raise RefusedError if a form was cut off: its last field would be left out silently."""
+    """Raise RefusedError if a form was cut off; its last field would silently be left out."""
     _, options = parse_options_header(request.headers["content-type"])
     channel: Any = request.receive
     if b"--" + options[b"boundary"] + b"--" not in channel.tail:
@@ -190,14 +190,14 @@ def _refuse_constant(name: str) -> Any:
 
 
 def find_system(body: Body, systems: list[System]) -> System:
-    """Return the system that the field ``system`` names; by default the first.
+    """Return the checkpoint or index that the field ``system`` names (default: the first).
 
     Args:
         body: Body of the request.
-        systems: Systems of one kind, at least one.
+        systems: Checkpoints or indexes of one kind, at least one.
 
     Raises:
-        RefusedError: if there is no such system.
+        RefusedError: if there is none of this name.
     """
     name = body.fields.get("system", systems[0].name)
     for system in systems:
@@ -208,11 +208,11 @@ def find_system(body: Body, systems: list[System]) -> System:
 
 
 def build_query(body: Body, system: System) -> Query:
-    """Convert the body of a request to a query, which has the input and the options of a model.
+    """Convert the body of a request to a query.
 
     Args:
         body: Body of the request.
-        system: System that will answer the query; its kind decides which fields the body must have.
+        system: Model that will answer the query; its kind decides which fields the body must have.
 
     Raises:
         RefusedError: if a field is missing, unknown, or of another type.
@@ -250,7 +250,7 @@ def _check_text(value: Any) -> None:
 
 
 def _check_names(body: Body, *names: str) -> None:
-    """Check that a request has no other inputs than ``names``, and no common field as a file."""
+    """Check that a request has only the inputs ``names`` and common fields, such as options."""
     common = ("system", "id", "index", "options")
     for name in (*body.fields, *body.files):
         if name not in (*common, *names):
