@@ -36,8 +36,9 @@ class PlotPoint(NamedTuple):
 
 
 def plot_section(points: Sequence[PlotPoint], variance_shares: Sequence[float]) -> Section:
-    """Return a page section with a plot of words as labelled dots, and of images as thumbnails. An
-    image without a thumbnail is a dot, and its label appears on hover.
+    """Return a page section with a plot of words as labelled dots and of images as thumbnails.
+
+    An image without a thumbnail is a dot whose label appears on hover.
 
     Args:
         points: Words and images.
@@ -92,11 +93,7 @@ def _add_image(axes: Any, point: PlotPoint, gid: str) -> None:
 
 
 def _add_labels(axes: Any, words: Sequence[PlotPoint]) -> None:
-    """Write the label of each point in ``words`` beside its dot.
-
-    Of the places around the dot, the first one is chosen at which the label overlaps no other label
-    and is inside the plot (``axes``).
-    """
+    """Write the label of each word beside its dot, at the first free place inside the plot."""
     # the layout is fixed here: labels must not move the axes after their places were measured
     axes.figure.draw_without_rendering()
     axes.figure.set_layout_engine("none")

@@ -93,10 +93,9 @@ def draw(
 def _drawn(
     plot: Callable[[Any], Optional[Titles]], width: float, height: float
 ) -> Iterator[tuple[Any, Titles]]:
-    """Yield a figure of matplotlib on which ``plot`` has drawn, and the texts that it returned.
+    """Yield a figure on which ``plot`` has drawn, and the result of ``plot``, see :func:`draw`.
 
-    While the figure is used, matplotlib has the settings of this module. The arguments have the
-    meaning that they have in :func:`draw`.
+    While the figure is used, matplotlib has the settings of this module.
     """
     matplotlib = import_extra("matplotlib", extra="report", purpose="a figure")
     from matplotlib import style
@@ -219,8 +218,7 @@ def _add_titles(root: ElementTree.Element, titles: Titles) -> None:
 def recall_chart(
     title: str, percentages: Sequence[float], curves: Mapping[str, Sequence[float]]
 ) -> str:
-    """Draw a chart of recall against the percentage of retrieved candidates (Mao et al. 2015,
-    Figure 4).
+    """Draw recall against the percentage of retrieved candidates (Mao et al. 2015, Figure 4).
 
     Args:
         title: Text above the chart.

@@ -12,8 +12,7 @@ from fairseq_mm.report.html_page import Section, section
 
 
 def histogram_section(available: Histogram, unavailable: Histogram) -> Section:
-    """Return a page section with a histogram of forget gate scores: bars of the videos with a
-    transcript, and stacked on them the bars of the videos without a transcript.
+    """Return a page section with a stacked histogram of forget gate scores, one score per video.
 
     Args:
         available: Histogram of the videos with a transcript.
@@ -69,8 +68,8 @@ def statistics_section(
     """Return a page section with a table of the statistics of forget gate scores.
 
     Args:
-        groups: Dict from the name of a row, such as a group of videos or a layer, to its
-            statistics, as :func:`fairseq_mm.metrics.gate_scores.gate_statistics` returns them.
+        groups: Dict from the name of a group of videos, or of a layer, to its statistics, see
+            :func:`fairseq_mm.metrics.gate_scores.gate_statistics`. Each is a row of the table.
         heading: Heading of the section, plain text.
     """
     names = list(next(iter(groups.values())))

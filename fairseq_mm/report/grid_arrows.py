@@ -1,6 +1,6 @@
-"""Draws arrows over an image that show the similarities of a non-local block: from one position of
-the image's feature grid to the most similar positions (Li et al. 2020, Transtory-XL, Figure 4).
+"""Draws arrows over an image for a non-local block (Li et al. 2020, Transtory-XL, Figure 4).
 
+Arrows begin at one position of the image's feature grid and end at the most similar positions.
 Hovering over another position shows the arrows from there; a click keeps them.
 """
 
@@ -40,7 +40,7 @@ class Drawing(NamedTuple):
     Attributes:
         place: Index of the image in the story, from 0.
         name: Name of the image in the caption, plain text.
-        image: Image under the arrows; None for no image.
+        image: Image under the arrows; None to draw only the arrows.
         box: Part of the image that the grid covers.
         rows: Rows of the grid.
         columns: Columns of the grid.

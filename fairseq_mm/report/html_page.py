@@ -53,7 +53,7 @@ def section(heading: str, template: str, *scripts: str, **values: Any) -> Sectio
         heading: Plain text; empty for a section without a heading.
         template: Name of the template file in ``templates/``, or its absolute path.
         *scripts: Names of scripts in ``templates/`` that the section needs.
-        **values: Values of the template's variables.
+        **values: Values of the template's variables, by name.
 
     Raises:
         UserError: If jinja2 is missing.
@@ -76,10 +76,10 @@ def render_page(
     """Return the HTML document with these sections.
 
     Args:
-        title: Plain text.
-        sections: Sections in their order.
-        subtitle: Plain text; empty for a page without subtitle.
-        has_contents: True to link the headings of the sections at the head of the page.
+        title: Title of the page, plain text.
+        sections: Sections from top to bottom.
+        subtitle: Line under the title, plain text; empty for none.
+        has_contents: True to begin the page with links to the sections.
     """
     sections = list(sections)
     # each script once, in the order of the sections: dict.fromkeys keeps it

@@ -1,5 +1,4 @@
-"""Makes the sections of the page of ``fairseq-mm inspect`` from the results of
-:mod:`fairseq_mm.analysis`."""
+"""Makes the page sections of ``fairseq-mm inspect`` from :mod:`fairseq_mm.analysis`' results."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Optional
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
 
 
 def make_story_sections(story: "Inspection") -> list[Section]:
-    """Return page sections with the gates, likelihood and attention of one text: a story with a
-    prompt, or a text of a language model.
-    """
+    """Return page sections with gates, likelihood and attention at each word of a text."""
     words, is_known = story.words, story.is_known
     sections = []
     if story.gates is not None:
@@ -162,8 +159,7 @@ def make_video_section(
 
 
 def gate_sections(result: Mapping[str, Any]) -> list[Section]:
-    """Return page sections with a histogram of forget gate scores, with their statistics, and
-    with a list of the videos that have no transcript.
+    """Return page sections about the forget gate scores of videos: histogram and tables.
 
     Args:
         result: JSON object that ``fairseq-mm inspect --gates`` writes to the file of ``--json``.

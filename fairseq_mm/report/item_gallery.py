@@ -1,6 +1,4 @@
-"""Makes sections of a page that show one card per image, with a text and scores, or one card per
-video, with its summary.
-"""
+"""Makes page sections of cards: one per image with text and scores, or one per video's summary."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
@@ -37,7 +35,7 @@ class Item(NamedTuple):
 
 
 def gallery_section(items: Sequence[Item], *, heading: str, note: str = "") -> Section:
-    """Return a page section with a card per item.
+    """Return a page section with a card per image or image sequence.
 
     ``heading`` and ``note``, a text above the cards, are plain text.
     """

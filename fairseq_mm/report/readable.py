@@ -100,6 +100,8 @@ def _sign(number: float, is_difference: bool) -> str:
 
 
 def main_names(names: list[str]) -> list[str]:
-    """Return the scores for the head of the page: up to four of :data:`MAIN`, or the first four of
-    ``names`` if it has none of these."""
+    """Return the most important of the scores ``names``: up to four of :data:`MAIN`.
+
+    If ``names`` has none of :data:`MAIN`, the first four names are returned.
+    """
     return ([name for name in MAIN if name in names] or names)[:4]

@@ -1,9 +1,9 @@
-"""Makes the section of a report with one card per item: images, the text of each system with its
-faults and scores, and the references.
+"""Makes the section of a report with one card per image, image sequence or video.
 
-The section has pages of 50 cards, so that 5,000 cards need no more time to scroll than a few. Cards
-can be sorted by a score, or by the difference between two systems, and filtered by words and by
-faults. Without JavaScript, the first page is shown.
+A card has the images, each system's text with its scores, and the references. Words with a visible
+error (see :mod:`.text_faults`) are marked. The section has pages of 50 cards, so that 5,000 cards
+scroll as fast as a few. Cards can be sorted by a score or by the difference between two systems,
+and filtered by words and by errors. Without JavaScript, only the first page is shown.
 """
 
 import json
@@ -19,10 +19,10 @@ PAGE_SIZE = 50  # cards
 
 
 class SystemText(NamedTuple):
-    """Text of a system for an item.
+    """Text of a system for an image, image sequence or video.
 
     Attributes:
-        words: Words of the text with their faults; None if the system has no text for the item.
+        words: Words of the text, marked if they are errors; None if the system has no such text.
         scores: Dict from the name of a score to its value for this text.
     """
 
@@ -31,10 +31,10 @@ class SystemText(NamedTuple):
 
 
 class ReportItem(NamedTuple):
-    """Item of a split: an image, an image sequence or a video.
+    """Image, image sequence or video of a split, with its texts.
 
     Attributes:
-        key: Id of the item; ids of the images of a sequence, separated by tabs.
+        key: Id of the image or video, or ids of the images of a sequence, separated by tabs.
         texts: Text of each system.
         references: References before tokenization.
         images: Dict from the id of an image to its data URI.
@@ -47,7 +47,7 @@ class ReportItem(NamedTuple):
 
     @property
     def faults(self) -> list[str]:
-        """Return the kinds of faults of the item's texts, each once."""
+        """Return the kinds of errors (such as ``repeat``) in the systems' texts, each once."""
         found = (word.fault for text in self.texts for word in text.words or () if word.fault)
         return list(dict.fromkeys(found))
 
@@ -55,12 +55,12 @@ class ReportItem(NamedTuple):
 def items_section(
     items: Sequence[ReportItem], systems: Sequence[str], *, first_of: Optional[int] = None
 ) -> Section:
-    """Return the page section with the items.
+    """Return the page section with one card per item.
 
     Args:
         items: Items in the order of the split.
         systems: Name of each system.
-        first_of: Number of items of the split, if ``items`` has the first of them only.
+        first_of: Number of items of the split if ``items`` are only the first ones, else None.
     """
     names = list(
         dict.fromkeys(name for item in items for text in item.texts for name in text.scores)
@@ -93,7 +93,7 @@ _Which = tuple[int, ...]
 
 
 def _orders(names: Sequence[str], systems: Sequence[str]) -> list[tuple[str, str, _Which]]:
-    """Return (text in the menu, score, systems) for each number by which items can be sorted."""
+    """Return (menu text, score, indices of one or two systems) of each order of the cards."""
     several = len(systems) > 1
     orders: list[tuple[str, str, _Which]] = []
     for name in names:
@@ -106,7 +106,7 @@ def _orders(names: Sequence[str], systems: Sequence[str]) -> list[tuple[str, str
 
 
 def _value(item: ReportItem, name: str, which: _Which) -> Optional[float]:
-    """Return the number by which an item is sorted; None if there is no finite number."""
+    """Return an item's score, or its difference between two systems; None if it is not finite."""
     values = [item.texts[i].scores.get(name, math.nan) for i in which]
     value = values[0] - values[1] if len(values) == 2 else values[0]
     return value if math.isfinite(value) else None
@@ -120,8 +120,11 @@ def _compact(values: Sequence[Optional[float]]) -> str:
 def _fault_lines(
     items: Sequence[ReportItem], systems: Sequence[str]
 ) -> dict[str, list[tuple[str, int, int]]]:
-    """Return, for each kind of fault that a system has, (name, texts with the fault, all texts) of
-    each system and of the references."""
+    """Return, for each kind of error in the systems' texts, a list (name, number, total).
+
+    The list has an element for each system and for the references: number of texts with the error,
+    number of all texts.
+    """
     groups = {
         system: [item.texts[i].words or () for item in items if item.texts[i].words is not None]
         for i, system in enumerate(systems)

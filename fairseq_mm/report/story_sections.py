@@ -1,4 +1,4 @@
-"""Shows gates, likelihood and attention at each word of a story as sections of a page."""
+"""Makes page sections with gates, likelihood and attention at each word of a story."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
@@ -91,7 +91,7 @@ def prompt_section(words: Sequence[str], prompt: Sequence[str], weights: np.ndar
 
     Args:
         words: T words of the story.
-        prompt: S words of the prompt.
+        prompt: S words of the story's prompt.
         weights: [T, S] attention weights.
     """
     strongest = max(float(weights.max()), 1e-9)

@@ -1,6 +1,4 @@
-"""Makes the sections of a report with the scores of systems, and with the differences between them
-and their confidence intervals.
-"""
+"""Makes the sections of a report with the scores of systems, their differences and intervals."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -11,10 +9,10 @@ from fairseq_mm.report.readable import label, main_names, readable
 
 
 class Difference(NamedTuple):
-    """Difference between the scores of a system and of the first system.
+    """Score of a system minus the score of the first system.
 
     Attributes:
-        value: Score of the system minus score of the first system.
+        value: The difference.
         interval: Ends of the 95 % confidence interval; None if the score has no interval.
         p: Two-sided p-value; None if the score has no interval.
     """
@@ -30,13 +28,14 @@ class Difference(NamedTuple):
 
 
 class ScoreLine(NamedTuple):
-    """A score of each system.
+    """Values of one score, such as BLEU-4, for all systems.
 
     Attributes:
         name: Name of the score, such as ``bleu4``.
         values: Score of each system; None for a missing score.
-        differences: Difference of each system after the first from the first; None for none.
-        signature: Signature of the score.
+        differences: For each system after the first, its difference from the first; None if
+            missing.
+        signature: String that says how the score was computed.
         note: Remark, or the reason why the score is missing.
     """
 
@@ -61,7 +60,7 @@ def lines_of_result(result: Mapping[str, Any]) -> list[ScoreLine]:
 
 
 def glance_section(lines: Sequence[ScoreLine], systems: Sequence[str]) -> Section:
-    """Return a section without heading: the most important scores of each system.
+    """Return a page section without heading, with the most important scores of each system.
 
     Args:
         lines: All scores.
@@ -79,10 +78,10 @@ def scores_section(
     *,
     resampling: str = "",
 ) -> Section:
-    """Return the section with all scores; their signatures are folded.
+    """Return the page section with all scores; their signatures are hidden until a click.
 
     Args:
-        lines: Scores.
+        lines: All scores.
         systems: Name of each system.
         chart: Chart of the differences, from :func:`difference_chart`.
         resampling: Sentence that says how the intervals were computed.
@@ -101,16 +100,15 @@ def scores_section(
 
 
 def _ends(name: str, difference: Difference) -> list[str]:
-    """Return the rounded difference and, if there is one, the two ends of its interval."""
+    """Return the rounded difference, followed by the ends of its interval if it has one."""
     values = [difference.value, *(difference.interval or ())]
     return [readable(name, value, is_difference=True).text for value in values]
 
 
 def difference_chart(lines: Sequence[ScoreLine], systems: Sequence[str]) -> Optional[Chart]:
-    """Return a chart of the differences in points, a bar from end to end of each interval.
+    """Return a chart with the confidence interval of each difference in points as a bar.
 
-    Return None if no score in points has an interval. The arguments have the meaning that they have
-    in :func:`scores_section`.
+    Return None if no score in points has an interval. For the arguments see :func:`scores_section`.
     """
     rows = [
         (line.name, systems[i], difference)

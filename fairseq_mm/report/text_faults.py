@@ -1,10 +1,9 @@
-"""Finds faults in generated texts that the text alone proves: unknown words, repeated phrases, and
-ends that are cut off.
+"""Finds errors that are visible in a text itself: unknown words, repetitions, cut-off ends.
 
-A word that no reference has is no such fault: of the content words of people's captions in
-Flickr8k, a third has neither the word nor its stem or synonym in the four other captions of the
-image. The faults here occur in less than 1 in 100 texts that people wrote, and the report counts
-them in the references as well.
+Such errors occur in less than 1 in 100 texts that people wrote; the report counts them in the
+references, too. A word without a counterpart in the references is not an error: in Flickr8k, a
+third of the content words of a human caption do not occur in the four other captions of the image,
+even as a stem or synonym.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +21,11 @@ _NEVER_PHRASE_LAST = _LINKS | _NEVER_LAST | {"after", "by", "of", "to"}
 
 
 class Word(NamedTuple):
-    """Word of a text with its fault.
+    """Word of a text, marked if it is an error.
 
     Attributes:
         text: The word as it is written.
-        fault: Key of :data:`FAULTS`; empty for no fault.
+        fault: Kind of error, a key of :data:`FAULTS`; empty for a correct word.
     """
 
     text: str
@@ -34,13 +33,12 @@ class Word(NamedTuple):
 
 
 def find_faults(text: str) -> list[Word]:
-    """Split a text at white space, and find the fault of each word.
+    """Split a text at white space, and mark each word that is an error.
 
-    - ``unknown``: the word is ``<unk>`` or an indexed one, such as ``<unk-0>``.
-    - ``repeat``: the word belongs to a phrase that has just been said. The same phrase stands
-      directly before it or, if the phrase has two words or more, before it and one of "and", "or",
-      "with". Punctuation ends a phrase.
-    - ``cut``: the text ends in a word that no text ends in, such as "a".
+    - ``unknown``: the word is ``<unk>`` or an indexed unknown token, such as ``<unk-0>``.
+    - ``repeat``: the word belongs to a phrase that directly follows the same phrase. Between
+    phrases of two words or more, there may be "and", "or" or "with". Punctuation ends a phrase.
+    - ``cut``: the word is the last one, but cannot end a text, such as "a".
     """
     written = text.split()
     # punctuation is a word of its own in generated texts, and part of a word in others
@@ -58,7 +56,7 @@ def find_faults(text: str) -> list[Word]:
 
 
 def count_faults(texts: Iterable[Sequence[Word]]) -> dict[str, int]:
-    """Return, for each kind of fault, the number of texts that have it."""
+    """Return a dict from each kind of error to the number of texts that have it."""
     counts = dict.fromkeys(FAULTS, 0)
     for words in texts:
         for fault in {word.fault for word in words} - {""}:
@@ -67,7 +65,7 @@ def count_faults(texts: Iterable[Sequence[Word]]) -> dict[str, int]:
 
 
 def _repeats(words: Sequence[str]) -> Iterable[tuple[int, int]]:
-    """Yield the position and the length of each phrase that repeats the phrase before it."""
+    """Yield (index of the first word, length) of each phrase that repeats the phrase before it."""
     for start in range(1, len(words)):
         for length in range(min(_LONGEST, start, len(words) - start), 0, -1):
             phrase = words[start : start + length]

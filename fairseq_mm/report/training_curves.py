@@ -1,7 +1,7 @@
 """Draws training curves from the log of fairseq-train, one small chart per metric.
 
-The log has the ``--log-format`` ``json``, ``simple`` or, if it was written to a file, ``tqdm``,
-which then writes the same lines as ``simple``. Lines may begin with time stamps.
+The ``--log-format`` of the log is ``json``, ``simple`` or ``tqdm`` (redirected to a file). Lines
+may begin with time stamps.
 """
 
 import math
@@ -89,7 +89,7 @@ def _read_line(line: str) -> tuple[str, dict[str, float]]:
 
 
 def _numbers(figures: dict) -> dict[str, float]:
-    """Return the entries of ``figures``, a dict, whose values are finite numbers, also as text."""
+    """Return the values of ``figures`` that are, or can be parsed as, finite numbers."""
     numbers = {}
     for name, value in figures.items():
         try:
@@ -117,16 +117,14 @@ def training_charts(curves: Curves) -> list[Chart]:
 
 
 def curves_section(charts: Sequence[Chart]) -> Section:
-    """Return a folded page section with the charts that :func:`training_charts` returns."""
+    """Return a page section, hidden until a click, with the charts of :func:`training_charts`."""
     note = "" if charts else "One epoch only: no curves."
     drawn = [chart.draw() for chart in charts]
     return section("Training", "figures.html", figures=drawn, note=note)._replace(is_folded=True)
 
 
 def _shown_order(entry: tuple[str, dict]) -> tuple[bool, bool, str]:
-    """Return the sort key of ``entry``, a metric and its values: ``loss`` and ``ppl`` come first,
-    the learning rate last.
-    """
+    """Return the sort key of (metric, values): ``loss`` and ``ppl`` first, learning rate last."""
     name = entry[0]
     return name == "lr", name not in ("ppl", "loss"), name
 

@@ -97,8 +97,7 @@ def heat_uri(weights: np.ndarray) -> str:
 def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
     """Return three numbers as texts with equally many significant digits.
 
-    Three digits are used, or more (at most seven) if ``least`` and ``strongest`` would look the
-    same; ``other`` is only formatted.
+    Three digits are used, or more (at most seven) if ``least`` and ``strongest`` would look equal.
     """
     # nearly uniform attention would otherwise read as "from 1.00 to 1.00 %"
     for digits in range(3, 8):
@@ -111,8 +110,7 @@ def _format_distinct(least: float, strongest: float, other: float) -> list[str]:
 def _marks(num_frames: int, step: Optional[float]) -> list[tuple[float, float]]:
     """Return (position in percent, value) of each label of a video's time axis.
 
-    The values are seconds if ``step``, the seconds per frame, is known. If ``step`` is None, the
-    values are numbers of frames.
+    The values are seconds, or numbers of frames if ``step`` (seconds per frame) is None.
     """
     length = num_frames * (step or 1.0)
     gap = 0.1 if step else 1.0

@@ -42,7 +42,7 @@ def video_times(video: MediaFile, num_rows: int, attributes: Mapping[str, Any]) 
 
     Args:
         video: Video file.
-        num_rows: Number of rows that the store has for the video, one per frame or clip.
+        num_rows: Number of the video's feature vectors, one per frame or clip.
         attributes: Attributes of the feature store.
 
     Raises:

@@ -69,7 +69,7 @@ class Strip(NamedTuple):
         title: Title of the table, plain text.
         keys: Names of the images.
         images: Data URIs of the images; None for an image that is not shown.
-        rows: One row per story, at least one.
+        rows: Stories, at least one; each is a row of the table.
         note: Plain text beside the title.
     """
 
@@ -109,7 +109,7 @@ def images_section(
     *,
     image_padding_mask: Sequence[bool],
 ) -> Section:
-    """Return a page section that shows how each word's attention is divided among the images.
+    """Return a page section with each word's attention to the images.
 
     Args:
         sentences: One sentence per image; each word has one weight per image.
@@ -128,8 +128,7 @@ def images_section(
 def slices_section(
     sentences: Sequence[SentenceAttention], images: Sequence[Optional[EmbeddedImage]]
 ) -> Section:
-    """Return a page section that shows how each word's attention is divided among the slices of its
-    image's feature vector.
+    """Return a page section with each word's attention to the slices of its image's vector.
 
     Args:
         sentences: One sentence per image; each word has one weight per slice.
@@ -184,10 +183,10 @@ def break_into_lines(words: Sequence[str]) -> list[range]:
 def story_section(
     title: str, images: Sequence[Optional[EmbeddedImage]], parts: Sequence[Section]
 ) -> Section:
-    """Join the sections of one visual story (``parts``) to one section with a title.
+    """Join the sections ``parts`` of one visual story to one section with a title.
 
-    ``images`` are the images of the story, None for an image that is not shown. Their data is put
-    into the section once, and all parts show it by reference.
+    ``images`` are the images of the story, None for an image that is not shown. Their data is in
+    the section only once, although several parts show them.
     """
     # a data URI is long: each image is in the page once, as a variable of the style sheet
     scripts = dict.fromkeys(name for part in parts for name in part.scripts)
