@@ -250,9 +250,7 @@ class FactoredLikelihood:
 
 
 def _exps(terms: Tensor) -> Optional[Tensor]:
-    """Return ``exp(4/3 x)`` of each element x of ``terms``; None if a product of two results could
-    overflow.
-    """
+    """Return ``exp(4/3 x)`` of each element x; None if a product of two results could overflow."""
     if bool((terms.abs() > _LARGEST_TERM).any()):
         return None
     return terms.mul(4 / 3).exp_()
@@ -346,8 +344,10 @@ def build_likelihood(
     precision: str = "float32",
     block_rows: int = 1024,
 ) -> Likelihood:
-    """Return a :class:`FactoredLikelihood` if it supports the model, else a slower
-    :class:`DecoderLikelihood`, whose docstring explains the arguments."""
+    """Build a :class:`FactoredLikelihood` if possible, else a :class:`DecoderLikelihood`.
+
+    The arguments are those of :class:`DecoderLikelihood`.
+    """
     options = {"start": start, "precision": precision, "block_rows": block_rows}
     device = next(model.parameters()).device
     contract = ("image_terms", "language_terms", "output_proj", "hidden_dim")

@@ -1,5 +1,4 @@
-"""Projects vectors of words and images onto their principal components (Kiros et al. 2014,
-supplementary material 5.1, figure 5)."""
+"""Principal components of vectors of words and images (Kiros et al. 2014, supplement, figure 5)."""
 
 from dataclasses import dataclass
 from typing import Any

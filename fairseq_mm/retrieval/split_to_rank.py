@@ -82,8 +82,7 @@ class SplitToRank:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Return a dict that identifies the split's sentences and the images, to match saved
-        scores.
+        """Return a dict that identifies the sentences and images, to match saved scores.
 
         It has digests of sentences and images, and the number of sampled images.
         """

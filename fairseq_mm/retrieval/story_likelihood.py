@@ -183,8 +183,7 @@ class StoryLikelihood(TextLikelihood):
 
     @property
     def max_story_words(self) -> int:
-        """Maximum number of words of a story, without the end token, for which all models have
-        positions."""
+        """Maximum number of words of a story, without end token, that all models can read."""
         return self._max_positions(-1) - 1
 
     @property

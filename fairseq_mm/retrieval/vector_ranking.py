@@ -254,9 +254,7 @@ def rank_folds(
 
 
 def mean_summary(summaries: Sequence[RetrievalSummary]) -> RetrievalSummary:
-    """Average the scores of several folds, including the median rank; add the numbers of
-    queries.
-    """
+    """Average the scores of folds, including the median rank; add the numbers of queries."""
     return RetrievalSummary(
         image_retrieval=_mean([summary.image_retrieval for summary in summaries]),
         sentence_retrieval=_mean([summary.sentence_retrieval for summary in summaries]),
