@@ -1,5 +1,4 @@
-"""Records attention weights and gates of models, which ``fairseq-mm inspect`` writes as JSON and
-:mod:`fairseq_mm.report` draws."""
+"""Computes attention weights and gates of models for ``fairseq-mm inspect``."""
 
 import math
 from collections.abc import Sequence
@@ -20,9 +19,7 @@ def to_array(x: Any) -> Any:
 
 
 def rounded(x: Any) -> Any:
-    """Convert arrays, dictionaries and nested lists to JSON values: floats are rounded to six
-    decimals, NaN becomes null.
-    """
+    """Convert arrays, dicts and nested lists to JSON values with six decimals; NaN becomes null."""
     x = x.tolist() if hasattr(x, "tolist") else x
     if isinstance(x, (list, tuple)):
         return [rounded(part) for part in x]

@@ -1,16 +1,15 @@
-"""Computes, for models that summarize videos, the attention weights of the frames for each word,
-and the values of the forget gates (Yu et al. 2021, section 5.4).
+"""Computes attention to video frames and forget gates of summarizers (Yu et al. 2021, section 5.4).
 
-    from fairseq_mm.analysis.video_inspection import VideoInspection
-    from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.analysis.video_inspection import VideoInspection
+from fairseq_mm.inference.checkpoint import Checkpoint
 
-    checkpoints = Checkpoint.open_all("checkpoints/vg_bart")
-    inspection = VideoInspection.from_checkpoints(checkpoints, "data-bin/how2", "test")
-    gates = inspection.gate_scores()                  # one score per video
-    gates.ids, gates.scores, gates.by_layer           # for n videos: [n], [n], [n, layers]
-    for line in inspection.frame_attention([0, 7]):
-        for attention in line.maps:
-            attention.words, attention.weights        # W words, [layers, W, frames]
+checkpoints = Checkpoint.open_all("checkpoints/vg_bart")
+inspection = VideoInspection.from_checkpoints(checkpoints, "data-bin/how2", "test")
+gates = inspection.gate_scores()                  # one score per video
+gates.ids, gates.scores, gates.by_layer           # for n videos: [n], [n], [n, layers]
+for line in inspection.frame_attention([0, 7]):
+    for attention in line.maps:
+        attention.words, attention.weights        # W words, [layers, W, frames]
 """
 
 import os
@@ -343,12 +342,10 @@ class VideoInspection:
         return [*tokens[: self.task.max_positions()[1] - 1], "</s>"]
 
     def _tokens(self, side: str, line: int) -> list[str]:
-        """Return the tokens of a line's transcript or reference summary, truncated as the model
-        reads them. Unknown words are returned as written, not as ``<unk>``.
+        """Return the tokens of a line's text as the model reads them: truncated.
 
-        Args:
-            side: ``transcript`` or ``summary``.
-            line: Index of the line, from 0.
+        Unknown words are returned as written, not as ``<unk>``. ``side`` is ``transcript`` or
+        ``summary`` (the reference).
         """
         lines = self.dataset.source if side == TRANSCRIPT else self.dataset.target
         tokens = [self.task.dictionary.symbols[index] for index in lines[line].tolist()]
@@ -384,8 +381,10 @@ class VideoInspection:
         return texts[line] if texts else []
 
     def _indices(self, tokens: Sequence[str], line: int) -> Tensor:
-        """Return the indices of a line's tokens; words that the data folder lists as the line's
-        unknown words get the indices of ``<unk-0>``, ``<unk-1>`` and so on.
+        """Return the indices of a line's tokens.
+
+        Words that the data folder lists as the line's unknown words get the indices of ``<unk-0>``,
+        ``<unk-1>`` and so on.
         """
         oov_words = self._oov_words(line)
         dictionary = self.task.dictionary

@@ -101,9 +101,7 @@ class VisualStoryInspection(NamedTuple):
     similarities: Optional[np.ndarray]
 
     def grids(self, chosen: GridPositions) -> list[tuple[int, np.ndarray]]:
-        """Return (index in the story, [R, R] similarities) of each image that ``chosen`` selects
-        and that is not missing.
-        """
+        """Return (index in the story, similarities) of each chosen image that is not missing."""
         # without missing images, whose similarities are zeros
         assert self.similarities is not None
         places = [place for place in chosen.places if not self.image_padding_mask[place]]
