@@ -127,7 +127,7 @@ def with_clip_options(
     normalize: Optional[str] = None,
     **sizes: Any,
 ) -> ClipPreprocessing:
-    """Return the preprocessing ``default``, changed in those options whose argument is not None.
+    """Return the preprocessing ``default``, changed in the options whose argument is not None.
 
     :class:`ClipPreprocessing` explains the options. ``normalize`` is one of ``NORMALIZATIONS``;
     ``sizes`` are the keyword arguments ``resize``, ``resize_size``, ``size`` and ``crop``.
@@ -205,11 +205,11 @@ def _resize_bilinear(image: Image.Image, width: int, height: int) -> Image.Image
 
 
 def _find_neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return how a line of ``old`` pixels is interpolated to ``new`` pixels.
+    """Return the indices and weights that interpolate a line of ``old`` pixels to ``new`` pixels.
 
     Returns:
-        Three arrays with one entry per new pixel: the index of the old pixel before it, the index
-        of the old pixel after it, and the weight of the old pixel after it.
+        Three arrays with one entry per new pixel: the index of the old pixel before the new pixel,
+        the index of the old pixel after it, and the weight of the old pixel after it.
     """
     place = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     place = np.maximum(place - np.float32(0.5), 0)

@@ -1,8 +1,8 @@
 """Decodes image and video files in several processes; results have the order of the files.
 
 Each process decodes whole files, and is ahead of the network by at most ``Reader.max_waiting``
-inputs, so that memory does not grow with the length of a video. The processes end with the run that
-started them, even if the run is killed. This module does not import torch.
+images or clips, so that memory does not grow with the length of a video. The processes end with the
+run that started them, even if it is killed. This module does not import torch.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from fairseq_mm.extract.readers import AHEAD_FILES, Event, MediaEnd, Reader, Unr
 def decode_files(
     files: Sequence[MediaFile], reader: Reader, *, workers: int = 0
 ) -> Generator[Event, None, None]:
-    """Decode files, and yield the events of one file after the other.
+    """Decode files, and yield the inputs of the network one file after the other.
 
-    The events of a file are the network's inputs in the file (uint8 arrays, or JPEG files to be
-    decoded on a GPU), and then a :class:`.MediaEnd` or :class:`.Unreadable`.
+    The events of a file are its images or clips (uint8 arrays, or JPEG files to be decoded on a
+    GPU), followed by one :class:`.MediaEnd` or :class:`.Unreadable`.
 
     Args:
         files: Images or videos.
@@ -76,7 +76,7 @@ def decode_files(
 
 
 class _Process:
-    """Handle of a decoding process, by which the main process sends files and receives events."""
+    """Handle of a decoding process, by which the main process sends files and receives inputs."""
 
     def __init__(self, reader: Reader) -> None:
         # forked processes start at once, and forking is safe: they use neither torch nor a device
@@ -114,7 +114,7 @@ class _Process:
 
 
 def _enlarge_pipe(end: Connection, num_bytes: int) -> None:
-    """Let a pipe of Linux hold several inputs, so that receiving one takes fewer system calls."""
+    """Let a pipe of Linux hold several images, so that receiving takes fewer system calls."""
     with contextlib.suppress(ImportError, AttributeError, OSError):  # other systems, and limits
         import fcntl
 

@@ -46,7 +46,7 @@ class FirstClips(NamedTuple):
 
     Attributes:
         rows: Features of the clips, ``[clips, D]`` float32.
-        is_cut: Whether the video has further clips.
+        is_cut: True if the video has further clips.
         images: Preprocessed middle frames of some of the clips, ``[height, width, 3]`` uint8.
     """
 
@@ -59,7 +59,7 @@ class BatchFeatures:
     """Features of a batch that a GPU may still be computing.
 
     Args:
-        num_inputs: Number of inputs in the batch.
+        num_inputs: Number of images or clips in the batch.
 
     Attributes:
         unreadable: Dict from the index of a JPEG file that cannot be decoded to the reason.
@@ -75,19 +75,20 @@ class BatchFeatures:
         self._events: list[tuple[Any, Any]] = []
 
     def add(self, indices: Sequence[int], rows: Sequence[np.ndarray]) -> None:
-        """Add the features ``[rows, D]`` of each input at ``indices``.
+        """Add the features ``[N, D]`` of the images or clips with the given indices.
 
-        The features may be incomplete until the events of :meth:`add_events` have happened.
+        The device may still be computing the features; :meth:`get` waits for the events that
+        :meth:`add_events` adds.
         """
         for i, input_rows in zip(indices, rows):
             self._rows[i] = input_rows
 
     def add_events(self, start: Any, end: Any) -> None:
-        """Add the events of the device before and after a computation."""
+        """Add the device events that were recorded before and after a computation."""
         self._events.append((start, end))
 
     def get(self) -> list[Optional[np.ndarray]]:
-        """Wait for the device, and return the features ``[rows, D]`` float32 of each input."""
+        """Wait for the device, and return the features ``[N, D]`` float32 of each image or clip."""
         for start, end in self._events:
             end.synchronize()
             self.seconds_network += start.elapsed_time(end) / 1000
@@ -175,11 +176,11 @@ class Extractor:
         return 64 if self.reads_videos else 128
 
     def reader(self, *, max_pixels: int = MAX_PIXELS, keep_damaged: bool = False) -> Reader:
-        """Build a reader, which decodes a file into inputs of the network.
+        """Build a reader, which decodes a file into images or clips for the network.
 
         :func:`.read_image` and :class:`.VideoReader` explain ``max_pixels`` and ``keep_damaged``.
-        Raise UserError if ``keep_damaged`` is True for images, or PyAV, which decodes videos, is
-        not installed.
+        Raise UserError if ``keep_damaged`` is True for images, or if PyAV, which decodes videos,
+        is not installed.
         """
         if isinstance(self.preprocessing, ClipPreprocessing):
             return ClipReader(self.preprocessing, keep_damaged, max_pixels)
@@ -197,7 +198,7 @@ class Extractor:
                 ``[B, frames, height, width, 3]``, uint8.
 
         Returns:
-            rows: ``[B, rows, D]`` float32, with one row for a clip.
+            rows: N feature vectors of each image or clip, ``[B, N, D]`` float32; N is 1 for clips.
 
         Raises:
             UserError: If the network cannot read inputs of this size, or memory is short.
@@ -212,7 +213,6 @@ class Extractor:
         return x.to(self.device, non_blocking=True)
 
     def _compute(self, inputs: Tensor) -> Tensor:
-        """Compute the features ``[B, rows, D]`` float32 of a batch on the device."""
         with torch.inference_mode(), self._autocast():
             # normalised on the device, since uint8 has a quarter of the bytes to copy
             x = self.preprocessing.normalized(inputs).contiguous(memory_format=self.memory_format)
@@ -243,23 +243,22 @@ class Extractor:
         return torch.autocast(self.device.type, dtype=dtype)
 
     def rows_of_each(self, inputs: Sequence[Optional[AnyInput]]) -> list[Optional[np.ndarray]]:
-        """Compute the features of inputs that may differ in size, with a batch for each size.
+        """Compute the features of images or clips that may differ in size, one batch for each size.
 
         Args:
-            inputs: Preprocessed images or clips, uint8, or JPEG files for the GPU, or None for an
-                input that needs no features. If the preprocessing gives all inputs the same size, a
-                black input replaces None in the batch, so that the size of the batch stays the
-                same.
+            inputs: Preprocessed images or clips, uint8; JPEG files for the GPU; or None for an
+                input that needs no features. If the preprocessing gives all inputs the same size,
+                None is replaced by a black input, so that the batch size stays the same.
 
         Returns:
-            For each input, the features ``[rows, D]`` float32; None for an input that is None or
+            For each input, the features ``[N, D]`` float32; None for an input that is None or
             cannot be decoded.
         """
         return self.start_batch(inputs).get()
 
     @float32_by_default
     def start_batch(self, inputs: Sequence[Optional[AnyInput]]) -> BatchFeatures:
-        """Start to compute the features of inputs, and return while a GPU computes them.
+        """Start to compute the features of images or clips, without waiting for a GPU.
 
         On a CPU, the features are complete when this method returns. :meth:`rows_of_each` explains
         the arguments and the features.
@@ -300,7 +299,7 @@ class Extractor:
     def _stack(
         self, inputs: Sequence[Union[np.ndarray, Tensor, None]], shape: tuple[int, ...]
     ) -> Tensor:
-        """Return inputs of one shape as a batch on the device; None becomes a black input."""
+        """Stack inputs of one shape to a batch on the device; None becomes a black input."""
         if not any(isinstance(one, Tensor) for one in inputs):
             pixels = np.zeros((len(inputs), *shape), dtype=np.uint8)
             for place, one in enumerate(inputs):
@@ -327,7 +326,7 @@ class Extractor:
     ) -> None:
         """Start the network on a batch.
 
-        ``places`` has the index of each input, and whether its features are needed.
+        ``places`` has, for each input, its index and True if its features are needed.
         """
         began = time.perf_counter()
         with self._errors_of(inputs):
@@ -347,10 +346,8 @@ class Extractor:
         batch.add([i for i, _ in needed], [row for _, row in needed])
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """Decode and preprocess one image to ``[height, width, 3]`` uint8.
-
-        :func:`.read_image` explains the arguments.
-        """
+        """Decode and preprocess one image to ``[height, width, 3]`` uint8; see
+        :func:`.read_image`."""
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(
@@ -361,12 +358,12 @@ class Extractor:
         Args:
             files: Paths, bytes, binary files or :class:`.MediaFile` objects; also open images or
                 arrays, see :func:`.read_image`.
-            batch_size: Number of inputs in a batch, which may belong to several videos; None for
-                ``default_batch_size``. It changes only the speed.
+            batch_size: Number of images or clips in a batch; the clips may belong to several
+                videos. None for ``default_batch_size``. It changes only the speed.
             **options: Options of :meth:`reader`.
 
         Returns:
-            The features of each file: ``[rows, D]`` float32 of an image, ``[clips, D]`` of a video.
+            The features of each file: ``[N, D]`` float32 of an image, ``[clips, D]`` of a video.
 
         Raises:
             UserError: If a file cannot be read; the message names the file.
@@ -396,7 +393,6 @@ class Extractor:
     def _compute_batches(
         self, inputs: Iterable[AnyInput], batch_size: Optional[int]
     ) -> Iterator[Union[np.ndarray, str]]:
-        """Yield the features of each input, or the reason why it cannot be decoded."""
         source = iter(inputs)
         while inputs_of_batch := list(
             itertools.islice(source, batch_size or self.default_batch_size)
@@ -449,7 +445,7 @@ class Extractor:
 
 
 def find_device(name: Union[str, torch.device]) -> torch.device:
-    """Return the device of a name; ``auto`` is a GPU if there is one, else the CPU.
+    """Return the device ``name``; ``auto`` is a GPU if there is one, else the CPU.
 
     Raise UserError if there is no such device.
     """
@@ -517,8 +513,8 @@ def build_extractor_from_identity(
 
     Args:
         identity: Attributes of the store or checkpoint.
-        weights_file: Path of the weights; required if ``identity`` has the SHA-256 of a file. It
-            may replace published weights whose digest ``identity`` has.
+        weights_file: Path of the weights file; required if ``identity`` has the SHA-256 of a file.
+            It may also replace published weights if ``identity`` has their digest.
         device: Device of the network.
         reads: Kind of files that the extractor must read, ``images`` or ``videos``.
 

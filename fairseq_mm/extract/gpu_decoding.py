@@ -1,14 +1,14 @@
 """Decodes, resizes and crops JPEG files on a GPU, by nvJPEG.
 
-Resizing has the steps of Pillow: first the columns and then the rows are averaged with the weights
-of the filter, and each step rounds to 8 bits. Of equal decoded pixels, it makes Pillow's pixels,
-except that halves are rounded to the other side. On 100 images of 640 x 480 pixels, 0.5 % of
-the values of bilinear resizing differ by 1 of 255, and the smallest cosine of features of
-mobilenet_v2 is 0.99998 (``torch.nn.functional.interpolate``: 13 %, and 0.9993). If ``squash``
-reduces the height and enlarges the width, Pillow 13 begins with the rows; this module does not.
+Resizing follows Pillow: first the columns and then the rows are averaged with the weights of the
+filter, and each step rounds to 8 bits. For equal decoded pixels, the result is Pillow's, except
+that halves are rounded to the other side. On 100 images of 640 x 480 pixels, 0.5 % of the values of
+bilinear resizing differ by 1 of 255, and the smallest cosine of features of mobilenet_v2 is 0.99998
+(``torch.nn.functional.interpolate``: 13 %, and 0.9993). If ``squash`` reduces the height and
+enlarges the width, Pillow 13 begins with the rows; this module does not.
 
-nvJPEG itself decodes other pixels than libjpeg, which Pillow uses: the values of noisy drawn images
-differ by 2.2 of 255 on average. The feature store therefore records the decoder as the attribute
+The decoded pixels themselves differ between nvJPEG and libjpeg, which Pillow uses: by 2.2 of 255 on
+average in images of noise. The feature store therefore records the decoder as the attribute
 ``decoder``.
 """
 
@@ -74,7 +74,7 @@ def decode_jpegs(contents: list[Tensor], device: torch.device) -> list[Tensor]:
 
 
 class GpuDecoder:
-    """Decoder of JPEG files, with the resizing and cropping of a preprocessing.
+    """Decoder of JPEG files, which also resizes and crops the images.
 
     Args:
         preprocessing: Preprocessing of the images.
@@ -160,8 +160,8 @@ class GpuDecoder:
 
         Args:
             images: ``[B, 3, height, width]`` uint8.
-            columns: Columns of the preprocessed images.
-            rows: Rows of the preprocessed images.
+            columns: Horizontal resizing and cropping, from :meth:`.Preprocessing.locate`.
+            rows: Vertical resizing and cropping.
 
         Returns:
             images: ``[B, 3, rows.kept, columns.kept]`` uint8.
@@ -178,10 +178,10 @@ class GpuDecoder:
         return torch.nn.functional.pad(x, margins) if any(margins) else x
 
     def _compute_weights(self, span: Span) -> tuple[int, int, Optional[Tensor]]:
-        """Return the range of pixels that a span depends on, and their weights on the device.
+        """Return the range (start, stop) of the original pixels that one side of the crop depends
+        on, and their weights ``[resized pixels, original pixels]`` float32.
 
-        The weights are ``[resized pixels, original pixels]`` float32; None if a resized pixel
-        equals an original one.
+        The weights are None if the side is not resized.
         """
         start, stop = max(span.offset, 0), min(span.offset + span.kept, span.resized)
         if span.resized == span.length:
@@ -194,7 +194,7 @@ class GpuDecoder:
 
 
 def _split(files: Sequence[JpegFile]) -> Iterator[Sequence[JpegFile]]:
-    """Split files into parts of at most MAX_PIXELS_AT_ONCE pixels, or of one file."""
+    """Split files into groups of at most MAX_PIXELS_AT_ONCE pixels, or of a single file."""
     part: list[JpegFile] = []
     num_pixels = 0
     for file in files:
@@ -212,15 +212,14 @@ def _round(x: Tensor) -> Tensor:
 
 
 def compute_weights(span: Span, start: int, stop: int, interpolation: str) -> np.ndarray:
-    """Compute the weights by which original pixels are averaged to resized ones.
+    """Compute the weights by which original pixels are averaged to resized pixels.
 
-    A filter is as wide as its support in the smaller of the two images, so that reduction averages
-    all pixels.
+    The filter is scaled to the smaller of the two images, so that reduction averages all pixels.
 
     Args:
-        span: Numbers of original and resized pixels.
-        start: First resized pixel.
-        stop: Resized pixel after the last one.
+        span: Numbers of original and resized pixels along one side.
+        start: Index of the first resized pixel.
+        stop: Index after the last resized pixel.
         interpolation: Name of the filter.
 
     Returns:

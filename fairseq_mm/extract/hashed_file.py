@@ -87,8 +87,8 @@ def describe_change(
 
     Args:
         file: Image or video.
-        source: Size, time and SHA-256 that the file had before. If only the time is different now,
-            as in a copy, the SHA-256 decides.
+        source: Size, time and SHA-256 that the file had before. If only the time has changed, as in
+            a copy, the SHA-256 is compared.
         reads_always: Read the file and compare its SHA-256 even if size and time are as before.
     """
     try:

@@ -8,10 +8,10 @@ or the name of a model on the Hugging Face hub, optionally with a revision:
 layer               features
 ==================  ================================================================================
 image_features      output of ``get_image_features`` of a model of images and texts, such as CLIP
-                    and SigLIP: the vector in the space of the texts, not normalised to length 1
+                    and SigLIP; not normalised to length 1
 pooler_output       output ``pooler_output`` of another model
-class_token         first token of ``last_hidden_state``, if the weights have no pooler: checkpoints
-                    of ViT for classification have none, and their classifier reads this token
+class_token         first token of ``last_hidden_state``, for models whose weights have no pooler,
+                    such as ViT classifiers, which classify by this token
 last_hidden_state   with ``grid``: the last feature map, or the tokens of the patches without class
                     and register tokens, as the image encoder returns them
 ==================  ================================================================================
@@ -152,7 +152,7 @@ class _Loaded(NamedTuple):
     Attributes:
         network: The model.
         recorded: Text that identifies the weights, see :class:`.Backbone`.
-        missing: Names of tensors that the weights lack.
+        missing: Names of the model's tensors that the weights file lacks.
     """
 
     network: Any
@@ -174,11 +174,11 @@ def build_hf(
         model: Name of the model.
         weights: State dict file, or ``none`` for random weights; None for the weights of the
             folder, or of the hub.
-        grid: Return one row per position of an image.
+        grid: Return one feature vector per position of a grid.
         seed: Seed of random weights.
-        config: Config that a feature store records; empty to read the config and the preprocessing
-            of the model. With a config, a folder is not needed, but ``weights`` is; the
-            preprocessing of the result then has default values.
+        config: Config that a feature store records, which replaces the model's folder; ``weights``
+            is then required, and the preprocessing of the result has default values. If empty, the
+            model's own config and preprocessing are read.
 
     Raises:
         UserError: If transformers is not installed, there is no such model, the weights do not fit
@@ -242,7 +242,7 @@ def split_hub_name(model: str, *, where: str) -> tuple[str, Optional[str]]:
     """Split ``OWNER/NAME[@REVISION]`` into the name of a model on the hub and its revision.
 
     Args:
-        model: Name that the user gave, of no folder.
+        model: Name that the user gave, which is not the path of a folder.
         where: Option and its value, for the message.
 
     Raises:
@@ -302,8 +302,8 @@ def _read_config(
 
     Returns:
         settings: Config, without settings that name code.
-        commit: Commit of the model on the hub; empty for a folder. With a recorded config, it is
-            the revision in the name of the model.
+        commit: Commit of the model on the hub; empty for a folder. With a recorded config, the
+            revision in the name of the model.
     """
     if recorded:
         settings = parse_object(recorded, "the recorded config of the network")
@@ -329,7 +329,7 @@ def _read_config(
 
 
 def _check_layers(settings: Mapping[str, Any]) -> None:
-    """Raise UserError if a foreign config has so many layers that memory would not hold them."""
+    """Raise UserError if a config from elsewhere has more layers than memory would hold."""
     for name, value in settings.items():
         if isinstance(value, dict):
             _check_layers(value)
@@ -368,7 +368,7 @@ def _load(
         source: Place of the model's files.
         settings: Config of the model.
         commit: Commit of the model on the hub; empty for a folder.
-        weights: Argument of :func:`build_hf`.
+        weights: State dict file, ``none`` for random weights, or None for the model's own weights.
         seed: Seed of random weights.
     """
     # a copy: for_model takes its arguments apart
@@ -412,11 +412,6 @@ def _check_size(num_weights: int, state_dict: Mapping[str, Tensor], origin: str)
     """Raise UserError if a network has far more weights than the file that it is loaded from.
 
     The check is made before memory for the network is allocated.
-
-    Args:
-        num_weights: Number of the network's weights.
-        state_dict: Weights of the file.
-        origin: Path of the file, for the message.
     """
     num_given = sum(weight.numel() for weight in state_dict.values())
     # files of image encoders may lack a text encoder, which is at most a few times as large
@@ -441,7 +436,7 @@ def _find_weights_file(source: _Source) -> str:
 
 
 def _get_preprocessing(transformers: ModuleType, source: _Source, commit: str) -> Preprocessing:
-    """Return the record of the preprocessing that a model's image processor does."""
+    """Return the preprocessing of a model's image processor, for a feature store to record."""
     processor = transformers.AutoImageProcessor.from_pretrained(
         source.path, revision=commit or "main", trust_remote_code=False
     )
@@ -459,7 +454,7 @@ def _get_preprocessing(transformers: ModuleType, source: _Source, commit: str) -
 
 
 def _read_processor(settings: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-    """Return arguments of :class:`.Preprocessing` for the settings of an image processor.
+    """Convert the settings of an image processor to arguments of :class:`.Preprocessing`.
 
     The result is None if no arguments have the same effect.
     """

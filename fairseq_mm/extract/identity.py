@@ -1,4 +1,4 @@
-"""Compares the identity of extractors, which every feature store records, before features are used.
+"""Compares the extractors that feature stores and checkpoints record, before features are used.
 
 Two extractors are the same if their model, weights, layer, grid, preprocessing and decoder of
 images are equal. The version of this package, the version of the network's library and the date are

@@ -3,7 +3,7 @@
 Images are decoded by Pillow. In addition, :func:`read_image`
 
 - refuses formats that photos do not have: Pillow runs another program to read EPS, and decodes the
-  image within ICO, ICNS and IPTC files before anybody can check its size;
+  image within ICO, ICNS and IPTC files before its size can be checked;
 - applies the orientation tag (phones store upright images rotated);
 - puts transparent images on white (the colours of transparent pixels are arbitrary);
 - scales 16-bit grey values to 8 bits (Pillow would clip them to white), and 32-bit integers and

@@ -1,7 +1,7 @@
 """Reads JPEG files for decoding on a GPU; other images are decoded by Pillow.
 
-The decoding processes read and check the files, and the process of the network has them decoded on
-the GPU, see :mod:`fairseq_mm.extract.gpu_decoding`. This module does not import torch.
+The decoding processes read and check the files. The main process, which runs the network, has them
+decoded on the GPU by :mod:`fairseq_mm.extract.gpu_decoding`. This module does not import torch.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class JpegFile(NamedTuple):
     """JPEG file that a GPU can decode.
 
     Attributes:
-        content: ``[bytes]`` uint8.
+        content: Bytes of the file, ``[bytes]`` uint8.
         width: Width in pixels.
         height: Height in pixels.
     """
@@ -42,7 +42,7 @@ class JpegFile(NamedTuple):
 class JpegReader(ImageReader):
     """Reader that leaves the decoding of usual JPEG files to a GPU, and decodes other images.
 
-    A JPEG file is usual if it is whole, upright, baseline, in YCbCr colours, and has at most
+    A JPEG file is usual if it is complete, upright, baseline, in YCbCr colours, and has at most
     ``max_pixels`` pixels. Pillow decodes all other files, and reports the same errors as
     :class:`.ImageReader`.
     """
@@ -97,7 +97,7 @@ def find_jpeg(content: bytes, *, max_pixels: int) -> Optional[JpegFile]:
 
 
 def _find_frame_marker(content: bytes) -> Optional[int]:
-    """Return the marker of a JPEG file's frame, which tells baseline from progressive files."""
+    """Return the frame marker of a JPEG file, which says if the file is baseline or progressive."""
     position = len(START)
     while position + 4 <= len(content) and content[position] == 0xFF:
         marker = content[position + 1]

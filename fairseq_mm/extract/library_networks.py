@@ -46,7 +46,7 @@ class LibraryRows(nn.Module):
     Args:
         network: Network of the library.
         model: Name of the model, for messages.
-        grid: Return one row per position of an image instead of the pooled vector.
+        grid: Return one vector per position of a grid instead of the pooled vector.
     """
 
     def __init__(self, network: nn.Module, model: str, *, grid: bool) -> None:
@@ -56,16 +56,16 @@ class LibraryRows(nn.Module):
         self.grid = grid
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the D-dimensional feature vectors of each image.
+        """Compute the N feature vectors of each image; N is 1 without ``grid``.
 
         Args:
             images: ``[B, 3, height, width]``, normalised.
 
         Returns:
-            rows: ``[B, rows, D]`` float32.
+            rows: ``[B, N, D]`` float32.
 
         Raises:
-            UserError: If the network gives no pooled vector, or no grid.
+            UserError: If the network returns no pooled vector or, with ``grid``, no grid.
         """
         if self.grid:
             rows = self._get_grid(images)
@@ -81,11 +81,11 @@ class LibraryRows(nn.Module):
         return pooled.float()[:, None]  # [B, 1, D]
 
     def _get_pooled(self, images: Tensor) -> Any:
-        """Return ``[B, D]``; anything else if the network has no pooled vector."""
+        """Return ``[B, D]``; any other value if the network has no pooled vector."""
         raise NotImplementedError
 
     def _get_grid(self, images: Tensor) -> Optional[Tensor]:
-        """Return ``[B, rows, D]``; None if the network has no grid."""
+        """Return ``[B, N, D]`` for N positions; None if the network has no grid."""
         raise NotImplementedError
 
 
@@ -109,7 +109,7 @@ def quiet() -> Iterator[None]:
 def cached_if_offline() -> Iterator[None]:
     """Let huggingface_hub read only its cache inside the context, if the hub has no address.
 
-    Without network, it would try again for half a minute before it reads the cache.
+    Without network, huggingface_hub would retry for half a minute before it reads the cache.
     """
     try:
         from huggingface_hub import constants
@@ -202,9 +202,9 @@ class _Pair(NamedTuple):
 def fold_norms(network: nn.Module, *, side: int) -> None:
     """Merge each batch normalisation into the convolution before it, for evaluation only.
 
-    The pairs are found by one run of the network. If the outputs of a second run differ by more
-    than roundings, such as in a network that reads a convolution's output elsewhere, the network
-    stays as it was.
+    One run of the network finds the pairs to merge. A second run checks the result: if the output
+    differs by more than rounding, for example because another layer also reads the convolution, the
+    network is left unchanged.
 
     Args:
         network: Network in evaluation mode, on a CPU, that maps ``[1, 3, side, side]`` to a
@@ -239,7 +239,8 @@ def _run_and_pair(network: nn.Module, images: Tensor) -> tuple[Tensor, list[_Pai
 
     Returns:
         output: Output of the network.
-        pairs: Convolutions and normalisations that are called once, and whose classes are known.
+        pairs: Convolution and normalisation of each pair. Both are called once, and have one of the
+            known classes.
     """
     makers: dict[int, tuple[nn.Module, Tensor]] = {}  # holds the tensors: ids stay unique
     calls: dict[nn.Module, int] = {}

@@ -21,7 +21,7 @@ MAX_PIXELS = 64_000_000
 
 
 class Kind(NamedTuple):
-    """Kind of media files: images or videos.
+    """Kind of media files, images or videos, with the names and suffixes that it uses.
 
     Attributes:
         noun: Name of one such file in messages.
@@ -175,9 +175,9 @@ def list_images(
         root: Folder that relative paths in text files and JSONL start from (default: the folder of
             the text or JSONL file).
         ids: Form of the ids: ``name`` (``dog.jpg``), ``stem`` (``dog``) or ``path`` (relative to
-            the folder or the archive, or as it is written in a text or JSONL file). It is not used
-            for a file to which a line of a text or JSONL file gives an id; an id in a line with
-            ``images`` or ``videos`` is not the id of the files.
+            the folder or the archive, or as it is written in a text or JSONL file). An id in a line
+            of a text or JSONL file takes precedence. In a line with ``images`` or ``videos``, the
+            id is not the id of the files.
         kind: Images or videos.
 
     Raises:
@@ -256,9 +256,9 @@ def by_any_key(images: Iterable[MediaFile]) -> dict[str, MediaFile]:
 
 
 def select_shard(images: Sequence[MediaFile], shard: int, num_shards: int) -> list[MediaFile]:
-    """Cut a list of images into contiguous parts, and return the part with number ``shard``.
+    """Cut a list of images into contiguous shards, and return the shard with the number ``shard``.
 
-    The numbers are 1 to ``num_shards``; a part may be empty. Raise UserError for another number.
+    The numbers are 1 to ``num_shards``; a shard may be empty. Raise UserError for another number.
     """
     if not 1 <= shard <= num_shards:
         raise UserError(f"--shard must be 1/N to N/N, but is {shard}/{num_shards} instead.")
@@ -315,8 +315,8 @@ def _walk(
         folder: Path of the folder.
         suffixes: Suffixes of the files, such as ``.jpg``.
         seen: Real paths of the folders that were visited so far.
-        refused: List to which a subfolder that cannot be read is appended, with the reason. With
-            None, or if ``folder`` itself cannot be read, UserError is raised.
+        refused: List to which unreadable subfolders are appended, each with the reason. UserError
+            is raised if the list is None, or if ``folder`` itself cannot be read.
     """
     is_first = not seen
     real = os.path.realpath(folder)
@@ -366,7 +366,7 @@ def _list_archive(path: str, ids: str, kind: Kind) -> Iterator[MediaFile]:
 
 
 def _members_by_name(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """Return the members of an archive that unpacking it would leave as regular files, by name."""
+    """Return, by name, the members of an archive that would be regular files after unpacking."""
     files: dict[str, tarfile.TarInfo] = {}
     links: dict[str, str] = {}
     for member in archive:

@@ -27,14 +27,14 @@ with deferred(OF_TORCHVISION):
 
 
 class Family(NamedTuple):
-    """Family of networks that are built by one function.
+    """Family of networks that one function builds, such as the networks of timm.
 
     Attributes:
-        reads: Files that the networks are run on: ``images``, or ``videos``, cut into clips.
-        has: Function that tells whether the family has a model with a given name.
-        choices: Names of further options of ``build``: those that choose the layer, and ``config``.
+        reads: Input of the networks: ``images``, or ``videos``, which are cut into clips.
+        has: Function that returns True if the family has a model with a given name.
+        choices: Keyword arguments of ``build`` that not all families have, such as ``grid``.
         build: Function that builds a model from its name and the keyword arguments ``weights``,
-            ``seed`` and those in ``choices``.
+            ``seed`` and ``choices``.
     """
 
     reads: str
@@ -135,11 +135,11 @@ def build_backbone(
         model: Name of a model of torchvision (for images or videos), ``resnext101_3d``,
             ``timm:NAME``, ``hf:NAME``, or ``open_clip:NAME[/PRETRAINED]``.
         weights: State dict file, name of published weights (downloaded once), or ``none`` for
-            random weights; None for the default weights of torchvision and timm, and for the
-            weights that the name of another model includes.
+            random weights. None for the default weights of torchvision and timm, or for the weights
+            that the name of an ``hf:`` or ``open_clip:`` model includes.
         layer: Name of a layer of a torchvision network for images; None for the model's default
             layer.
-        grid: Return one row per position of an image.
+        grid: Return one feature vector per position of a grid.
         seed: Seed of random weights.
         config: Config of a network of transformers, as a feature store records it; empty to read
             the config of the model's folder.
@@ -164,7 +164,7 @@ def refuse_options(model: str, kind: str, options: Mapping[str, object]) -> None
 
     Args:
         model: Name of the model.
-        kind: ``images`` or ``videos``: only models that read files of this kind have the options.
+        kind: Kind of models that have the options: ``images`` or ``videos``, after their inputs.
         options: Dict from the flag of an option to its value.
     """
     other = "images" if kind == "videos" else "videos"

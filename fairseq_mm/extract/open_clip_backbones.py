@@ -36,9 +36,9 @@ _UNUSED_BY_VECTORS = ("logit_scale", "logit_bias", "text_decoder.")
 
 
 class ClipRows(LibraryRows):
-    """Network that returns the feature vectors of a CLIP model's image encoder.
+    """Image encoder of a CLIP model, which returns feature vectors.
 
-    The pooled vector is the projected one.
+    The pooled vector is the vector after the projection.
     """
 
     def _get_pooled(self, images: Tensor) -> Any:
@@ -72,7 +72,7 @@ class LoadedClip(NamedTuple):
         network: The model, in evaluation mode.
         name: Name of the model, such as ``ViT-B-32``.
         recorded: Text that identifies the weights, see :class:`.Backbone`.
-        needed: Names of the tensors that the results depend on.
+        needed: Names of the tensors on which the used encoders depend.
     """
 
     network: Any
@@ -148,7 +148,7 @@ def build_open_clip(
     """Build the image encoder of the open_clip model ``open_clip:NAME[/PRETRAINED]``.
 
     :func:`load_open_clip` explains ``model``, ``weights`` and ``seed``, and which errors it raises.
-    With ``grid``, the network returns one row per position of an image.
+    With ``grid``, the network returns one feature vector per position of a grid.
     """
     # a file may lack the text encoder, which does not change the features of images
     clip = load_open_clip(model, weights=weights, seed=seed)
@@ -163,9 +163,9 @@ def build_image_encoder(clip: LoadedClip, model: str, *, grid: bool = False) -> 
     """Return the image encoder of a loaded model.
 
     Args:
-        clip: The model.
+        clip: The loaded CLIP model.
         model: Name of the model as the user gave it, for messages.
-        grid: Return one row per position of an image.
+        grid: Return one feature vector per position of a grid.
 
     Raises:
         UserError: If the preprocessing cannot be recorded.
@@ -184,9 +184,9 @@ def build_image_encoder(clip: LoadedClip, model: str, *, grid: bool = False) -> 
 
 
 def _check_activation(open_clip: ModuleType, where: str, name: str, tag: str) -> None:
-    """Raise UserError if weights were trained with another activation than the model has.
+    """Raise UserError if weights were trained with another activation function than the model has.
 
-    open_clip 3 only warns of this, and computes other vectors than the published ones.
+    open_clip 3 only warns of this, and computes wrong vectors.
     """
     weights = open_clip.get_pretrained_cfg(name, tag) or {}
     config = open_clip.get_model_config(name) or {}

@@ -53,14 +53,14 @@ NORMALIZATIONS = {
 
 
 class Span(NamedTuple):
-    """Columns, or rows, of a preprocessed image and of the original image.
+    """Resizing and cropping along one side, the columns or the rows, of an image.
 
     Attributes:
         first: First original pixel that is resized.
         length: Number of original pixels that are resized.
-        resized: Number of pixels that they are resized to.
-        offset: First resized pixel that is kept; below 0 if black pixels are put before.
-        kept: Number of pixels of the preprocessed image.
+        resized: Number of pixels after resizing.
+        offset: First resized pixel inside the crop; below 0 if the crop begins with black pixels.
+        kept: Number of pixels of the crop.
     """
 
     first: int
@@ -84,9 +84,9 @@ class Preprocessing:
             (both sides become ``resize_size``) or ``none``.
         resize_size: Size after resizing in pixels; ignored for ``none``.
         crop: ``center`` (a square of ``size``, padded with black if the image is smaller),
-            ``center_floor``, whose margin at the left and at the top is rounded down, as in image
-            processors of transformers, where torchvision rounds to the nearest even pixel, or
-            ``none``.
+            ``center_floor`` or ``none``. If the left and top margins of the square are not whole
+            numbers, ``center_floor`` rounds them down, as transformers does, and ``center`` rounds
+            them to even numbers, as torchvision does.
         size: Side of the centre crop in pixels; ignored for ``none``.
         interpolation: One of ``INTERPOLATIONS``.
         channels: Order of the channels in ``mean``, ``std`` and the network's input: ``rgb`` or
@@ -160,7 +160,7 @@ class Preprocessing:
     def apply(self, image: Image.Image) -> np.ndarray:
         """Resize and crop an image in mode RGB to ``[height, width, 3]`` uint8 (R, G, B).
 
-        Raise UserError if one side is too long compared with the other to be resized in memory.
+        Raise UserError if the image is so long and narrow that it cannot be resized in memory.
         """
         if self.resize == "short":
             image = self._cut_far_ends(image)
@@ -172,7 +172,7 @@ class Preprocessing:
         return np.asarray(image)
 
     def locate(self, width: int, height: int) -> tuple[Span, Span]:
-        """Return the columns and the rows of a preprocessed image, for resizing on a GPU.
+        """Return the resizing and cropping of the columns and of the rows of an image, for a GPU.
 
         The result describes what :meth:`apply` does to an image of ``width`` x ``height``. Raise
         UserError as :meth:`apply` does.
@@ -189,7 +189,7 @@ class Preprocessing:
         return columns, rows
 
     def _crop_side(self, length: int) -> tuple[int, int]:
-        """Return the first pixel and the number of pixels that the crop keeps of a side."""
+        """Return the first pixel and the number of pixels of the crop along one side."""
         if self.crop == "none":
             return 0, length
         if length < self.size:
@@ -245,10 +245,10 @@ class Preprocessing:
 
 @functools.lru_cache(64)
 def _channel_values(values: tuple[float, ...], device: "torch.device") -> "Tensor":
-    """Return ``[3, 1, 1]`` float32 on a device.
+    """Return ``[3, 1, 1]`` float32 on a device; the result is cached.
 
-    Making the tensor for every batch would wait for the batches before it, since the copy to the
-    device is not asynchronous.
+    Without the cache, each batch would wait for earlier batches, since the copy to the device is
+    not asynchronous.
     """
     import torch
 
@@ -271,7 +271,7 @@ def with_options(
     interpolation: Optional[str] = None,
     normalize: Optional[str] = None,
 ) -> Preprocessing:
-    """Return the preprocessing ``default``, changed in those options whose argument is not None.
+    """Return the preprocessing ``default``, changed in the options whose argument is not None.
 
     ``normalize`` is one of ``NORMALIZATIONS``; :class:`Preprocessing` explains the other options.
     If ``size`` is given without ``resize_size``, images are resized to ``size``. There is one

@@ -1,5 +1,4 @@
-"""Readers that decode image and video files into inputs of a network: an image, or clips of a
-video.
+"""Readers, which decode an image file into an image, or a video file into clips, for a network.
 
 Readers are sent to the decoding processes, so this module does not import torch.
 """
@@ -30,7 +29,7 @@ class MediaEnd(NamedTuple):
 
     Attributes:
         fields: Values for the file, in the order of the names in :class:`Reader`'s ``columns``.
-        damage: Description of the file's damage; empty if the file is whole.
+        damage: Description of the file's damage; empty if the file is not damaged.
         source: Size, time and SHA-256 of the file, in the events of :meth:`Reader.events`; None in
             the result of :meth:`Reader.inputs`.
     """
@@ -58,16 +57,16 @@ Event = Any
 
 
 class Reader(abc.ABC):
-    """Decoder of one kind of files.
+    """Decoder of one kind of files, which yields images or clips as inputs of a network.
 
     Attributes:
-        kind: Kind of the files.
+        kind: Images or videos.
         inputs_are: Plural noun for the network's inputs in tables and progress bars, such as
             ``clips``.
         columns: Names of the values that are recorded for each file in a table next to the store.
         inputs_per_file: Number of inputs in a file; None if it is known only after decoding.
         pipe_bytes: Size of the pipe from a decoding process on Linux; None for the default.
-        max_waiting: Number of events that a process may decode ahead of the network.
+        max_waiting: Number of inputs that a process may decode ahead of the network.
     """
 
     kind: ClassVar[Kind]
@@ -101,7 +100,7 @@ class Reader(abc.ABC):
             raise UserError(f"cannot be decoded: {reason}") from None
 
     def events(self, file: MediaFile) -> Generator[Event, None, None]:
-        """Yield the network's inputs in a file, and then a :class:`MediaEnd` or
+        """Yield the images or clips of a file, then one :class:`MediaEnd` or
         :class:`Unreadable`."""
         end: Union[MediaEnd, Unreadable]
         try:

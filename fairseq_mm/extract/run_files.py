@@ -26,17 +26,16 @@ def unreadable_path(output: str) -> str:
 
 
 def details_path(output: str, noun: str) -> str:
-    """Return the path of the table with one row per item of the store ``output``; ``noun`` is
-    ``images`` or ``videos``."""
+    """Return the path of the table with one line per image or video of the store ``output``;
+    ``noun`` is ``images`` or ``videos``."""
     return f"{output}.{noun}.tsv"
 
 
 def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) -> None:
     """Write the list of unreadable files next to the store ``output``; remove it if there are none.
 
-    ``unreadable`` has pairs of a file's name and the :class:`.Unreadable` of this file. A line has
-    the name, the reason, and the size, time and SHA-256 of the file if they are known, separated by
-    tabs.
+    ``unreadable`` has the name and the :class:`.Unreadable` of each file. A line has the name, the
+    reason, and the size, time and SHA-256 of the file if they are known, separated by tabs.
     """
     rows = []
     for name, (reason, source) in unreadable:
@@ -87,12 +86,11 @@ class Journal:
     Args:
         writer: Writer of the store.
         noun: ``videos``, as part of the table's file name.
-        columns: Names of the columns: the id, the number of the network's inputs (clips), and the
-            columns of the reader.
+        columns: Names of the columns: the id, the number of clips, and the columns of the reader.
 
     Attributes:
-        rows: Header of the table, and one row per video.
-        num_inputs: Dict from id to number of inputs, for videos that an interrupted run has
+        rows: Header of the table, and one line per video.
+        num_inputs: Dict from id to number of clips, for videos that an interrupted run has
             finished.
     """
 
@@ -144,16 +142,15 @@ class RunSummary(NamedTuple):
         num_items: Number of images or videos in the store.
         num_unreadable: Number of listed files that are not in the store.
         num_damaged: Number of damaged videos of which this run has stored only a part.
-        num_extracted: Number of items that this run has added.
-        num_inputs: Number of images or clips that this run has computed.
-        seconds: Duration of this run, from the first item on.
-        seconds_waiting: Seconds of waiting for inputs from the decoding processes.
-        seconds_network: Seconds in which the device computed features. With a GPU, the run waits
-            for inputs at the same time.
+        num_extracted: Number of images or videos that this run has added.
+        num_inputs: Number of images or clips whose features this run has computed.
+        seconds: Duration of this run, from the first file on.
+        seconds_waiting: Seconds of waiting for the decoding processes.
+        seconds_network: Seconds in which the device computed features. With a GPU, this time
+            overlaps with ``seconds_waiting``.
         seconds_decoding: Seconds of decoding on a GPU, which computes features at the same time.
         was_finished: True if the store was finished before this run, which has added nothing.
-        unlisted: Ids in a store that was finished before this run, but not among the files of this
-            run.
+        unlisted: Ids in a finished store that are not among the files of this run.
     """
 
     num_items: int
@@ -220,15 +217,14 @@ def check_finished(
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Return True if an image or video that a finished store lacks must be tried.
+    """Return True if an image or video that a finished store lacks must be tried again.
 
-    This is so if the run that finished the store did not try it, or could not read it and the file
-    has changed since.
+    A file must be tried if no run has tried it, or if it was unreadable and has changed since.
 
     Args:
         item: Image or video.
-        unreadable: Dict from the name of a file that this run could not read to its size, time and
-            SHA-256; None if they are not known.
+        unreadable: Dict from the name of an unreadable file to its size, time and SHA-256; None if
+            they are not known.
     """
     name = " ".join(item.name.split())  # as the list has it, which separates fields by tabs
     source = unreadable.get(name)
@@ -236,9 +232,9 @@ def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool
 
 
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
-    """Check that a run that is continued has the same files, with the same content.
+    """Check that a continued run has the same files, with the same content.
 
-    Raise UserError if an item that is done is not among ``items``, or its file has changed.
+    Raise UserError if an image or video that is done is not among ``items``, or has changed.
 
     Args:
         writer: Writer that continues the store.
@@ -260,7 +256,7 @@ def check_unchanged(
     noun: str,
     remedy: str,
 ) -> None:
-    """Check that the files from which the items of a store were made have not changed since.
+    """Check that the files from which the features of a store were computed have not changed since.
 
     Log a warning if the store has no size, time and SHA-256 of the files. Raise UserError that
     names the first file that has changed.
@@ -307,8 +303,7 @@ def shared_sizes_and_times(
     For a file with such a pair, equal size and time do not show that the file is unchanged.
 
     Args:
-        store: Finished store, or writer that continues a store; it has the size, the time and the
-            SHA-256 of each file from which it was made.
+        store: Finished store, or writer that continues a store; both record sizes and times.
         items: Files that exist now.
     """
     # tools may set one time for all files; then such a pair does not identify the file of an item.

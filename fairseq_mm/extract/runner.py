@@ -1,10 +1,10 @@
 """Extracts features of a list of images or videos into a store; a run can be interrupted.
 
-The inputs of all files (one per image, or the clips of the videos) form one sequence in the order
-of the list, and batches start at fixed positions of the sequence. Files that are done already and
-images that cannot be read are replaced by black inputs. After an interruption, every input is
-therefore in the same place of the same batch, and the store equals the store of an uninterrupted
-run to the last bit. A video in which the run was interrupted starts anew.
+The inputs of the network (images, or the clips of the videos) form one sequence in the order of the
+list, and batches start at fixed positions of the sequence. Files that are done already and images
+that cannot be read are replaced by black inputs. After an interruption, every input is therefore in
+the same place of the same batch, and the store equals the store of an uninterrupted run to the last
+bit. A video that was incomplete at an interruption starts anew.
 
 Memory holds the inputs of a batch, the inputs that are decoded ahead, and the features of the
 current files. It does not grow with the length of the videos, except for the features: 8 KB for
@@ -68,14 +68,14 @@ def extract_to_store(
         reader: Reader of the files, made by the extractor.
         files: Images or videos.
         output: Path of the feature store.
-        batch_size: Inputs in a batch (default: 8 on a CPU; 128 images or 64 clips on a GPU).
+        batch_size: Images or clips in a batch (default on a CPU: 8; on a GPU: 128 or 64).
         workers: Number of decoding processes. The default on a CPU is a quarter of the cores, with
             a GPU all cores except one, but at most 16. With 0, this process decodes.
         dtype: ``float16`` or ``float32``, the dtype of the features in the store.
         overwrite: Replace a finished store.
         strict: Raise UserError at the first file that cannot be read, instead of leaving it out.
         show_progress: Show a progress bar.
-        shard: Attributes for the store if ``files`` are only a part of a list: ``shard``, such as
+        shard: Attributes for the store if ``files`` are a shard of a list: ``shard``, such as
             ``2/3``, and ``shard_of``, a digest of the ids of the whole list.
 
     Raises:
@@ -149,7 +149,7 @@ def _progress_bar(total: int, initial: int, noun: str, is_shown: bool) -> tqdm:
 
 
 class _FileInProgress:
-    """File that is being decoded, with the features of its inputs that are computed already."""
+    """File that is being decoded, and the features of its images or clips computed so far."""
 
     def __init__(self, file: MediaFile) -> None:
         self.file = file
@@ -160,7 +160,7 @@ class _FileInProgress:
 
 
 class _Run:
-    """Loop over the inputs of the network from all files, with counters for :class:`RunSummary`."""
+    """Loop over the images or clips of all files, with counters for :class:`RunSummary`."""
 
     def __init__(
         self, extractor: Extractor, reader: Reader, batch_size: int, strict: bool, bar: tqdm
@@ -184,7 +184,7 @@ class _Run:
         self._computing: deque[tuple[list[Optional[_FileInProgress]], Future]] = deque()
 
     def close(self) -> None:
-        """Wait for the thread that uses the GPU."""
+        """Wait for the thread that runs the network on a GPU."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 
@@ -195,11 +195,12 @@ class _Run:
 
         Args:
             files: All files of the run.
-            done: Dict from the id of each file in the store to its number of inputs.
+            done: Dict from the id of each file in the store to its number of images or clips.
             workers: Number of decoding processes.
 
         Yields:
-            File, its features, its number of inputs, and the event at its end.
+            File, its features, its number of images or clips, and its :class:`.MediaEnd` or
+            :class:`.Unreadable`.
         """
         left = [file for file in files if file.key not in done]
         with (

@@ -80,22 +80,22 @@ class TextEncoder:
         option: Option of the command line that names the model, for messages.
         kind: Kind of model that is needed, one of :data:`KINDS`.
         layer: Layer whose hidden states are returned, from 1; 0 for the layer that correlates best
-            with human judgments, if it is known for such a model; None for the last layer. Layers
-            after it are not built.
+            with human judgments, if it is known for such a model; None for the last layer. Later
+            layers are not built.
         device: Device of the model; ``auto`` for a GPU if there is one.
         max_tokens: Maximum number of tokens of a text (default: the number that the model reads).
 
     Attributes:
         layer: Layer whose hidden states are returned.
-        adds_space: True if a space is put before every text, as bert-score does for RoBERTa, whose
-            tokenizer would otherwise split the first word in another way than later words.
+        adds_space: True if a space is put before every text. bert-score does so for RoBERTa, whose
+            tokenizer would otherwise split the first word differently from later words.
         identity: Name of the model, SHA-256 of its weights up to the layer, and version of the
             library.
 
     Raises:
-        UserError: If transformers is not installed, the model cannot be loaded or is of another
-            kind, it lacks weights, or there is no such layer. :meth:`encode` raises it if the
-            tokenizer does not fit the model, or finds no word in the texts.
+        UserError: If transformers is not installed, the model cannot be loaded, is of another kind
+            or lacks weights, or there is no such layer. :meth:`encode` raises it if the tokenizer
+            does not fit the model, or finds no word in the texts.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class TextEncoder:
     def _check_weights(self, missing: Collection[str]) -> list[str]:
         """Return the names of the tensors that the hidden states depend on.
 
-        Raise UserError if the files lack such a tensor, because its values would be random.
+        Raise UserError if such a tensor is among ``missing``, because its values would be random.
         """
         # hidden states do not depend on the pooler
         needed = [name for name in self._network.state_dict() if "pooler." not in name]
@@ -242,7 +242,7 @@ class TextEncoder:
 
     @property
     def edge_tokens(self) -> list[int]:
-        """Indices of the start and the end symbol of texts, those that the tokenizer has."""
+        """Indices of the start and the end symbol of texts; empty if the tokenizer has neither."""
         edges = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
         return [token for token in edges if token is not None]
 
@@ -270,7 +270,7 @@ class TextEncoder:
 
     @float32_by_default
     def encode(self, texts: Sequence[str]) -> Iterator[tuple[int, EncodedText]]:
-        """Yield the position of each text and its hidden states, texts of few tokens first.
+        """Yield the position of each text and its hidden states, short texts first.
 
         A text without tokens is left out.
         """

@@ -36,7 +36,7 @@ DEFAULT = "DEFAULT"
 
 
 class TimmRows(LibraryRows):
-    """Network that returns the feature vectors of a network of timm."""
+    """Network of timm that returns feature vectors."""
 
     def __init__(self, network: nn.Module, model: str, *, grid: bool) -> None:
         super().__init__(network, model, grid=grid)
@@ -75,7 +75,7 @@ def build_timm(
         model: Name of the model.
         weights: State dict file, timm's tag of published weights, or ``none`` for random weights;
             None for the weights that timm publishes under the name.
-        grid: Return one row per position of an image.
+        grid: Return one feature vector per position of a grid.
         seed: Seed of random weights.
 
     Raises:
@@ -114,9 +114,10 @@ def build_timm(
 
 
 def _resolve_name(timm: ModuleType, model: str, weights_tag: str) -> tuple[str, str]:
-    """Return the architecture and the tag of a model, timm's default tag if none is given.
+    """Return the architecture and the weights tag of a model.
 
-    ``weights_tag`` is the tag from ``--weights``; empty if none is given.
+    ``weights_tag`` is the tag from ``--weights``; if it is empty and ``model`` has no tag, the
+    result is timm's default tag.
     """
     name, _, tag = model[len(PREFIX) :].partition(".")
     if not timm.is_model(name):

@@ -6,8 +6,8 @@ Frames are decoded by FFmpeg through PyAV. In addition, this module
 - applies the rotation of the display matrix (phones store upright videos rotated). Pixels that are
   not square stay as they are, as in the training of the networks;
 - reports truncated and damaged files, which FFmpeg plays without a message: packets that are cut
-  off or cannot be decoded, damaged frames, and a video that ends more than a second before its
-  header says;
+  off or cannot be decoded, damaged frames, and a video that ends more than a second earlier than
+  its header says;
 - returns each frame once, whatever its time stamp. :func:`resampled` turns these frames into the
   frames that a player would show at a constant frame rate.
 
@@ -212,7 +212,7 @@ def resampled(
 ) -> Iterator[Image.Image]:
     """Yield the images that a player shows at the times 0, 1 / fps, 2 / fps, ... (in seconds).
 
-    ``frames`` are tuples as from :meth:`VideoReader.frames`: begin, end and image of each frame.
+    ``frames`` has begin, end and image of each frame, see :meth:`VideoReader.frames`.
     """
     # floats are not exact: 29.97003 means 30000/1001, and over a long video errors would add up
     step = 1 / Fraction(fps).limit_denominator(1001)

@@ -2,9 +2,8 @@
 
 A file may be a state dict, a dictionary that has a state dict under the key ``state_dict`` or
 ``model``, a state dict of a ``DataParallel`` (``module.`` before every name), or in half precision.
-Files whose names end in ``.safetensors`` are read by the package safetensors.
-It must have the tensors that the extracted layer depends on; a classifier may be missing or have
-other classes.
+Files whose names end in ``.safetensors`` are read by the package safetensors. A file must have the
+tensors that the extracted layer depends on; a classifier may be missing or have other classes.
 """
 
 import contextlib
@@ -31,7 +30,7 @@ _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.([12]\.\w+)
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed PyTorch's random numbers inside the context; the caller's random numbers stay."""
+    """Seed PyTorch's random numbers inside the context; restore their state at the end."""
     # without `devices` each GPU would be initialised
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -39,7 +38,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def is_digest(recorded: str) -> bool:
-    """Return True if the recorded weights are a file's SHA-256, False if they have a name."""
+    """Return True if ``recorded`` is the SHA-256 of a weights file, False if it is a name."""
     return re.fullmatch(r"[0-9a-f]{64}", recorded) is not None
 
 
@@ -72,7 +71,7 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
 def recorded_weights(model: str, recorded: str, weights_file: Optional[str]) -> tuple[str, int]:
     """Return the weights that a feature store records, as arguments of :func:`.build_backbone`.
 
-    These are ``weights``, a file or a name, and ``seed``, which is 0 unless the weights are random.
+    They are ``weights`` (a file or a name) and ``seed`` (0 unless the weights are random).
 
     Args:
         model: Name of the model, for messages.
@@ -188,6 +187,6 @@ def check_finite(model: nn.Module, *, needed: Collection[str], origin: str) -> N
 
 
 def name_some(names: Sequence[str]) -> str:
-    """Join the first names of a list, followed by the number of further names."""
+    """Join the first names of a list, and append the number of names that are left out."""
     listed = ", ".join(names[:MAX_NAMED])
     return listed + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
