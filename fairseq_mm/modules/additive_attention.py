@@ -127,7 +127,7 @@ class CoverageAttention(nn.Module):
         self.score = nn.Parameter(torch.empty(attention_dim).uniform_(-1, 1) / attention_dim**0.5)
 
     def project(self, source: Tensor) -> Tensor:
-        """Compute the keys ``W_h h_i + b`` [B, S, attention_dim] of encoder states [B, S, key_dim]."""
+        """Compute the keys ``W_h h_i + b`` [B, S, attention_dim] of states [B, S, key_dim]."""
         return self.key_proj(source)
 
     def forward(
