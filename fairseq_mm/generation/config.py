@@ -78,17 +78,17 @@ class GenerationConfig:
         sampling: True to sample tokens, False for a beam search. The samples of an input depend
             only on ``seed`` and the input's index, not on the other inputs of its batch.
         sampling_topk: Number of most probable tokens to sample from at each step; -1 for all.
-        sampling_topp: Sum of probabilities, from 0 to 1, that the most probable tokens must reach
-            to be sampled from at each step; -1 for all tokens. See Holtzman et al. 2020,
+        sampling_topp: Probability p from 0 to 1. Each step samples from the fewest most probable
+            tokens whose probabilities sum to p; -1 for all tokens. See Holtzman et al. 2020,
             https://arxiv.org/abs/1904.09751.
-        typical_p: Sum of probabilities, from 0 to 1, that the tokens whose information content is
-            nearest to the entropy must reach to be sampled from at each step; -1 for all tokens.
-            They are chosen among the tokens that ``sampling_topk`` and ``sampling_topp`` leave. See
-            Meister et al. 2023, https://arxiv.org/abs/2202.00666.
+        typical_p: Probability tau from 0 to 1. Of the tokens that ``sampling_topk`` and
+            ``sampling_topp`` leave, each step samples from those whose information content is
+            nearest to the entropy, as many as sum to tau; -1 for all tokens. See Meister et al.
+            2023, https://arxiv.org/abs/2202.00666.
         mbr: Utility of minimum Bayes risk decoding: ``bleu``, ``rouge_l``, ``meteor`` or ``cider``.
             Of the ``beam`` texts that are sampled for an input (default: 16), the ``nbest`` texts
             with the highest mean utility are returned; the utility of a text is its score with
-            another sample as reference. None for no such choice. See Eikema, Aziz 2022,
+            another sample as reference. None to switch it off. See Eikema, Aziz 2022,
             https://arxiv.org/abs/2108.04718.
         temperature: Divisor of the logits; above 1 it flattens the distribution.
         lenpen: Length penalty of a beam search, from 0 to 10; above 1 it favours long texts.
@@ -196,7 +196,7 @@ class GenerationConfig:
             task: Task with ``generation_defaults``, ``generation_presets`` and
                 ``generation_constraints``.
             preset: Name of a preset, whose values replace defaults. If None, the preset is the
-                task's ``default_preset``, or none if ``options`` has ``beam`` or ``sampling``.
+                task's ``default_preset``, or no preset if ``options`` has ``beam`` or ``sampling``.
             **options: Fields of this class, and constraints of the task. They replace values of
                 the defaults and the preset.
 

@@ -153,7 +153,7 @@ class StoryConstraints:
         return is_separator.sum(dim=1), lengths - 1 - last
 
     def longest(self, tokens: Tensor) -> int:
-        """Return the maximum number of tokens of stories that begin with ``tokens``.
+        """Return the maximum number of tokens of stories with given beginnings.
 
         The result is the maximum over N beginnings; separators and ``</s>`` count.
 
@@ -220,7 +220,7 @@ class ConstrainedSearch(Search):
 
     Args:
         dictionary: Dictionary of the stories.
-        search: Search strategy that then chooses among the allowed words.
+        search: Search strategy that chooses among the allowed words.
         constraints: Constraints to apply.
 
     Attributes:
@@ -282,7 +282,7 @@ def constrain_search(generator: Any, constraints: StoryConstraints) -> None:
 
 
 def begin_with(generator: Any, prefix: Optional[Tensor]) -> None:
-    """Set the prefix and the maximum length of the stories in a constrained generator's next batch.
+    """Set the prefix and maximum length of the next batch of stories in a constrained generator.
 
     The maximum length is computed from the constraints and the prefix.
 

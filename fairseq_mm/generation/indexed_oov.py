@@ -2,8 +2,8 @@
 
 The tokens ``<unk-0>``, ``<unk-1>``, ... stand for the words of a source text that are not in the
 vocabulary, in the order of the source (See, Liu, Manning. Get To The Point: Summarization with
-Pointer-Generator Networks. ACL 2017, section 2.2). If a generated text had such a token that its
-source lacks, the token would stand for no word and become ``<unk>``.
+Pointer-Generator Networks. ACL 2017, section 2.2). A generated token that does not occur in the
+source would stand for no word and become ``<unk>``.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Searches the texts of a batch step by step, so that waiting inputs can take finished places.
+"""Searches the texts of a batch step by step, so that waiting inputs can join a running batch.
 
 fairseq's own search returns when the last text of a batch has ended. Here, an input leaves the
-batch as soon as its texts have ended, and :meth:`RunningBatch.join` adds the rows of further inputs
-to the running batch. Texts and scores are the same as by fairseq's search.
+batch as soon as its texts have ended, and :meth:`RunningBatch.join` adds further inputs to the
+running batch. Texts and scores are the same as with fairseq's search.
 """
 
 import copy
@@ -19,7 +19,7 @@ from fairseq_mm.generation.seeded_sampling import SeededSampling
 
 
 def can_join(generator: Any, models: Sequence[Any]) -> bool:
-    """Return True if batches of a generator of fairseq can be joined by further inputs.
+    """Return True if further inputs can join a running batch of a generator of fairseq.
 
     The decoders must support rows at different positions, and the search must be a plain beam
     search or sampling, whose maximum length does not depend on the source texts of the batch.
@@ -34,10 +34,10 @@ def can_join(generator: Any, models: Sequence[Any]) -> bool:
 
 
 class RunningBatch:
-    """Inputs whose texts are being searched, K beams of each.
+    """Batch of inputs whose texts are searched step by step, with K beams per input.
 
-    All texts of a batch grow by one token a step. Tokens and scores are left-padded, so that the
-    newest token of each text is in the last column.
+    Each step adds one token to every text. Tokens and scores are left-padded, so that the newest
+    token of each text is in the last column.
 
     Args:
         generator: Generator of fairseq for which :func:`can_join` is True.
@@ -209,14 +209,14 @@ class RunningBatch:
         return lprobs
 
     def _forced_words(self, rows: Tensor) -> Tensor:
-        """Return the next word of the prefix for each of ``rows``."""
+        """Return the next word of the prefix for each of the row indices ``rows``."""
         assert self.prefix is not None
         items = torch.div(rows, self.generator.beam_size, rounding_mode="floor")
         places = torch.tensor(self.lengths, device=rows.device)[items]
         return self.prefix[items, places]
 
     def _rows(self, is_chosen: Iterable[bool]) -> Optional[Tensor]:
-        """Return the rows of the chosen inputs' beams; None if no input is chosen."""
+        """Return the row indices of the chosen inputs' beams; None if no input is chosen."""
         items = [item for item, chosen in enumerate(is_chosen) if chosen]
         if not items:
             return None
@@ -225,7 +225,7 @@ class RunningBatch:
         return torch.tensor(rows, device=self.tokens.device)
 
     def _advance(self, totals: Tensor, words: Tensor, beams: Tensor, is_end: Tensor) -> None:
-        """Continue each input with its K best candidates that are no ends.
+        """Continue each input with its K best candidates that do not end a text.
 
         ``totals``, ``words`` and ``beams`` [B, C] are the candidates of each input, the best first:
         sum of log-probabilities, word, and the beam that the word continues. ``is_end`` [B, C] is
@@ -244,7 +244,7 @@ class RunningBatch:
         self.totals = torch.cat([self.totals[self._order], newest[1]], dim=1)
 
     def _build_hypothesis(self, row: int, length: int, total: Tensor) -> dict[str, Any]:
-        """Return the hypothesis of a text of ``length`` tokens that ends with score ``total``."""
+        """Return the hypothesis of a text of ``length`` tokens; ``total`` is its log-probability."""
         generator = self.generator
         first = self.tokens.size(1) - length
         end = self.tokens.new_full((1,), generator.eos)
@@ -259,7 +259,7 @@ class RunningBatch:
         }
 
     def _keep(self, items: list[int]) -> None:
-        """Keep the given inputs, in their order, and remove all others."""
+        """Remove all inputs but those at the indices ``items``."""
         K, device = self.generator.beam_size, self.tokens.device
         kept = torch.tensor(items, dtype=torch.long, device=device)
         rows = (kept.unsqueeze(1) * K + torch.arange(K, device=device)).flatten()
@@ -277,7 +277,7 @@ class RunningBatch:
             self.prefix = self.prefix[kept]
 
     def _settle(self) -> None:
-        """Move the rows of the models' states to the beams that continue them."""
+        """Reorder the models' states, so that each row continues the beam that the last step chose."""
         if self._order is None:
             return
         self.model.reorder_incremental_state(self.states, self._order)

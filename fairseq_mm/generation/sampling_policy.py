@@ -1,10 +1,10 @@
-"""Draws texts from a model in training, and computes their log-probabilities with gradients.
+"""Samples texts from a model in training, and computes their log-probabilities with gradients.
 
-The texts are drawn by fairseq's generator with :class:`.SeededSampling`, which forbids some words:
-``<unk>``, ends before the minimum length, and what a task's constraints forbid. A text is therefore
-drawn from the model's distribution over the allowed words of each step, and its log-probability
-here is the log-probability in this distribution. A forced word, such as the end at the maximum
-length, has the probability 1 and no gradient.
+fairseq's generator samples the texts with :class:`.SeededSampling`. Some words are forbidden:
+``<unk>``, ends before the minimum length, and words that the task's constraints exclude. Each word
+is therefore sampled from the model's distribution over the allowed words of its step, and
+log-probabilities are computed under this distribution. A forced word, such as the end at the
+maximum length, has the probability 1 and no gradient.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from fairseq_mm.generation.seeded_sampling import SeededSampling
 
 
 class Drawn(NamedTuple):
-    """Texts of a batch.
+    """Texts that were generated for a batch.
 
     Attributes:
         tokens: [B, K, T] tokens of K texts for each of B inputs, with ``</s>`` and padding at the
@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
 
 
 class _Recorder(Search):
-    """Last search strategy of a chain, which keeps the log-probabilities that it is given."""
+    """Search strategy that only records the log-probabilities that wrapping strategies pass to it."""
 
     lprobs: Optional[Tensor] = None
 
@@ -41,7 +41,7 @@ class _Recorder(Search):
 
 
 class SamplingPolicy:
-    """Model of a training as a distribution of texts.
+    """Distribution over texts, defined by a model in training and a generator.
 
     Args:
         task: Task that generates, with ``inference_step`` and ``begin_search``.
@@ -62,10 +62,10 @@ class SamplingPolicy:
         self._search = search
 
     def draw(self, sample: dict[str, Any], stream: int) -> Drawn:
-        """Generate the texts of the batch ``sample``; the model must be in evaluation mode.
+        """Generate K texts for each input of a batch; the model must be in evaluation mode.
 
-        With sampling, a text depends on the seed of the task, on ``stream``, on the ``id`` of the
-        input and on the text's number, and not on the other inputs of the batch.
+        Sampling depends only on the seed of the task, on ``stream``, on the ``id`` of the input and
+        on the number of the text, not on the other inputs of the batch.
         """
         if isinstance(self._search, SeededSampling):
             self._search.stream = stream
@@ -81,7 +81,7 @@ class SamplingPolicy:
         return Drawn(tokens, is_cut)
 
     def _longest(self, inputs: dict[str, Any]) -> int:
-        """Return the number of words, without ``</s>``, after which a text is cut."""
+        """Return the maximum number of words, without ``</s>``, of a generated text."""
         # as in fairseq's generator, which calls the features the source
         source = inputs.get("src_tokens", inputs.get("features"))
         assert source is not None
@@ -118,9 +118,9 @@ class SamplingPolicy:
 
     @torch.no_grad()
     def _offsets(self, inputs: dict[str, Any], before: Tensor, num_inputs: int) -> Tensor:
-        """Return what the search adds to the log-probabilities of each step, [N, T, V].
+        """Return the terms [N, T, V] that the search adds to the log-probabilities of each step.
 
-        It is ``-inf`` for forbidden words. ``before`` [N, T] are the words before each step, the
+        They are ``-inf`` for forbidden words. ``before`` [N, T] are the words before each step, the
         start token first; ``num_inputs`` is the number of inputs.
         """
         generator = self.generator

@@ -27,10 +27,10 @@ class SeededSampling(Search):
     sample from the k most probable words (``topk``). Holtzman et al. 2020,
     https://arxiv.org/abs/1904.09751, sample from the smallest set of words whose probabilities sum
     to at least p (``topp``). Meister, Pimentel, Wiher, Cotterell 2023, Locally Typical Sampling,
-    https://arxiv.org/abs/2202.00666, sample from the smallest set of words whose probabilities sum
-    to at least tau, among sets of those words whose information content -log p is nearest to the
-    entropy of the distribution (``typical_p``). This set is chosen among the words that ``topk``
-    and ``topp`` leave, as in Hugging Face's transformers.
+    https://arxiv.org/abs/2202.00666, sample from the words whose information content -log p is
+    nearest to the entropy of the distribution, as many as sum to at least tau (``typical_p``). As
+    in Hugging Face's transformers, these words are chosen among the words that ``topk`` and
+    ``topp`` leave.
 
     Args:
         dictionary: Dictionary of the generated text.
@@ -73,11 +73,10 @@ class SeededSampling(Search):
         """Sample the next word of each text.
 
         Args:
-            step: Number of words of each text so far, or a list of the B numbers of the inputs'
-                texts. Inputs that have joined the batch since the last step are the last ones.
+            step: Number of words of each text so far; a list of B numbers if the numbers differ
+                between the inputs. Inputs that have joined since the last step are at the end.
             lprobs: [B, beam, V] log-probabilities of the next word, ``-inf`` for forbidden words.
-            scores: [B, beam, t] sum of log-probabilities after each word so far, the last word's in
-                the last column.
+            scores: [B, beam, t] sum of log-probabilities up to each word so far.
             prev_output_tokens: Ignored.
             original_batch_idxs: [B] indices of the inputs, on which the random numbers depend.
 
@@ -124,9 +123,8 @@ class SeededSampling(Search):
     def _draw_numbers(self, item: int, place: int, count: int) -> np.ndarray:
         """Return ``count`` uniform random numbers in [0, 1) for one text of an input.
 
-        ``item`` is the index of the input, ``place`` the number of the text in its beam.
-
-        A call with a larger count returns the same numbers first.
+        ``item`` is the index of the input, ``place`` the number of the text in its beam. With a
+        larger ``count``, the first numbers are the same.
         """
         key = [self.seed, item, self.stream]
         if place:
@@ -179,8 +177,8 @@ class SeededSampling(Search):
 def forbid_untypical(lprobs: Tensor, typical_p: float) -> Tensor:
     """Set the log-probabilities of words outside the locally typical set to ``-inf``.
 
-    Words that are as near to the entropy as the last word of the set are in the set, too, so that
-    it does not depend on the order of equally near words.
+    Words that are as near to the entropy as the last word of the set also belong to the set. The
+    set therefore does not depend on the order of the words.
 
     Args:
         lprobs: [N, K] log-probabilities; their probabilities need not sum to 1.

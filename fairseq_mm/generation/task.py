@@ -26,9 +26,9 @@ _FILLER = re.compile(r"madeupword\d{4,}")
 
 
 def tokens_never_generated(dictionary: Dictionary, *, allow_unk: bool) -> list[int]:
-    """Return the indices of ``<s>``, of ``madeupword0000`` and the like, and of ``<unk>``.
+    """Return the indices of ``<s>``, of filler words such as ``madeupword0000``, and of ``<unk>``.
 
-    With ``allow_unk``, ``<unk>`` is not among them.
+    With ``allow_unk``, the index of ``<unk>`` is left out.
     """
     # without padding, which fairseq never generates, and without indexed OOV tokens (<unk-0>),
     # which denote words of the source
@@ -50,12 +50,12 @@ def with_defaults(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> Na
 
 
 def read_typical_p(args: Any, cfg: Any) -> float:
-    """Return the option ``typical_p`` of generation; -1 for all tokens.
+    """Return the generation option ``typical_p``; -1 for all tokens.
 
-    fairseq's parser of ``fairseq-generate`` does not know it, so there it is an option of the task.
+    fairseq's parser of ``fairseq-generate`` does not have this option, so the task has it, too.
 
     Args:
-        args: Options of generation, which come first.
+        args: Options of generation; their value takes precedence.
         cfg: Config of the task.
 
     Raises:
@@ -73,8 +73,8 @@ def read_typical_p(args: Any, cfg: Any) -> float:
 class GeneratesText:
     """Base class of tasks that generate text; it must precede ``FairseqTask`` among the bases.
 
-    The task's config must have ``allow_unk`` and ``seed``. Subclasses set the attributes, which the
-    commands and the Python interface read.
+    The task's config must have ``allow_unk`` and ``seed``. The commands and the Python interface
+    read the attributes, which subclasses set.
 
     Attributes:
         command: Subcommand of ``fairseq-mm`` that generates with the task's models.
@@ -178,7 +178,7 @@ class GeneratesText:
             models: One model, or the models of an ensemble.
             args: Some or all of fairseq's generation options, as attributes.
             *others: Further arguments of ``FairseqTask.build_generator``.
-            **kwargs: Further arguments of ``FairseqTask.build_generator``.
+            **kwargs: Further keyword arguments of that method.
             allow_unk: True to allow ``<unk>`` in texts; None for the value in the task's config.
             seed: Seed of sampling; None for the value in the task's config.
             stream: Number of the stream of random numbers, see :class:`.SeededSampling`.
@@ -214,12 +214,11 @@ class GeneratesText:
         return generator
 
     def use_weights(self, generator: Any, models: Any) -> None:
-        """Prepare models and a generator: type of the weights, device of the forbidden tokens.
+        """Pack the models' weights, and move the generator's forbidden tokens to their device.
 
-        The weights of the models are packed in the type that the generator uses. This method is
-        called for each batch, because another generator may have packed the weights in another type
-        after the last batch. Weights of models in training do not change, and neither do weights
-        for a generator that scores given texts.
+        The weights are packed in the type that the generator uses. This method is called for each
+        batch, because another generator may have packed them in another type. Weights do not change
+        while a model is trained, or if the generator scores given texts.
 
         Args:
             generator: Result of :meth:`build_generator`.
@@ -260,7 +259,7 @@ class GeneratesText:
     def numbered(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``sample``, a batch of ``fairseq-interactive``, with the key ``id`` added.
 
-        Inputs are numbered in the order in which they arrive; sampling depends on the number.
+        ``id`` numbers the inputs in the order in which they arrive; sampling depends on it.
         """
         count = len(sample["net_input"]["src_tokens"])
         first = getattr(self, "_num_numbered", 0)

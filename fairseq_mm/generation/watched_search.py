@@ -1,5 +1,4 @@
-"""Calls a function at every step of fairseq's search, to show incomplete texts and to end a search
-early."""
+"""Calls a function at each step of fairseq's search, to show texts or end the search early."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,11 @@ def watched(search: Any, num_rows: int, on_step: OnStep) -> Iterator[None]:
 
     Args:
         search: Search strategy of a generator of fairseq.
-        num_rows: Number of rows of the batch that is generated in the block.
-        on_step: Function that is called with the rows of the batch whose texts are incomplete, and
-            the tokens [rows, t] of one beam of each, which begin with fairseq's start token. In a
-            beam search, it is the beam with the highest score. If the function raises an
-            exception, the search ends with it.
+        num_rows: Number of inputs of the batch that is generated in the block.
+        on_step: Function of the indices of the inputs whose texts are incomplete, and of tokens
+            [inputs, t]: the incomplete text of each input, beginning with fairseq's start token. In
+            a beam search, it is the beam with the highest score. If the function raises an
+            exception, the search ends.
     """
     rows = list(range(num_rows))
     step, prune_sentences = search.step, search.prune_sentences
