@@ -2,8 +2,8 @@
 
 During the model's own forward pass, the output layer is replaced by the identity, so the pass
 returns the features. The weight and bias are found by calling the real output layer with a tensor
-that records ``F.linear``. So every model whose logits are ``F.linear`` of the input of its
-decoder's ``output_layer`` is supported without a change.
+that records ``F.linear``. This supports every model whose decoder computes logits by ``F.linear``
+of the input of its ``output_layer``.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def unwrap(model: nn.Module, criterion: str, *, generates: bool = False) -> Base
     Args:
         model: Model, which may be wrapped.
         criterion: Name of the criterion, for the message.
-        generates: Whether the criterion generates texts outside of the wrapper's forward pass.
+        generates: True if the criterion generates texts outside of the wrapper's forward pass.
 
     Raises:
         UserError: if there is no model of fairseq inside, or it cannot generate because each
@@ -130,14 +130,14 @@ def run_on_features(
     net_input: Mapping[str, Any],
     compute: Callable[[Any, Linear], Result],
 ) -> Result:
-    """Run the forward pass of a model, which ends with a function of features and output layer.
+    """Run a model's forward pass with the function ``compute`` in place of the output layer.
 
     Args:
         model: Model, which may be wrapped for several processes.
         module: Model inside the wrappers.
         net_input: Arguments of the forward pass.
-        compute: Function whose result replaces the output of the forward pass; its arguments are
-            the results of :func:`extract_features`.
+        compute: Function of the features and the output layer, see :func:`extract_features`; its
+            result replaces the output of the forward pass.
 
     Raises:
         NonlinearOutputError: if the logits are not a linear map of the decoder's features.
@@ -195,7 +195,7 @@ def extract_features(module: BaseFairseqModel, run: Callable[[], Any]) -> tuple[
 def check_probabilities(module: BaseFairseqModel, net_output: Any, linear: Linear) -> None:
     """Check that the log-probabilities of the model ``module`` are the log-softmax of the logits.
 
-    Raises NonlinearOutputError if they are not. The first three tokens of the batch are checked.
+    Raises NonlinearOutputError if this is wrong for the first three tokens of the batch.
     ``net_output`` is the output of the forward pass, with the features in place of the logits;
     ``linear`` computes the logits from the features.
     """

@@ -47,7 +47,6 @@ class ChunkedCrossEntropyConfig(FairseqDataclass):
 
 
 def check_options(label_smoothing: float, chunk_megabytes: int) -> None:
-    """Raise UserError if an option of :class:`ChunkedCrossEntropyConfig` is out of its range."""
     if not 0 <= label_smoothing < 1:
         raise UserError(f"--label-smoothing must be in [0, 1), but is {label_smoothing}.")
     if chunk_megabytes < 1:

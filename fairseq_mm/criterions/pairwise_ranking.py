@@ -6,12 +6,12 @@ sentence with other images. By default, the negatives are the other pairs of the
 processes, as in the released code of Kiros et al.
 
 ``--negatives random`` samples the negatives from the whole training set, as in the text of Kiros et
-al. The dataset adds these extra pairs to each batch, other pairs in each epoch.
+al. The dataset adds these extra pairs to each batch, different pairs in each epoch.
 
 ``--negatives max`` uses the hardest negative of the batch: VSE++, Faghri et al. 2018
 (https://arxiv.org/abs/1707.05612). All embeddings may then collapse into one point, where the loss
-stays at twice the margin for each pair. The criterion warns of a collapse. ``--sum-updates``, which
-sums over all negatives at first, prevents it.
+stays at twice the margin for each pair. The criterion warns of a collapse. ``--sum-updates``
+prevents it by summing over all negatives at first.
 
 ``--loss info_nce`` replaces the ranking loss by a cross-entropy over the pair and its negatives, in
 both directions: van den Oord et al. 2018 (https://arxiv.org/abs/1807.03748), Radford et al. 2021
@@ -63,8 +63,10 @@ LEAST_LEARNT_TEMPERATURE = 0.01
 
 @dataclass
 class PairwiseRankingConfig(FairseqDataclass):
-    """Options of the criterion; the default margin is used in Kiros et al. 2014 and in the released
-    codes of Kiros et al. and Faghri et al.
+    """Options of the criterion.
+
+    The default margin is the margin of Kiros et al. 2014 and of the released codes of Kiros et al.
+    and Faghri et al.
     """
 
     loss: Loss = field(
@@ -121,8 +123,7 @@ class PairwiseRankingConfig(FairseqDataclass):
 
 @register_criterion("pairwise_ranking", dataclass=PairwiseRankingConfig)
 class PairwiseRankingCriterion(FairseqCriterion):
-    """Criterion of pairwise ranking; for the arguments see the options of
-    :class:`PairwiseRankingConfig`.
+    """Criterion of pairwise ranking, with the options of :class:`PairwiseRankingConfig`.
 
     Raises:
         UserError: if an option is out of range.
@@ -167,7 +168,7 @@ class PairwiseRankingCriterion(FairseqCriterion):
             self.log_temperature = nn.Parameter(torch.tensor([math.log(loss_temperature)]))
 
     def _check_loss(self, learn_temperature: bool) -> None:
-        """Raise UserError if an option is out of range, or is for the other loss."""
+        """Raise UserError if an option is out of range or does not apply to the chosen loss."""
         defaults = PairwiseRankingConfig()
         if not 0 < self.temperature < math.inf:
             raise UserError(f"--loss-temperature must be above 0, but is {self.temperature}.")

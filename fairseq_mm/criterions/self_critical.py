@@ -15,18 +15,18 @@ where the baseline b_k is
     greedy     reward of the text of greedy search      (Rennie et al. 2017, equation 7)
     samples    mean reward of the other K - 1 samples   (Luo 2020, equation 5)
 
-Both have the expectation of the exact gradient, because b_k does not depend on w^k. The texts are
+With either baseline, the estimate is unbiased, because b_k does not depend on w^k. The texts are
 sampled without gradients; one pass of the model then computes all their log-probabilities.
 Meanwhile, worker processes compute the rewards (:mod:`fairseq_mm.metrics.rewards`). The references
-of an input are all lines of the training split with the same image, images or video.
+of an input are all lines of the training split with the same image, image sequence or video.
 
 In validation, the loss is the cross-entropy of the references.
 
 Differs from both papers:
 - A word that generation never writes, such as ``<unk>``, is not sampled, and p is the distribution
   over the other words.
-- Without ``--sample-dropout``, the model's dropout is off, as when the samples are drawn and when
-  the trained model generates.
+- Without ``--sample-dropout``, gradients are computed without dropout, because texts are sampled
+  without dropout, too.
 """
 
 import contextlib
@@ -165,7 +165,8 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         """Compute the loss, the divisor of gradients, and sums for the log.
 
         In training, the gradient of the loss is the estimate, summed over the samples, and the
-        divisor is their number. In validation, this is ``cross_entropy``.
+        divisor is the number of samples. In validation, the loss is the cross-entropy of the
+        references.
         """
         if not model.training:
             return super().forward(model, sample, reduce)
@@ -225,7 +226,7 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         return loss, count, logging_output
 
     def _draw(self, module: Any, sample: dict[str, Any]) -> list[Any]:
-        """Return the samples of a batch, and with ``--baseline greedy`` also the greedy texts."""
+        """Sample texts for a batch; with ``--baseline greedy``, add the texts of greedy search."""
         if self._policies is None:
             self._policies = self._build_policies(module)
             rewards = Rewards(self.weights, self._frequencies)
@@ -276,8 +277,9 @@ def baselines(rewards: Tensor, num_samples: int) -> Tensor:
     """Return the baseline [B, K] of each of K samples.
 
     Args:
-        rewards: [B, K] rewards of the samples, for the means of the other samples; or [B, K + 1]
-            with the reward of greedy search at the end, which is then the baseline.
+        rewards: [B, K] rewards of the samples; the baseline is the mean reward of the other
+            samples. Or [B, K + 1] with the reward of greedy search at the end, which is then the
+            baseline.
         num_samples: K.
     """
     own, greedy = rewards[:, :num_samples], rewards[:, num_samples:]
@@ -292,7 +294,7 @@ def baselines(rewards: Tensor, num_samples: int) -> Tensor:
 
 
 class References:
-    """References of the lines of a split: the texts of all lines with the same item."""
+    """References of each line of a split: all lines with the same item, such as an image."""
 
     def __init__(self, dataset: Any, text: Any, split: str) -> None:
         if dataset.target is None:

@@ -195,7 +195,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
     def _contrast(
         self, model: nn.Module, module: Any, sample: dict[str, Any], nll: Tensor
     ) -> Tensor:
-        """Return the sum over texts of the contrastive loss.
+        """Return the contrastive loss, summed over the texts.
 
         ``nll`` has the negative log-probability of each token that is not padding, under the texts'
         own sources.
@@ -218,8 +218,8 @@ class UnlikelihoodCriterion(FairseqCriterion):
     def is_sequence_update(self) -> bool:
         """Return True if the current update is at sequence level.
 
-        fairseq's trainer sets PyTorch's seed before every update, equally in all processes, so that
-        they agree, and a resumed training makes the same choices.
+        fairseq's trainer sets PyTorch's seed before every update. The choice is therefore the same
+        in all processes and in a resumed training.
         """
         if self.sequence_fraction in (0, 1):
             return bool(self.sequence_fraction)
@@ -248,9 +248,10 @@ class UnlikelihoodCriterion(FairseqCriterion):
         return loss, sample_size, logging_output
 
     def _log(self, loss: Tensor, sample_size: int, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return the logged sums; the entries of the other level are 0.
+        """Return the sums to log; sums of the level that this update lacks are 0.
 
-        fairseq sums the same entries over all batches and processes.
+        A level is ``token`` or ``sequence``. fairseq sums the same keys over all batches and
+        processes.
         """
         return {
             "loss": loss.data,
@@ -330,7 +331,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log the loss, and of its parts those that the batches have.
+        """Log the loss, and those of its terms that the batches have.
 
         ``loss`` and ``nll_loss`` are in bits, as in fairseq, and ``ppl`` is the perplexity;
         ``unlikelihood`` is in nats per token. ``repeated`` is the share of tokens of generated
