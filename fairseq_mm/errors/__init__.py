@@ -31,8 +31,8 @@ def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
 
     Args:
         module: Name of the module, such as ``pycocoevalcap``.
-        extra: Extra of this package that installs it, such as ``eval``.
-        purpose: Feature that needs it, for the message.
+        extra: Name of this package's extra that installs the module, such as ``eval``.
+        purpose: Feature that needs the module, for the message.
 
     Raises:
         UserError: if the module cannot be imported; the message has the ``pip install`` command.
@@ -76,8 +76,9 @@ def is_user_error(error: BaseException) -> bool:
 
 
 def report_on_exit() -> None:
-    """Replace ``sys.excepthook``, so that an uncaught :class:`UserError` prints one line and the
-    exit status is 2.
+    """Make the process end with one line and exit status 2 after an uncaught :class:`UserError`.
+
+    This replaces ``sys.excepthook``.
     """
     previous = sys.excepthook
 
