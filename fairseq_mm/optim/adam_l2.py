@@ -88,13 +88,11 @@ class FairseqAdamL2(FairseqAdam):
 
 
 def check_rate(option: str, value: float) -> None:
-    """Raise a UserError that names ``option`` if a learning rate is negative or not finite."""
     if not 0 <= value < math.inf:
         raise UserError(f"{option} must be a number of 0 or more, but is {value}.")
 
 
 def check_adam(cfg: Any) -> None:
-    """Raise a UserError if a config's ``adam_eps`` or ``weight_decay`` is out of range."""
     if not 0 < cfg.adam_eps < math.inf:  # with 0, a zero gradient would divide 0 by 0
         raise UserError(f"--adam-eps must be a number above 0, but is {cfg.adam_eps}.")
     if not 0 <= cfg.weight_decay < math.inf:

@@ -7,8 +7,7 @@ version 0.2.0 call this optimizer ``adam_by_origin``.
 Yu, Dai, Liu, Fung. Vision Guided Generative Pre-trained Language Models for Multimodal Abstractive
 Summarization. EMNLP 2021, section 4.2: the learning rate of added layers is 1.5e-4. For pretrained
 parameters the section names 6e-4 and 3e-5 "following Lewis et al. (2019) and Raffel et al. (2019)",
-so 6e-4 for BART and 3e-5 for T5 if read in order. The released code has 3e-5 for BART and no rate
-for T5.
+presumably 6e-4 for BART and 3e-5 for T5. The released code has 3e-5 for BART and no rate for T5.
 
 Differs from the released code:
 - The model marks its added parameters. The released code identifies them by shape and value, so
@@ -47,8 +46,9 @@ class AdamParameterGroupsConfig(FairseqAdamConfig):
 
 @register_optimizer("adam_parameter_groups", dataclass=AdamParameterGroupsConfig)
 class AdamParameterGroups(FairseqAdam):
-    """fairseq's Adam over two parameter groups: pretrained parameters, and added parameters, whose
-    attribute ``param_group`` is ``"added"``.
+    """fairseq's Adam over two parameter groups: pretrained and added parameters.
+
+    Added parameters have the attribute ``param_group = "added"``.
 
     Raises:
         UserError: if a learning rate is out of range.
@@ -121,8 +121,7 @@ class AdamParameterGroups(FairseqAdam):
 
     @property
     def supports_flat_params(self) -> bool:
-        """Refuse flat parameters: fairseq reads this property after joining all parameters into
-        one.
+        """Refuse to join all parameters into one, which fairseq does before it reads this property.
 
         Raises:
             UserError: always.
