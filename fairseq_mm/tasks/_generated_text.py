@@ -30,7 +30,7 @@ Measure = Callable[[Tokens, Sequence[Tokens]], float]
 
 
 def _best(score_pair: Callable[..., float], **options: Any) -> Measure:
-    """Return a metric whose score is the highest score of the hypothesis with any reference.
+    """Return a metric: the highest score of the hypothesis with any of its references.
 
     ``score_pair`` computes the score of the hypothesis with one reference; ``options`` are its
     keyword arguments.
@@ -124,7 +124,7 @@ class GeneratedTextScores:
     # would take gigabytes in vain
     @cached_property
     def tokenized(self) -> list[list[Tokens]]:
-        """Tokens of each reference of each item, in the order of the items."""
+        """Tokens of each reference of each item (such as an image), in the order of the items."""
         return [[self.tokenize(text) for text in self.references[item]] for item in self.index]
 
     @cached_property
@@ -133,9 +133,9 @@ class GeneratedTextScores:
         return CiderD(self.tokenized)
 
     def log_sample(self, hypotheses: Mapping[int, str]) -> None:
-        """Log one of the hypotheses, and the first reference of the item that it describes.
+        """Log one hypothesis, and the first reference of its item (such as an image).
 
-        ``hypotheses`` maps lines of the split to generated texts.
+        ``hypotheses`` maps line numbers of the split to generated texts.
         """
         if hypotheses:
             line = min(hypotheses)
@@ -144,11 +144,12 @@ class GeneratedTextScores:
             logger.info(f"example reference {line}: {reference}")
 
     def sums(self, hypotheses: Mapping[int, str]) -> dict[str, float]:
-        """Return counts and sums of the scores, which fairseq sums over all processes.
+        """Return the number of hypotheses and sums of their scores, which fairseq sums over
+        processes.
 
         Args:
-            hypotheses: Dictionary from a line of the split to the text generated for it. If it is
-                empty, the sums are zeros.
+            hypotheses: Dictionary from a line number of the split to the text generated for the
+                line. If it is empty, the sums are zeros.
         """
         bleu = np.zeros(NUM_SUMS, dtype=np.int64)
         sums = dict.fromkeys((_CIDER, *map(_log_key, self.measures)), 0.0)

@@ -61,14 +61,14 @@ def read_generation_options(text: str, name: str) -> dict[str, Any]:
     return options
 
 
-def check_search(args: Any, *, has_source: bool = False) -> None:
+def check_search(args: Any, *, reads_only_text: bool = False) -> None:
     """Refuse generation options that are out of range, exclude each other, or do not suit the task.
 
     fairseq would ignore some of these options and fail with a traceback for others.
 
     Args:
         args: Some or all of fairseq's generation options.
-        has_source: True if the model reads only text; False if it reads images or videos.
+        reads_only_text: True if the model reads neither images nor videos.
 
     Raises:
         UserError: if an option is refused; the message names it.
@@ -76,7 +76,7 @@ def check_search(args: Any, *, has_source: bool = False) -> None:
     # args of validation has only the options that were given, hence getattr with fairseq's defaults
     if getattr(args, "constraints", None):
         raise UserError("--constraints: this task takes none.")
-    if getattr(args, "print_alignment", None) and not has_source:
+    if getattr(args, "print_alignment", None) and not reads_only_text:
         raise UserError("--print-alignment: there are no source words to align with.")
     for name in ("print_step", "retain_iter_history"):
         if getattr(args, name, False):
@@ -119,9 +119,6 @@ def explain_failed_search(
     error: AssertionError, generator: Any, models: Sequence[Any], text: str
 ) -> None:
     """Raise UserError that explains why fairseq's search failed; return if the reason is unknown.
-
-    The search fails if the minimum length exceeds the maximum, or if no word has a finite
-    probability.
 
     Args:
         error: Error of the search.

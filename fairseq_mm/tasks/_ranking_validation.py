@@ -1,10 +1,10 @@
-"""Validates an embedding model by ranking: R@1, R@5, R@10 and median rank in both directions,
-and rsum, the sum of the six recalls.
+"""Validates an embedding model by ranking images and sentences.
 
-The directions are i2t, from images to sentences, and t2i, from sentences to images. Ranking
-compares all images of a split with all its sentences, so the scores are no sums over batches. The
-first validation step therefore embeds the whole split, a part in each process. Every step logs the
-same values, so averaging over steps and processes leaves them unchanged.
+The scores are R@1, R@5, R@10 and median rank in both directions, and rsum, the sum of the six
+recalls. The directions are i2t, from images to sentences, and t2i, from sentences to images.
+Ranking compares all images of a split with all its sentences, so the scores are no sums over
+batches. The first validation step therefore embeds the whole split, a part in each process. Every
+step logs the same values, so averaging over steps and processes leaves them unchanged.
 """
 
 import weakref
@@ -38,8 +38,7 @@ def check_best_ranking(cfg: Any, *, is_ranking: bool) -> None:
 
     Raises:
         UserError: if the metric is not computed, if ``--maximize-best-checkpoint-metric`` does not
-            suit the metric, so that fairseq would keep the checkpoint with the worst ranking, or
-            if the model generates no text, but ``--eval-gen`` is given.
+            suit the metric, or if ``--eval-gen`` is given for a model that generates no text.
     """
     metric = getattr(cfg, "best_checkpoint_metric", None) or ""
     maximizes = bool(getattr(cfg, "maximize_best_checkpoint_metric", False))
@@ -80,7 +79,7 @@ class RankingValidation:
         self._model: Optional[weakref.ref] = None
 
     def forget(self) -> None:
-        """Discard the scores, because the model may have changed."""
+        """Discard the scores. Call this when the model may have changed."""
         self._scores.clear()
 
     def get_scores(
@@ -111,8 +110,8 @@ def embed_split(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Embed each image and each sentence of a split once.
 
-    In a training with several processes, each embeds a part; every process must call this function
-    equally often.
+    With several processes, each process embeds a part of the split, so every process must call this
+    function equally often.
 
     Args:
         dataset: Dataset of the split.
@@ -124,7 +123,7 @@ def embed_split(
             ``dataset.item`` gives them.
         sentences: [S, K] float32 vectors of the sentences, in the order of
             ``dataset.ordered_indices()``.
-        items: [S] index of each sentence's image, a row of ``images``.
+        items: [S] index in ``images`` of each sentence's image.
 
     Raises:
         UserError: if an embedding is not finite.
@@ -154,10 +153,10 @@ def embed_split(
 
 
 def _embed_shared(values: np.ndarray, embed: Callable[[np.ndarray], Tensor]) -> np.ndarray:
-    """Return the embeddings [N, K] of N examples; each process computes a part of the rows.
+    """Return the embeddings [N, K] of N examples; each process computes a part of the examples.
 
-    ``values`` are the indices of the examples. ``embed`` computes the embeddings [n, K] of the
-    examples with n given indices.
+    ``values`` [N] are the indices of the examples. ``embed`` is a function from n indices to
+    embeddings [n, K].
     """
     processes = distributed.get_data_parallel_world_size()
     # get_data_parallel_rank fails if there is no process group
@@ -181,7 +180,7 @@ def ranking_scores(
     Args:
         images: [I, K] vectors of the images.
         sentences: [S, K] vectors of the sentences.
-        items: [S] index of each sentence's image, a row of ``images``.
+        items: [S] index in ``images`` of each sentence's image.
 
     Returns:
         Dictionary with the recalls ``i2t_r1``, ``i2t_r5`` and ``i2t_r10`` (in percent) and the

@@ -170,7 +170,7 @@ class HierarchicalStoryTask(GenerationTask):
         return model
 
     def build_generator(self, models: Any, args: Any, *others: Any, **kwargs: Any) -> Any:
-        """Build the generator of stories of at least ``min_len`` words.
+        """Build the generator of stories with at least ``min_len`` words.
 
         ``min_len`` is an option of ``args``. Its default is 150, or less if ``max_len_b`` or the
         models' positions allow fewer words.

@@ -120,14 +120,13 @@ class MultimodalTaskConfig(GenerationTaskConfig):
 class GenerationTask(GeneratesText, FairseqTask):
     """Base of tasks that generate text.
 
-    If fairseq's beam search fails, these tasks explain the reason in an error of one line. The
-    checkpoints of a task contain the values of its ``carried_options``, such as the maximum lengths
-    of texts, so that generation uses the same values as training.
+    If fairseq's beam search fails, these tasks explain the reason in an error of one line.
 
     Attributes:
         start_index: Index of the token that precedes the first generated token; None for ``</s>``.
         config: Dataclass of the task's options.
-        carried_options: Names of the options whose values checkpoints contain.
+        carried_options: Names of the options, such as the maximum lengths of texts, whose values
+            are saved in checkpoints, so that generation uses the same values as training.
         side_names: Words for a source text and for a target text in messages, such as "prompt" and
             "story".
     """
@@ -146,11 +145,11 @@ class GenerationTask(GeneratesText, FairseqTask):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Set options, such as the maximum lengths of texts, to the values of a checkpoint.
+        """Set the options named by ``carried_options`` to the values of a checkpoint.
 
-        They are the options named by the attribute ``carried_options``; a command line that
-        generates need not repeat them. An option whose value is not its default was set by the user
-        and does not change. ``state_dict`` maps names of options to values.
+        Examples are the maximum lengths of texts; a command line that generates need not repeat
+        them. An option whose value is not its default was set by the user and does not change.
+        ``state_dict`` maps names of options to values.
         """
         for name in self.carried_options:
             default = self.config.__dataclass_fields__[name].default
@@ -184,7 +183,7 @@ class GenerationTask(GeneratesText, FairseqTask):
     def is_scored(self, combine: Optional[bool], options: Mapping[str, Any]) -> bool:
         """Return True if a model reads or scores the target texts of a split.
 
-        This is so in training, in validation, and if ``--score-reference`` is given. Otherwise,
+        Models do so in training, in validation, and with ``--score-reference``. Otherwise,
         generation only prints the target texts.
 
         Args:
@@ -194,7 +193,7 @@ class GenerationTask(GeneratesText, FairseqTask):
         return not is_generating(combine, options) or self.cfg.score_reference is True
 
     def suggest_lengths(self, side: int, size: int, limit: int) -> str:
-        """Return the end of an error message: what the user can do about a text that is too long.
+        """Return the end of an error message: suggestions for a text that is too long.
 
         Args:
             side: 0 for a source text, 1 for a target text.
@@ -291,16 +290,19 @@ class GenerationTask(GeneratesText, FairseqTask):
         return model
 
     def build_policy(self, model: Any, beam: int, *, sampling: bool, text: str) -> SamplingPolicy:
-        """Build what draws texts from a model in training; it sets the model to evaluation mode.
+        """Build the policy that generates texts with a model in training.
+
+        The model is set to evaluation mode.
 
         Args:
             model: Model without wrappers for several processes.
-            beam: Number of texts per input; 1 without ``sampling``, which is greedy search.
-            sampling: Whether texts are sampled.
+            beam: Number of texts per input; 1 for greedy search.
+            sampling: True to sample texts; False for greedy search.
             text: JSON object of generation options, the value of ``--sample-args``.
 
         Raises:
-            UserError: if an option is no length, or the task has a prefix of words.
+            UserError: if an option is none of ``POLICY_OPTIONS``, which limit the lengths of texts,
+                or the task has a prefix of words.
         """
         options = read_generation_options(text, "--sample-args")
         for name in options:
@@ -320,11 +322,11 @@ class GenerationTask(GeneratesText, FairseqTask):
         return SamplingPolicy(self, model, generator)
 
     def reward_text(self) -> RewardText:
-        """Return how the words of texts are compared for rewards."""
+        """Return the object that turns token indices into the words that rewards compare."""
         return RewardText(self.target_dictionary)
 
     def reward_files(self, split: str) -> list[str]:
-        """Return the paths, some of which may not exist, of a split's texts and of their items."""
+        """Return the paths, which may not exist, of a split's binarised targets and visual ids."""
         base = os.path.join(self.cfg.data, split)
         languages = getattr(self.cfg, "source_lang", None), getattr(self.cfg, "target_lang", None)
         return text_files(base, languages)
@@ -384,11 +386,10 @@ class GenerationTask(GeneratesText, FairseqTask):
         keys: Sequence[Any],
         prefix_tokens: Optional[Tensor] = None,
     ) -> RunningBatch:
-        """Begin the search of a batch step by step, instead of by :meth:`inference_step`.
+        """Begin a search that the caller continues step by step, unlike :meth:`inference_step`.
 
-        The caller has called :meth:`use_weights`, and makes the steps in a block of
-        :meth:`searching`. The arguments are the same as in :meth:`inference_step` and in
-        :class:`.RunningBatch`.
+        The caller has called :meth:`use_weights`, and makes the steps inside a ``with`` block of
+        :meth:`searching`. See :meth:`inference_step` and :class:`.RunningBatch` for the arguments.
         """
         if prefix_tokens is None:
             prefix_tokens = self.get_prefix(sample)
@@ -396,7 +397,7 @@ class GenerationTask(GeneratesText, FairseqTask):
 
     @contextlib.contextmanager
     def searching(self, generator: Any, models: list[Any]) -> Iterator[None]:
-        """Search for texts in a ``with`` block, and explain why a search fails.
+        """Explain why a search for texts in a ``with`` block fails.
 
         Raises:
             UserError: see :meth:`inference_step`.
@@ -506,7 +507,8 @@ class MultimodalTask(GenerationTask):
         """Return the indices of the lines of a split to load; None for all lines.
 
         All lines of an item (an image, an image sequence or a video) would give the same
-        hypothesis, so generation loads only the first one unless ``--all-lines`` is given.
+        hypothesis, so generation loads only the first line of each item unless ``--all-lines`` is
+        given.
 
         Args:
             visual_ids: Id of each line's item.
@@ -559,8 +561,8 @@ class MultimodalTask(GenerationTask):
     def _generate_and_score(self, sample: dict[str, Any], model: Any) -> dict[str, float]:
         """Generate texts for the batch ``sample``; return the sums of their scores, by name.
 
-        An item with several lines, such as an image with several captions, is scored only in the
-        batch with the first such line.
+        An item with several lines, such as an image with several captions, is scored only once, in
+        the batch with its first line.
         """
         split = sample["split"]
         scores = self.generated_text_scores[split]

@@ -58,10 +58,9 @@ _BART_POSITIONS = 1024  # rows of the tables in published checkpoints, without t
 class ReadableText:
     """Decoder from tokens to text with the interface of fairseq's ``--bpe`` classes.
 
-    An indexed OOV token, such as ``<unk-0>``, denotes a different word in each example. fairseq
-    does not say which example a text belongs to when it decodes the text. The words of each example
-    must therefore be announced with :meth:`expect`, in the order in which the texts will be
-    decoded.
+    An indexed OOV token, such as ``<unk-0>``, denotes a different word in each example, and fairseq
+    does not say which example it decodes. The words of each example must therefore be announced
+    with :meth:`expect`, in the order in which the texts will be decoded.
     """
 
     def __init__(self, subwords: Subwords) -> None:
@@ -278,7 +277,8 @@ class VideoSummarizationTask(MultimodalTask):
     def subwords_state(self) -> dict[str, Any]:
         """Description of the subwords to save in checkpoints.
 
-        It is the dict of ``Subwords.to_state``, and a hash of the subwords as ``fingerprint``.
+        It is the dict of ``Subwords.to_state``, with a hash of the subwords added as
+        ``fingerprint``.
         """
         return {**self.subwords.to_state(), "fingerprint": self.subwords.fingerprint}
 
@@ -458,7 +458,7 @@ class VideoSummarizationTask(MultimodalTask):
         Raises:
             UserError: if an option is not supported.
         """
-        check_search(args, has_source=not self.reads_video)
+        check_search(args, reads_only_text=not self.reads_video)
         self.nbest = getattr(args, "nbest", 1)
         generator = super().build_generator(models, args, *others, allow_unk=allow_unk, **kwargs)
         may_be_unk = self.cfg.allow_unk if allow_unk is None else allow_unk
@@ -509,17 +509,17 @@ class VideoSummarizationTask(MultimodalTask):
         """Return the object that turns subwords into text.
 
         Without ``--bpe``, ``args`` is None, and the object decodes the data folder's subwords. With
-        ``--bpe``, ``args`` are the options of fairseq's class of that name.
+        ``--bpe``, ``args`` are the options of fairseq's class with this name.
         """
         return self.readable if args is None else super().build_bpe(args)
 
     def get_interactive_tokens_and_lengths(
         self, lines: list[str], encode_fn: Any
     ) -> tuple[list[Tensor], list[int]]:
-        """Tokenize the transcripts that ``fairseq-interactive`` reads.
+        """Tokenize the transcripts ``lines`` that ``fairseq-interactive`` reads.
 
-        ``lines`` are the transcripts; ``encode_fn`` splits one into subwords. The result is the
-        token indices [t] and the length t of each transcript.
+        ``encode_fn`` splits a transcript into subwords. The result is a list of the token indices
+        [t] of each transcript, and a list of the lengths t.
 
         Raises:
             UserError: if the model reads videos, or a line is empty.
