@@ -1,7 +1,7 @@
 """Limits the memory and the time of building a model by the size of its checkpoint.
 
-Options come from the same file as the weights. With a wrong or hostile number, such as ten million
-layers, building would fill the memory of the machine before the weights are compared.
+The options of a model are read from the same file as its weights. With a wrong or hostile option,
+such as ten million layers, building would fill the memory before the weights are compared.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def limited_by(weights: Mapping[str, Any]) -> Iterator[None]:
 def _get_mode() -> Any:
     """Return the class of the context that counts created tensors.
 
-    It is defined in this function, because PyTorch 1.12 lacks its base class.
+    The class is defined in this function, because PyTorch 1.12 lacks its base class.
     """
     counted = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
     counted |= {torch.arange, torch.eye}

@@ -47,7 +47,7 @@ class NearestSentence(NamedTuple):
 
     Attributes:
         caption: Words of the sentence, separated by spaces.
-        id: Id of its image; None for text without images.
+        id: Id of the sentence's image; None for text without images.
         line: Index of the sentence in the training text, from 0.
         cosine: Cosine between the vectors of sentence and image.
     """
@@ -59,12 +59,11 @@ class NearestSentence(NamedTuple):
 
 
 class Neighbourhood(NamedTuple):
-    """Vectors to generate captions of B images from, and each image's nearest training sentence.
+    """Vectors from which captions of B images are generated, and nearest training sentences.
 
     Attributes:
-        conditions: [B, C, K] float32, C vectors of unit length for each image: one for each
-            condition, such as ``image`` or ``words``, in the order of the argument ``names`` of
-            :func:`find_conditions`.
+        conditions: [B, C, K] float32 vectors of unit length: one for each image and each condition,
+            such as ``image`` or ``words``, in the order of ``names`` in :func:`find_conditions`.
         nearest: Nearest training sentence of each image.
     """
 
@@ -80,7 +79,7 @@ def find_conditions(
     names: Sequence[str] = DEFAULT_CONDITIONS,
     num_nearest: int = 5,
 ) -> Neighbourhood:
-    """Compute the vectors that captions of images are generated from, called conditions.
+    """Compute the vectors, called conditions, from which captions of images are generated.
 
     The condition ``image`` is the image's own vector, ``words`` is the mean vector of the nearest
     words, ``sentences`` the mean of the nearest training sentences, and ``concepts`` the mean of
@@ -296,7 +295,8 @@ class StructuredSearch:
 class Draws(NamedTuple):
     """Sampled pairs of condition and structure: P different pairs, sorted by structure length.
 
-    A condition is a kind of vector, a structure is a sequence of part-of-speech tags.
+    A condition is the kind of vector that a caption is generated from, such as ``image``; a
+    structure is a sequence of part-of-speech tags.
 
     Attributes:
         conditions: [P] index of each pair's condition in :attr:`StructuredSearch.conditions`.
@@ -310,12 +310,10 @@ class Draws(NamedTuple):
 def draw_pairs(counts: "Counter[str]", search: StructuredSearch) -> Draws:
     """Sample ``search.candidates`` pairs of condition and structure; return each pair once.
 
-    A condition is a kind of vector, named in ``search.conditions``.
-
     Args:
         counts: Number of occurrences in training of each structure, a sequence of part-of-speech
             tags separated by spaces.
-        search: Options of the samples.
+        search: Options of the sampling; ``search.conditions`` has the names of the conditions.
 
     Raises:
         UserError: if no structure has from ``search.shortest`` to ``search.longest`` tags.

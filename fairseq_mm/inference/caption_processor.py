@@ -25,15 +25,14 @@ KnownImage = Union[str, os.PathLike, bytes, Image.Image, np.ndarray, MediaFile]
 
 
 def is_features(value: Any) -> bool:
-    """Return True if an array is features [rows, D], False if it is the pixels of an image."""
+    """Return True if an array has features [N, D], False if it has the pixels of an image."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
 def get_known_image(value: Any) -> Optional[KnownImage]:
-    """Return an input as an image that can be read again; None if there is no such image.
+    """Return ``value`` if it is an image that can be read again, or its path if it is an open file.
 
-    Args:
-        value: Image in a form that a processor reads, or features of an image (a float array).
+    Return None for features (a float array), and for open files without a path.
     """
     if is_features(value):
         return None
@@ -48,7 +47,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     """Processor that turns images, or features of images, into examples for captioning models.
 
     An image is a path, its file's content (bytes), a binary file, a PIL image, or a uint8 array
-    [H, W, 3]. Features are a float array [rows, D].
+    [H, W, 3]. Features are a float array [N, D] of N feature vectors.
 
     Args:
         loaded: Captioning models.
@@ -114,8 +113,7 @@ class CaptionProcessor(Processor[ImageOrFeatures]):
     def _embedded(self, features: Iterator[Any], size: int) -> Iterator[Any]:
         """Yield the embedding [1, K] of each image's features, computed ``size`` images at a time.
 
-        Errors of unreadable images, which ``features`` has in place of features, are yielded
-        unchanged.
+        If ``features`` has the error of an unreadable image, the error is yielded unchanged.
         """
         assert self.embedder is not None
         while True:

@@ -72,7 +72,7 @@ def _begin_to_check(file: str) -> str:
 def checkpoint_files(
     path: Paths, *, revision: Optional[str] = None, token: Optional[str] = None
 ) -> list[str]:
-    """Return the paths of the files of one checkpoint, or of several that make an ensemble.
+    """Return the file paths of one checkpoint, or of several checkpoints of an ensemble.
 
     Args:
         path: Checkpoint, in the forms of :func:`checkpoint_file`. Several are a list, or a string
@@ -99,14 +99,15 @@ def _split(path: Paths) -> list[str]:
 
 
 def download_checkpoints(path: Paths, *, token: Optional[str] = None) -> list[str]:
-    """Download the models of the Hugging Face hub among checkpoints; other paths are not checked.
+    """Download those checkpoints that are models of the Hugging Face hub.
 
     Args:
-        path: Checkpoint, or several, as for :func:`checkpoint_files`.
+        path: Checkpoint, or several, as for :func:`checkpoint_files`; other paths than names of
+            models of the hub are not checked.
         token: Access token of the hub.
 
     Returns:
-        The paths, with the downloaded file in the place of each model of the hub.
+        The paths; the name of a model of the hub is replaced by the path of the downloaded file.
 
     Raises:
         UserError: if a model cannot be downloaded.
@@ -127,7 +128,7 @@ def with_local_paths(path: str) -> str:
             :func:`checkpoint_file`.
 
     Returns:
-        ``path`` with the downloaded file in the place of each model of the hub.
+        ``path``, in which names of models of the hub are replaced by paths of downloaded files.
 
     Raises:
         UserError: if a checkpoint does not exist or cannot be downloaded.
@@ -142,8 +143,8 @@ def with_local_paths(path: str) -> str:
 def compute_checkpoint_digest(file: str) -> str:
     """Return the SHA-256 of a checkpoint, in hexadecimal.
 
-    For a model folder, given by its ``model.safetensors``, this is the digest of the checkpoint
-    from which it was exported.
+    If ``file`` is the ``model.safetensors`` of a model folder, return the digest of the checkpoint
+    from which the folder was exported.
 
     Raises:
         UserError: if a file cannot be read.

@@ -55,7 +55,7 @@ def load_embedder(
 
 
 class Embedder(Picklable, ImageReader):
-    """Embeds images and sentences with one model.
+    """Model that embeds images and sentences.
 
     Args:
         loaded: Embedding model.
@@ -90,10 +90,10 @@ class Embedder(Picklable, ImageReader):
     @torch.no_grad()
     @float32_by_default
     def embed_features(self, features: Sequence[np.ndarray]) -> np.ndarray:
-        """Embed images whose features are given.
+        """Embed images from their features.
 
         Args:
-            features: [rows, D] features of each image, from the extractor of the training data.
+            features: [N, D] feature vectors of each image, from the extractor of the training data.
 
         Returns:
             [n, K] float32 vectors of the n images.
@@ -176,8 +176,8 @@ class Embedder(Picklable, ImageReader):
         Args:
             texts: Detokenized sentences or words. They are lower-cased if the dictionary has no
                 word with capitals. Punctuation marks that are not in the dictionary are left out.
-            ignore_unknown: Leave out words that are not in the dictionary;
-                :meth:`find_unknown_words` names them.
+            ignore_unknown: Leave out words that are not in the dictionary, see
+                :meth:`find_unknown_words`.
 
         Returns:
             [n, K] float32 vectors of the n texts.

@@ -10,7 +10,7 @@ from fairseq_mm.metrics.expected_utility import expected_utilities
 def rank_by_utility(hypotheses: Sequence[Hypothesis], utility: str) -> list[Hypothesis]:
     """Sort the samples of one input by their expected utility, the highest first.
 
-    Of equal utilities, the sample with the higher score comes first.
+    If utilities are equal, the sample with the higher score comes first.
 
     Args:
         hypotheses: Samples of one input, two or more.

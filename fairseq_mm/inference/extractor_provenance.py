@@ -1,4 +1,4 @@
-"""Checks that features are like a checkpoint's training features, and finds extractor weights."""
+"""Checks that features match a checkpoint's training features, and finds extractor weights."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ def find_weights_file(
 ) -> Optional[str]:
     """Return the path of an extractor's weights file (state dict).
 
-    Weights from a file are recorded in ``identity`` by the file's SHA-256. Without ``given``, the
-    folders of the checkpoints are searched for this file. Published weights are recorded by their
-    name; with a digest of the weights beside the name, a file can replace them.
+    Weights from a file are recorded in ``identity`` by the file's SHA-256; the file is searched in
+    the folders of the checkpoints. Published weights are recorded by their name. If the digest of
+    their values is also recorded, the user's file can replace them.
 
     Args:
         identity: Attributes of the extractor, from the checkpoints.
@@ -63,12 +63,12 @@ def find_weights_file(
         given: Path that the user gave, or None.
 
     Returns:
-        ``given`` if it is not None, otherwise the path that was found. For published weights
-        without ``given``, None: the extractor downloads them.
+        ``given`` if it is not None, otherwise the path that was found. None for published weights
+        without ``given``, which the extractor downloads.
 
     Raises:
-        UserError: if no file has the recorded SHA-256, or if ``given`` is not None but the record
-            is a name without a digest.
+        UserError: if no file has the recorded SHA-256, or if ``given`` is not None but only the
+            name of published weights is recorded.
     """
     recorded = str(identity.get("weights"))
     if not is_digest(recorded):

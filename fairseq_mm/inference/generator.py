@@ -44,11 +44,11 @@ JOINING_STEPS = 1.0
 
 
 class _Numbered(NamedTuple):
-    """Input with the numbers that identify it.
+    """Input with its index for random numbers and its position in the list of inputs.
 
     Attributes:
         example: Input as the processor has read it.
-        index: Index on which the input's random numbers depend with sampling.
+        index: Number that determines the random numbers of the input with sampling.
         position: Position in the list of inputs.
     """
 
@@ -58,7 +58,7 @@ class _Numbered(NamedTuple):
 
 
 class Generator(Picklable):
-    """Generates texts with one model, or with an ensemble whose probabilities are averaged.
+    """Generator of texts with one model, or with an ensemble whose probabilities are averaged.
 
     Args:
         loaded: Models. The generator prepares them for generation, so that they cannot be trained
@@ -206,7 +206,7 @@ class Generator(Picklable):
     def _read(self, inputs: Sequence[Any], reading: Optional[dict[str, Any]]) -> list[Example]:
         """Convert all inputs to examples; raise UserError that names the first unreadable input.
 
-        ``reading`` has the options for reading inputs, by name; None for none.
+        ``reading`` maps the names of reading options to their values; None for no options.
         """
         examples = []
         reading = {} if reading is None else reading
@@ -281,8 +281,8 @@ class Generator(Picklable):
         Args:
             examples: Inputs as read by ``self.processor.examples``.
             config: Config from :meth:`config`.
-            indices: See :meth:`generate`.
-            batch_size: See :meth:`generate`.
+            indices: Index of each input for random numbers, see :meth:`generate`.
+            batch_size: Number of inputs per batch; it changes only the speed.
             stream: Name of the stream of random numbers for sampling, one of ``STREAMS``.
             watch: Function that is called before each step with the incomplete texts of a batch. If
                 it raises an exception, the generation ends with it.
@@ -365,10 +365,10 @@ class Generator(Picklable):
         inputs: Sequence[_Numbered],
         batch: Optional[RunningBatch],
     ) -> tuple[RunningBatch, list[tuple[int, Any]]]:
-        """Make the first step of inputs, and let those whose texts have not ended join a batch.
+        """Make the first decoding step of inputs, and add unfinished inputs to a batch.
 
-        Without a running batch (``batch`` is None), the inputs begin one. Returns the batch, and
-        the position and fairseq's hypotheses of each input whose texts have ended.
+        If ``batch`` is None, the inputs begin a new batch. Returns the batch, and the position and
+        fairseq's hypotheses of each input that is finished.
         """
         with torch.no_grad(), self.task.searching(generator, self.models):
             sample, prefix = self._collate(config, inputs)
@@ -383,10 +383,9 @@ class Generator(Picklable):
 
     @float32_by_default
     def _continue(self, batch: RunningBatch, most: float) -> tuple[int, list[tuple[int, Any]]]:
-        """Make steps until texts end, and ``most`` steps at most.
+        """Make decoding steps, at most ``most``, until the texts of an input are finished.
 
-        Returns the number of steps, and position and fairseq's hypotheses of each input whose texts
-        have ended.
+        Returns the number of steps, and position and fairseq's hypotheses of finished inputs.
         """
         generator = batch.generator
         finished: list[tuple[int, Any]] = []
@@ -535,9 +534,9 @@ class Generator(Picklable):
         Args:
             texts: One text, or one for each input. All words must be in the vocabulary; a visual
                 story must have its separators between sentences.
-            inputs: See :meth:`generate`; None for language models.
+            inputs: One input or a list of inputs, see :meth:`generate`; None for language models.
             batch_size: Number of texts per batch; it changes only the speed.
-            reading: See :meth:`generate`.
+            reading: Options for reading the inputs, see :meth:`generate`.
 
         Returns:
             A :class:`.Hypothesis` for one text, a list of hypotheses for a list of texts.
@@ -612,16 +611,16 @@ class Generator(Picklable):
 
 
 def _without_iterator(inputs: Any) -> Any:
-    """Return the inputs, as a list if they are an iterator, which could be read only once."""
+    """Return ``inputs``; convert an iterator to a list, since it can be read only once."""
     # an open file iterates over its lines, but is one input
     is_file = hasattr(inputs, "read")
     return list(inputs) if isinstance(inputs, Iterator) and not is_file else inputs
 
 
 def _as_list(name: str, values: Any, expected: str) -> list[Any]:
-    """Return the values of the argument ``name`` as a list.
+    """Return the values of the argument ``name`` as a list. Raise UserError if it has none.
 
-    ``expected`` says in the error message what the argument must be.
+    ``expected`` describes the valid values in the error message.
     """
     try:
         # an array without dimensions has __iter__, but raises a TypeError

@@ -43,8 +43,8 @@ def parse_hub_name(text: str, *, revision: Optional[str] = None) -> Optional[Hub
         revision: Revision that the user gave separately.
 
     Returns:
-        The name; None if ``text`` has another form, is the name of a file, or begins with a folder
-        that exists, so that a mistake in its path is likely.
+        The name. None if ``text`` has another form, is the name of a file, or begins with an
+        existing folder and is therefore more likely a wrong path.
 
     Raises:
         UserError: if there are two revisions, or ``revision`` is no name of a revision.
@@ -67,7 +67,7 @@ def parse_repository(text: str) -> str:
     """Return ``text`` if it is ``OWNER/NAME``.
 
     Raises:
-        UserError: if it has another form.
+        UserError: if ``text`` has another form.
     """
     match = _NAME.fullmatch(text)
     if match is None or match[2] is not None:
@@ -84,7 +84,7 @@ def check_token(token: Optional[str]) -> None:
     """Check that an access token can be sent; the error message does not show the token.
 
     Raises:
-        UserError: if it is no text, is empty, or has white space or other than ASCII characters.
+        UserError: if the token is no text, is empty, or has white space or non-ASCII characters.
     """
     # the HTTP library would show the whole header in its message
     if token is not None and (not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token)):
@@ -94,8 +94,8 @@ def check_token(token: Optional[str]) -> None:
 def download_model(name: HubName, *, token: Optional[str] = None) -> str:
     """Download a model folder to the cache of huggingface_hub; files in the cache are reused.
 
-    ``config.json`` is downloaded first. Of the other files, only those are downloaded that it
-    names, at the same commit. Without network, the cache alone is used.
+    ``config.json`` is downloaded first, then the files that it names, all of the same commit.
+    Without network, only the cache is used.
 
     Args:
         name: Name of the model.
@@ -124,7 +124,7 @@ def download_model(name: HubName, *, token: Optional[str] = None) -> str:
 
 
 def _download_config(hub: Any, name: HubName, about: dict[str, Any]) -> str:
-    """Return the path of ``config.json`` in the cache, of the revision's newest commit.
+    """Download ``config.json`` of the revision's newest commit; return its path in the cache.
 
     Args:
         hub: Package huggingface_hub.
@@ -159,7 +159,7 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
 
     Args:
         name: Name of the model, for messages.
-        token: Access token that the user gave; None without one.
+        token: Access token that the user gave; None without a token.
         unless: Beginning of the message if the model is not found, or the hub cannot be reached.
 
     Raises:
@@ -176,10 +176,7 @@ def named_hub_errors(name: str, token: Optional[str], *, unless: str = "") -> It
 def _explain(error: Exception, token: Optional[str], unless: str) -> str:
     """Describe an exception of huggingface_hub in one line that shows no access token.
 
-    Args:
-        error: Exception of huggingface_hub.
-        token: Access token that the user gave; None without one.
-        unless: Beginning of the line if the model is not found, or the hub cannot be reached.
+    ``unless`` begins the line if the model is not found, or the hub cannot be reached.
     """
     from huggingface_hub import constants, errors
 

@@ -28,11 +28,12 @@ class Hypothesis:
         line: Tokens separated by spaces, as ``fairseq-generate`` prints them.
         sentences: Detokenized sentences of a visual story, one per image; empty for other texts.
         index: Index of the input; when sampling, the random numbers of an input depend on it.
-        source: Input that the text was generated from: the image of a caption, as it was given (a
-            path, the bytes of a file, a PIL image or an array ``[height, width, 3]``); the list of
-            a visual story's images, with None for a missing image; a
-            :class:`.prompt_processor.Prompt`; a :class:`.video_processor.Transcript`. An open file
-            is its path. None for features, open files without a path, and language models.
+        source: Input that the text was generated from. For a caption, the image as it was given (a
+            path, the bytes of a file, a PIL image or an array ``[height, width, 3]``); for a visual
+            story, the list of its images, with None for a missing image; otherwise a
+            :class:`.prompt_processor.Prompt` or a :class:`.video_processor.Transcript`. An open
+            file is replaced by its path. None for features, open files without a path, and
+            language models.
         utility: Mean utility of the text with the other samples of its input as references, if the
             option ``mbr`` chose the text; else None.
     """

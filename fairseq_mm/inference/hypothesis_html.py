@@ -36,7 +36,7 @@ def render_hypothesis(hypothesis: Any) -> str:
 
 
 def _render_story(images: Any, sentences: list[str]) -> str:
-    """Return a row of images with their sentences; further sentences have no image."""
+    """Return HTML with a line of images and their sentences; further sentences have no image."""
     cells = []
     for number in range(max(len(images), len(sentences))):
         image = images[number] if number < len(images) else None

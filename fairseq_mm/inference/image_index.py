@@ -41,7 +41,7 @@ _ANEW = "make it anew: fairseq-mm index --rebuild."
 
 
 class NotAnIndexError(UserError):
-    """Error for a whole feature store that is no index of images."""
+    """Error for an undamaged feature store that is no index of images."""
 
 
 class FoundImage(NamedTuple):
@@ -285,7 +285,7 @@ class ImageIndex:
             count: Number of images to find for each sentence.
 
         Returns:
-            One result for each sentence; it has fewer than ``count`` images if the index has fewer.
+            One result for each sentence, with all images if the index has fewer than ``count``.
 
         Raises:
             UserError: if the model knows no word of a sentence, or cannot be loaded.
@@ -302,16 +302,16 @@ class ImageIndex:
         ]
 
     def search_images(self, images: Iterable[AnyImage], count: int = 10) -> list[SearchResult]:
-        """Find the images that are nearest to each image.
+        """Find the images that are nearest to each query image.
 
-        An image of the folder is itself the first result.
+        If a query image is in the folder, it is its own first result.
 
         Args:
             images: Paths, contents of files (bytes), open images or arrays.
-            count: Number of images to find for each image.
+            count: Number of images to find for each query image.
 
         Returns:
-            One result for each image.
+            One result for each query image.
 
         Raises:
             UserError: if an image cannot be read, or the model cannot be loaded.
@@ -376,7 +376,7 @@ class ImageIndex:
         return describe_change(file, source) is not None
 
     def _check(self, store: FeatureStore) -> None:
-        """Raise UserError if the index has not one vector of unit length per image, or if the
+        """Raise UserError if the index does not have one vector of unit length per image, or if the
         vectors do not match the checksum of ``store``, from which they were read."""
         if not len(store) or self.vectors.shape[0] != len(store):
             raise UserError(

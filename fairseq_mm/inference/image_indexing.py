@@ -1,8 +1,8 @@
 """Makes and updates the index of a person's own folder of images.
 
-The index is a feature store: the vector of each image, and the size, time and SHA-256 of its file.
-An update reads new and changed files only. It writes the whole store again, under a temporary
-name, and moves it into place.
+The index is a feature store with the vector of each image, and the size, time and SHA-256 of its
+file. An update reads only new and changed files. The whole store is written again, under a
+temporary name, and moved into place.
 """
 
 import contextlib
@@ -45,15 +45,15 @@ _MANY = 20
 
 
 class IndexSummary(NamedTuple):
-    """Result of :func:`index_folder`: what the index contains and what has changed.
+    """Result of :func:`index_folder`: the content of the index, and its changes.
 
     Attributes:
         path: Path of the index.
         num_images: Number of images in the index.
         num_new: Number of images that were not in the index before.
         num_changed: Number of images in the index whose files had changed.
-        num_removed: Number of images that left the index, because their files have vanished or
-            can no longer be read.
+        num_removed: Number of images that were removed from the index, because their files have
+            vanished or can no longer be read.
         unreadable: Path and reason of each file that is not in the index because it cannot be
             read, and of each subfolder that cannot be read.
     """
@@ -67,12 +67,12 @@ class IndexSummary(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Result of comparing the files of a folder with an index.
+    """Files of a folder that an update of its index must read, and images that need no update.
 
     Attributes:
         unread: Files that are new or have changed.
-        kept: For images whose vectors are kept, a dictionary from the id to the record of the file:
-            size, present time of change, and SHA-256.
+        kept: Dictionary from the id of each image that need not be read again to the record of its
+            file: size, present time of change, and SHA-256.
         is_touched: True if a file has another time than in the index, but the same content.
     """
 
@@ -93,13 +93,13 @@ def index_folder(
     max_pixels: int = MAX_PIXELS,
     show_progress: bool = False,
 ) -> IndexSummary:
-    """Embed all images of a folder and its subfolders, or only those that are new or have changed.
+    """Make or update the index of a folder: embed all images, or only new and changed images.
 
     If the call is interrupted, the next call continues it.
 
     Args:
-        folder: Folder of the images.
-        checkpoint: Checkpoint of an embedding model (``vse_bow`` and others), or folder with one;
+        folder: Folder of the images, which is searched with all subfolders.
+        checkpoint: Checkpoint of an embedding model (such as ``vse_bow``), or folder with one;
             None for the path that the existing index records.
         weights: Weights file (state dict) of the image extractor; None for the file beside the
             checkpoint that has the recorded digest.
@@ -111,7 +111,7 @@ def index_folder(
         show_progress: Show a progress bar on stderr, if it is a terminal.
 
     Returns:
-        Summary of what the index contains and what has changed.
+        Summary of the index and its changes.
 
     Raises:
         UserError: if the folder has no image that can be read, the index was made with another
@@ -140,7 +140,7 @@ def index_folder(
 
 
 def _check_replaceable(path: str) -> None:
-    """Check that a file that the user has named is an index, whole or damaged, and nothing else."""
+    """Check that an existing file, which the user has named, is an index, damaged or not."""
     try:
         open_index_store(path)
     except UserError as error:
@@ -174,7 +174,7 @@ def _open_checkpoint(
 
 
 def _compare(files: Sequence[MediaFile], old: Optional[FeatureStore]) -> _Plan:
-    """Find the files that must be read, and the images whose vectors are kept.
+    """Find the files that must be read, and the images that need not be embedded again.
 
     ``files`` are the images of the folder, ``old`` is the former index; None if there is none.
     """
@@ -234,7 +234,7 @@ class _Run:
 
     @property
     def keeps_all(self) -> bool:
-        """True if every vector of the former index, and its attributes, can stay as they are."""
+        """True if every vector of the former index, and its attributes, can stay unchanged."""
         return (
             self.old is not None
             and not self.plan.is_touched
@@ -244,11 +244,11 @@ class _Run:
 
     @property
     def is_up_to_date(self) -> bool:
-        """True if there is nothing to read, and the former index can stay as it is."""
+        """True if there is nothing to read, and the former index can stay unchanged."""
         return self.keeps_all and not self.plan.unread
 
     def _describe_paths(self) -> dict[str, Any]:
-        """Return the attributes that say where the checkpoint and the extractor's weights are."""
+        """Return the attributes with the paths of the checkpoint and of the extractor's weights."""
         status = os.stat(self.checkpoint.path)
         return {
             "checkpoint": os.path.abspath(self.checkpoint.path),
@@ -264,10 +264,10 @@ class _Run:
         Vectors of the interrupted run are dropped if their files have vanished or changed since.
 
         Args:
-            rebuild: If the interrupted run had another checkpoint, drop its vectors; if False,
-                raise UserError.
-            is_default: True if the index lies in the folder of the images. Its own folder is then
-                created if necessary.
+            rebuild: True to drop the vectors of an interrupted run with another checkpoint; if
+                False, raise UserError for such a run.
+            is_default: True if the index lies in the subfolder ``.fairseq_mm`` of the images, which
+                is created if necessary.
         """
         attributes = {
             "extractor": VECTORS_EXTRACTOR,
@@ -314,12 +314,12 @@ class _Run:
         """Embed the new and changed files, and append their vectors.
 
         Args:
-            writer: Writer of the index; files that it has already are not read.
+            writer: Writer of the index; files that it already has are not read.
             show_progress: Show a progress bar.
             **options: Options of :meth:`.ImageReader.read_files`.
 
         Returns:
-            Path and reason of each file that cannot be read.
+            Path of each file that cannot be read, with the reason.
         """
         unread = self.plan.unread
         unreadable: list[tuple[str, str]] = []
@@ -350,13 +350,13 @@ class _Run:
         return unreadable
 
     def finish(self, writer: FeatureStoreWriter, failures: list[tuple[str, str]]) -> IndexSummary:
-        """Append the vectors of the former index that are kept, and replace the index.
+        """Copy the unchanged vectors of the former index, and replace the index.
 
-        If nothing has changed, the former index stays as it is. Returns a summary of the run.
+        If nothing has changed, the former index stays in place. Returns a summary of the run.
 
         Args:
             writer: Writer of the index, which has the vectors of the new and changed files.
-            failures: Path and reason of each file that cannot be read.
+            failures: Path of each file that cannot be read, with the reason.
 
         Raises:
             UserError: if the index would be empty.
@@ -392,7 +392,7 @@ class _Run:
 def _check_writable_folder(folder: str, is_made: bool) -> None:
     """Raise UserError if the index cannot be written to a folder.
 
-    If ``is_made`` is True, the folder is created first.
+    If ``is_made`` is True, a missing folder is created.
     """
     try:
         if is_made:
@@ -409,8 +409,8 @@ def _check_writable_folder(folder: str, is_made: bool) -> None:
 
 
 def _is_begun_with_other_attributes(partial_path: str, attributes: dict[str, Any]) -> bool:
-    """Return True if an interrupted run has begun the folder ``partial_path`` with another
-    checkpoint or extractor than ``attributes`` name."""
+    """Return True if an interrupted run, whose folder is ``partial_path``, used another checkpoint
+    or extractor than ``attributes`` name."""
     header = os.path.join(partial_path, "header.json")
     if not os.path.exists(header):
         return False

@@ -25,7 +25,7 @@ def from_checkpoints(
     device: Optional[str] = None,
     kind: Optional[str] = None,
 ) -> Union[Generator, Embedder, StructuredCaptioner]:
-    """Build a generator, an embedder or a structured captioner, whichever the checkpoints are for.
+    """Build a generator, an embedder or a structured captioner, depending on the checkpoints.
 
     See :func:`fairseq_mm.from_pretrained`, which opens checkpoints by path.
 
@@ -83,8 +83,7 @@ def from_checkpoints(
 def _refuse(kind: str, **arguments: Any) -> None:
     """Raise UserError if a keyword argument is not None.
 
-    The message says that a model of the given ``kind``, such as "an embedding model", has no such
-    argument.
+    The message says that a ``kind`` of model, such as "an embedding model", has no such argument.
     """
     for name, value in arguments.items():
         if value is not None:

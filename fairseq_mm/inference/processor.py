@@ -1,7 +1,7 @@
 """Defines the base class of processors, which turn inputs into examples, and tokens into text.
 
-A task names its processor (``GeneratesText.processor``). All that depends on the kind of input
-(images, prompts or videos) is in the processors; :mod:`.generator` is the same for all kinds.
+A task names its processor (``GeneratesText.processor``). Processors differ between kinds of input
+(images, prompts or videos); :mod:`.generator` is the same for all kinds.
 """
 
 import os
@@ -25,9 +25,9 @@ class Example:
     """Input in the form that a task's dataset returns: features, source tokens, or both.
 
     Args:
-        features: [rows, D] features of the image, the image sequence or the video; None for no
+        features: [N, D] features of the image, the image sequence or the video; None for no
             features.
-        missing: [rows] bool, True for rows of missing images, whose features are zeros.
+        missing: [N] bool, True for the zero vectors of missing images; None if none is missing.
         source: [s] token indices of the source text; None for no source text. Prompts end with
             ``</s>``; transcripts have the start and end symbols that ``--source-ends`` sets.
         origin: Image, image sequence, prompt or transcript that the example was made from; becomes
@@ -61,7 +61,7 @@ def read_field(record: Mapping[str, Any], name: str, kind: type = str) -> Any:
     """Return the field ``name`` of the JSON object ``record``; its type must be ``kind``.
 
     Raises:
-        UserError: if the field is missing, or of another type.
+        UserError: if the field is missing or has another type.
     """
     value = record.get(name)
     if not isinstance(value, kind):
@@ -153,8 +153,8 @@ class Processor(Generic[Input]):
     ) -> dict[str, Any]:
         """Collate examples to a batch with the keys of the dataset's batches.
 
-        The batch may have another order than ``examples``: its key ``item`` has the position in
-        ``examples`` of each row.
+        Collating may change the order of the examples: ``item`` in the batch has the index in
+        ``examples`` of each element.
 
         Args:
             examples: Examples of the batch.
@@ -195,6 +195,6 @@ class Processor(Generic[Input]):
         return text
 
     def decode(self, tokens: torch.Tensor, example: Example) -> Decoded:
-        """Convert generated token indices to text; ``example`` is the input they belong to."""
+        """Convert generated token indices to text; ``example`` is the input of the generation."""
         line = self.dictionary.string(tokens)
         return Decoded(line, line)

@@ -13,8 +13,9 @@ class Progress:
 
     Args:
         processor: Processor that decodes tokens.
-        examples: Input of each row of the batch.
-        positions: Position of each row among the inputs of :meth:`.Generator.stream`.
+        examples: Inputs of the batch.
+        positions: Position of each input of the batch among all inputs of
+            :meth:`.Generator.stream`.
         watch: Function that is called with this object before each step.
     """
 
@@ -34,7 +35,7 @@ class Progress:
 
     @property
     def positions(self) -> list[int]:
-        """Positions of the inputs whose texts are incomplete."""
+        """Positions, among all inputs, of the inputs whose text is still being generated."""
         return [self._positions[row] for row in self._rows]
 
     def decode(self, position: int) -> Decoded:
@@ -50,10 +51,10 @@ class Progress:
         return self._processor.decode(ended, self._examples[self._rows[place]])
 
     def on_step(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
-        """Set the incomplete texts of this object, and call ``watch`` with it.
+        """Store the incomplete texts after a step, and call ``watch`` with this object.
 
         Args:
-            rows: Rows of the batch whose texts are incomplete.
+            rows: Indices, in the batch, of the inputs whose text is still being generated.
             tokens: [rows, t] tokens of these texts, beginning with fairseq's start token.
         """
         self._rows, self._tokens = rows, tokens

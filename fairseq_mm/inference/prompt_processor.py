@@ -149,7 +149,7 @@ class PromptProcessor(Processor[Union[str, Prompt, None]]):
 
 
 def _masks_padding(model: Any) -> bool:
-    """Return True if, according to the model, padding of a prompt gets no attention.
+    """Return True if the model says that it masks the padding of a prompt.
 
     Models of fairseq do not say so, and the result is then False.
     """

@@ -3,9 +3,8 @@
 Fan, Lewis, Dauphin. Hierarchical Neural Story Generation. ACL 2018, section 5.5, scores a story
 under its own prompt and under 9 others. Here, the stories of one prompt are ranked by their
 log-likelihood under the prompt minus the highest log-likelihood under another prompt, in nats per
-token. Stories of images are ranked in the same way, by the images of other sequences. The paper
-ranks stories for its Figure 7, "the relevance of the kth best story to a given prompt", but does
-not say by which score.
+token. Stories of images are ranked in the same way, by image sequences. The paper ranks stories for
+its Figure 7, "the relevance of the kth best story to a given prompt", but does not name the score.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +30,7 @@ class RankedStory(NamedTuple):
         margin: Log-likelihood of the story under its own prompt minus the highest log-likelihood
             under another prompt, divided by the number of tokens (``</s>`` included), in nats.
         prompt_rank: Rank of the story's own prompt, from 1, if the prompts are sorted by the
-            likelihood of the story. Among equally likely prompts, the own one comes last.
+            likelihood of the story. In a tie, the own prompt comes last.
     """
 
     hypothesis: Hypothesis
@@ -42,8 +41,8 @@ class RankedStory(NamedTuple):
 class PromptRanking:
     """Ranking of the stories of a prompt by their likelihood under this and other prompts.
 
-    With a model of visual stories, the prompts are image sequences. Sequences that have an image in
-    common are of one album; they are never compared.
+    With a model of visual stories, the prompts are image sequences. Sequences that share an image
+    belong to one album, and are never compared.
 
     Args:
         generator: Generator whose models compute the likelihoods.
@@ -97,9 +96,10 @@ class PromptRanking:
         index: int,
         batch_size: Optional[int] = None,
     ) -> list[RankedStory]:
-        """Rank the stories ``hypotheses`` of the prompt ``example``.
+        """Rank the stories ``hypotheses`` by how well they fit their prompt, ``example``.
 
-        The sample of other prompts depends on ``index``, the index of the prompt.
+        A story is compared under its own prompt and under randomly sampled other prompts, see
+        :class:`PromptRanking`. The sampling depends on ``index``, the index of the prompt.
 
         Returns:
             The stories in descending order of :attr:`RankedStory.margin`; equal margins keep the
@@ -125,7 +125,7 @@ class PromptRanking:
 
 
 def _get_parts(example: Example) -> tuple[Any, ...]:
-    """Return the images of a sequence, as bytes of their features, or the one prompt."""
+    """Return the features of each image of a sequence as bytes, or the tokens of a prompt."""
     if example.features is None:
         assert example.source is not None
         return (tuple(example.source.tolist()),)

@@ -1,7 +1,6 @@
 """Computes features of images and videos with the extractor of a checkpoint's training features.
 
-The checkpoint records which extractor that is, so that a user has to provide only the extractor's
-weights.
+The checkpoint records the extractor, so that a user has to provide only the extractor's weights.
 """
 
 import contextlib
@@ -162,7 +161,7 @@ class ImageReader(MediaReader):
                 scale; for other larger images, an error is yielded.
 
         Yields:
-            Features [rows, D] float32 or an error for each image, in the order of the images.
+            N feature vectors [N, D] float32, or an error, for each image in order.
         """
         batch_size, max_pixels = self._check_sizes(batch_size, max_pixels)
 
@@ -183,10 +182,10 @@ class ImageReader(MediaReader):
         batch_size: Optional[int] = None,
         max_pixels: int = MAX_PIXELS,
     ) -> Iterator[tuple[Union[np.ndarray, UserError], Optional[Source]]]:
-        """Yield the features of each image file, or the error if it cannot be read, and a record.
+        """Yield the features or the error of each image file, and the :class:`.Source` of the file.
 
-        The record has size, time and SHA-256 of the file; it is None if the file cannot be opened
-        or was changed while it was read. The options are the same as in :meth:`read_features`.
+        The :class:`.Source` has size, time and SHA-256; it is None if the file cannot be opened or
+        was changed while it was read. The options are the same as in :meth:`read_features`.
         """
         batch_size, max_pixels = self._check_sizes(batch_size, max_pixels)
         reader = self.extractor.reader(max_pixels=max_pixels)
@@ -217,12 +216,12 @@ class ImageReader(MediaReader):
         decode: Callable[[Any], tuple[Union[np.ndarray, UserError], Any]],
         batch_size: int,
     ) -> Generator[tuple[Union[np.ndarray, UserError], Any], None, None]:
-        """Yield, for each image, its features [rows, D] or an error, and the record of ``decode``.
+        """Yield, for each image, its features or an error, and the second result of ``decode``.
 
         Args:
             images: Images, or files of images.
             decode: Function that returns the pixels of an image, or the error if it cannot be read,
-                and a record of any type, which is yielded unchanged.
+                and a second value of any type, which is yielded unchanged.
             batch_size: Number of images per batch of the extractor.
         """
         extractor = self.extractor
@@ -245,7 +244,7 @@ class ImageReader(MediaReader):
                     yield (pixels if isinstance(pixels, UserError) else next(rows)), record
 
     def read_all_features(self, images: Sequence[AnyImage], **options: Any) -> list[np.ndarray]:
-        """Return the features [rows, D] float32 of each image, in the order of the images.
+        """Return the features [N, D] float32 of each image, in the order of the images.
 
         The keyword options are the same as in :meth:`read_features`.
 
@@ -262,11 +261,10 @@ class ImageReader(MediaReader):
         return features
 
     def check_dimension(self, features: np.ndarray, position: int) -> None:
-        """Check the shape of given features of the image at ``position`` in the list.
+        """Check the shape of the features of the image at ``position`` in the list.
 
         Raises:
-            UserError: if the shape is not [rows, D] with the D of the training features, or there
-                are no rows.
+            UserError: if the shape is not [N, D] with the D of the training features, or N is 0.
         """
         if features.ndim != 2 or features.shape[1] != self.feature_dim or not len(features):
             raise UserError(
@@ -280,8 +278,8 @@ class VideoReader(MediaReader):
 
     Attributes:
         reads_video: False if the models read only transcripts.
-        max_frames: Maximum number of clips of a video, each a row of features; further clips are
-            not read.
+        max_frames: Maximum number of clips of a video; each clip has one feature vector. Further
+            clips are not read.
 
     Raises:
         UserError: if weights of the feature extractor are given, but the models read no video.
@@ -332,7 +330,7 @@ class VideoReader(MediaReader):
     def read_video(
         self, video: AnyMedia, *, batch_size: Optional[int] = None, **options: Any
     ) -> FirstClips:
-        """Compute the features of a video, of at most ``max_frames`` clips from its beginning.
+        """Compute the features of the first clips of a video, at most ``max_frames``.
 
         Args:
             video: Path, bytes, binary file, or member of an archive.

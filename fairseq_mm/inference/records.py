@@ -1,8 +1,8 @@
 """Builds JSON records of generated texts, which the commands write and the server sends.
 
-A record has ``id``, ``hypothesis`` and ``score``, then fields that depend on the task, then its
-provenance: ``options``, ``checkpoint`` (SHA-256) and ``extractor``. This module does not import
-torch.
+A record is one JSON object per input. It has ``id``, ``hypothesis`` and ``score``, then fields that
+depend on the task, then the fields ``options``, ``checkpoint`` (SHA-256) and ``extractor``. This
+module does not import torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def build_record(
             there are several hypotheses, it also has a list of all.
         others: Further fields of the record.
         as_line: True to write the tokens of a hypothesis instead of its detokenized text.
-        each: Further fields of each hypothesis; empty for no further fields.
+        each: Further fields of each hypothesis, in order; empty for no further fields.
     """
     # the best hypothesis is always a field of its own, where `score` looks for it
     entries = [
@@ -55,14 +55,13 @@ def provenance_fields(
 ) -> dict[str, Any]:
     """Return the fields of a JSON record that say how its text was generated.
 
-    These are the digest of the checkpoint, the options of generation and, for models of images or
-    videos, the extractor.
+    The fields are the digest of the checkpoint, the options of generation and, for models of images
+    or videos, the extractor.
 
     Args:
         model: Generator of the text.
         config: Generation config.
-        checkpoint: Result of :func:`compute_digests` for the files of the model; None to compute
-            it.
+        checkpoint: Result of :func:`compute_digests` for the model's files; None to compute it.
     """
     options = {name: value for name, value in config.to_dict().items() if value is not None}
     checkpoint = compute_digests(model.files) if checkpoint is None else checkpoint

@@ -94,13 +94,13 @@ class StructuredCaption(NamedTuple):
 
 
 class StructuredCaptioner(Picklable):
-    """Captions images with an ``sc_nlm`` model, an embedding model and an n-gram model.
+    """Captioner of images with an ``sc_nlm`` model, an embedding model and an n-gram model.
 
     Args:
         decoder: Models of ``--arch sc_nlm``, which generate captions.
         embedder: Embedding model on whose vectors the ``decoder`` was trained.
-        sentences: Training sentences with their vectors; the sentences nearest to an image are
-            searched among them.
+        sentences: Training sentences with their vectors, among which the sentences nearest to an
+            image are searched.
         structures: Number of occurrences in training of each structure, a sequence of
             part-of-speech tags separated by spaces.
         language_model: n-gram model, whose method ``log_probs(sentences)`` returns the natural
@@ -189,20 +189,17 @@ class StructuredCaptioner(Picklable):
     def stream(
         self, features: Sequence[np.ndarray], search: StructuredSearch, **_: Any
     ) -> Iterator[StructuredCaption]:
-        """Call :meth:`caption_features`.
-
-        The commands call ``stream`` of a captioner and of a :class:`.Generator` in the same way.
-        """
+        """Call :meth:`caption_features`; commands call ``stream`` also of a :class:`.Generator`."""
         return self.caption_features(features, search)
 
     def caption_features(
         self, features: Sequence[np.ndarray], search: StructuredSearch
     ) -> Iterator[StructuredCaption]:
-        """Caption images whose features are given.
+        """Caption images from their features.
 
         Args:
-            features: [rows, D] features of each image, from the extractor that the embedding model
-                was trained with.
+            features: N feature vectors [N, D] of each image, from the extractor that the embedding
+                model was trained with.
             search: Options for generating and ranking candidates.
 
         Yields:
@@ -237,11 +234,11 @@ class StructuredCaptioner(Picklable):
     def _write(
         self, conditions: np.ndarray, draws: Draws, search: StructuredSearch
     ) -> list[list[tuple[int, ...]]]:
-        """Generate a sentence for each of B images and each sampled pair.
+        """Generate a sentence for each of B images and each sampled pair of vector and structure.
 
         Args:
             conditions: [B, C, K], C vectors of dimension K for each image.
-            draws: Sampled pairs of a vector and a sequence of part-of-speech tags.
+            draws: Sampled pairs of a vector and a structure, a sequence of part-of-speech tags.
             search: Options for generating candidates.
 
         Returns:
@@ -285,8 +282,8 @@ class StructuredCaptioner(Picklable):
     ) -> list[list[ScoredCaption]]:
         """Return the best ``search.top`` captions of each image.
 
-        ``images`` are [B, K] vectors, ``written`` is the result of :meth:`_write` for these images
-        and the pairs ``draws``.
+        ``images`` are [B, K] vectors. ``written`` has the sentences from :meth:`_write`, generated
+        for the same images and the pairs ``draws``.
         """
         place_of = {
             tokens: i for i, tokens in enumerate(dict.fromkeys(t for w in written for t in w))

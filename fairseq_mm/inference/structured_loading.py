@@ -122,8 +122,8 @@ def _embed(lines: Sequence[str], embedder: Embedder) -> np.ndarray:
 def _read_vectors(path: str, num_lines: int, embedder: Embedder) -> np.ndarray:
     """Read the vectors [num_lines, K] of the training captions from a feature store.
 
-    The store has them under the keys ``train:0``, ``train:1``, ..., and must be made by
-    ``embedder``'s model.
+    The keys of the store are ``train:0``, ``train:1``, .... Raise UserError if another model than
+    ``embedder``'s made the store.
     """
     store = FeatureStore(path)
     embedder.check_vectors(store.attributes, store.dim, what=path)

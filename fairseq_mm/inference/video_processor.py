@@ -106,9 +106,9 @@ class TranscriptEncoder:
         return Transcript(text, tokens, oov_words, len(words), num_cut, is_available)
 
     def _with_ends(self, tokens: list[torch.Tensor]) -> Any:
-        """Truncate each row of token indices in ``tokens``, and add start and end symbols.
+        """Truncate each sequence of token indices in ``tokens``, and add start and end symbols.
 
-        The dataset class that the training used does this.
+        The dataset class of the training does this.
         """
         # fairseq's lines end with </s>
         end = self.task.source_dictionary.eos()

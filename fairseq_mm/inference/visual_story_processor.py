@@ -98,8 +98,8 @@ class VisualStoryProcessor(Processor[ImageSequence]):
 
         Args:
             position: Position of the sequence in the list of inputs, for messages.
-            features: [R, D] features of each image; None for a missing image, which becomes R rows
-                of zeros.
+            features: R feature vectors [R, D] of each image; None for a missing image, which
+                becomes R vectors of zeros.
 
         Raises:
             UserError: if there are not five images, all are missing, or features have another shape
@@ -141,10 +141,10 @@ def _describe_image(image: Any, place: int) -> str:
 
 
 def check_sequence(images: Sequence[Any]) -> None:
-    """Check that an image sequence has five entries, and that not all of them are None.
+    """Check that an image sequence has five elements, and that at least one is not None.
 
     Raises:
-        UserError: if it is no list, has another length, or has no image.
+        UserError: if the sequence is no list, has another length, or has no image.
     """
     if isinstance(images, (str, bytes)) or not isinstance(images, Sequence):
         raise UserError(
