@@ -1,8 +1,8 @@
 """Applies the repairs of fairseq, and remembers which repairs this process has applied.
 
 The table of all repairs, :mod:`.repairs`, imports the modules that implement them and calls
-:func:`use_table`. Some such modules must apply all repairs; they import this module instead of
-the table, so that there is no cycle of imports.
+:func:`use_table`. Some of these modules must apply all repairs. They import this module instead of
+the table, which avoids a cycle of imports.
 """
 
 import enum
@@ -93,7 +93,7 @@ def activate() -> None:
 
 
 def are_active() -> bool:
-    """Return whether :func:`activate` has been called in this process."""
+    """Return True if :func:`activate` has been called in this process."""
     return Scope.OURS in _are_done
 
 
@@ -106,7 +106,6 @@ def are_wanted() -> bool:
 
 
 def list_applied() -> list[Repair]:
-    """Return the repairs that this process has applied so far."""
     return list(_applied)
 
 

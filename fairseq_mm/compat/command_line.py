@@ -1,5 +1,4 @@
-"""Repairs fairseq's commands: messages for wrong options, the log of ``fairseq-generate``, and
-checks of hydra's config files."""
+"""Repairs the messages and logs of fairseq's commands, and checks hydra's config files."""
 
 import argparse
 import difflib
@@ -20,8 +19,10 @@ _MISSING = "???"
 
 
 def explain_arguments() -> None:
-    """Make fairseq report a missing ``--task``, or an unknown name such as ``--arch typo``, in one
-    line with suggestions."""
+    """Make fairseq report a missing ``--task`` or an unknown name in one line.
+
+    For an unknown name, such as ``--arch typo``, the line suggests similar names.
+    """
     from fairseq import options
 
     original = options.parse_args_and_arch
@@ -57,9 +58,8 @@ def is_generate() -> bool:
 def repair_output_of_generate() -> None:
     """Make ``fairseq-generate`` write its log to stdout, or to its file in ``--results-path``.
 
-    The log contains the settings of the search.
-
-    Log handlers that another program has set up before it calls ``fairseq_cli.generate`` are kept.
+    The log contains the settings of the search. Log handlers that another program has set up before
+    it calls ``fairseq_cli.generate`` do not change.
     """
     from fairseq_cli import generate
 
@@ -127,13 +127,11 @@ def _explain(parser: argparse.ArgumentParser, error: Any, message: str) -> NoRet
 
 
 def _check_language_pair(args: argparse.Namespace) -> None:
-    """Raise UserError if ``--task`` is missing and the data folder is not one of ``translation``.
+    """Raise UserError if ``--task`` is missing and the data folder is unsuitable for
+    ``translation``.
 
-    ``translation`` is fairseq's default task; its files name two languages, as in
-    ``train.de-en.de.bin``.
-
-    Args:
-        args: Parsed command line.
+    ``translation`` is fairseq's default task. It needs files that name two languages, as in
+    ``train.de-en.de.bin``. ``args`` is the parsed command line.
     """
     from fairseq.data.data_utils import infer_language_pair
 

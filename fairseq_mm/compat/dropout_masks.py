@@ -18,8 +18,8 @@ _library: Optional[Any] = None
 def draw_in_words() -> bool:
     """Let PyTorch draw the random masks of all dropouts on the CPU from 16 bits per value.
 
-    The probability of a value is rounded to a multiple of 1/65536. A seed gives other masks than
-    with PyTorch's own operator. Nothing is changed on CPUs made by Intel, or if PyTorch is too old
+    The probability of a value is rounded to a multiple of 1/65536. The same seed gives other masks
+    than PyTorch's own operator. Nothing is changed on CPUs made by Intel, or if PyTorch is too old
     to put its own operator back.
 
     Returns:

@@ -351,8 +351,8 @@ def _no_repeat_ngram(
 ) -> Any:
     """Set the log-probability of words that would repeat an n-gram to -inf; return ``lprobs``.
 
-    A word that is the only possible one of its step is not changed. Shapes are N = batch size times
-    beam size: ``tokens`` [N, L], ``lprobs`` [N, vocabulary].
+    A word that is the only possible word of its step does not change. ``tokens`` is [N, L] and
+    ``lprobs`` [N, vocabulary], where N is batch size times beam size.
     """
     # tokens [N, L] are </s>, `step` words, and a buffer that later steps fill, with whose end
     # fairseq compares instead of the last words

@@ -123,7 +123,7 @@ def update_together() -> None:
 
 
 def _with_foreach(original: Callable[..., Any], step: Callable[[Any], None]) -> Callable[..., Any]:
-    """Return an optimizer's method ``step`` that calls the function ``step`` where it can."""
+    """Return an optimizer's method that calls ``step`` if it can, and otherwise ``original``."""
 
     @functools.wraps(original)
     def method(self: Any, closure: Any = None) -> Any:

@@ -26,11 +26,11 @@ _PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16",
 
 
 def save_float32_weights() -> None:
-    """Make fairseq save and load the state of ``--fp16``, ``--bf16`` and ``--amp`` that it omits.
+    """Make fairseq save and load float32 weights and the loss scaler's state in half precision.
 
-    This is the float32 copy of the weights and the state of the loss scaler. Both are added to the
-    optimizer's state in the checkpoint. A resumed training then gives the same weights, bit for
-    bit, as an uninterrupted one.
+    Checkpoints of ``--fp16``, ``--bf16`` and ``--amp`` then contain the float32 copy of the weights
+    and the state of the loss scaler, as parts of the optimizer's state. A resumed training then
+    gives the same weights, bit for bit, as an uninterrupted training.
     """
     from fairseq.optim import AMPOptimizer, FP16Optimizer, MemoryEfficientFP16Optimizer
     from fairseq.trainer import Trainer
@@ -161,7 +161,7 @@ def _use_float32_weights(
     Args:
         model: State dict of the model.
         parameters: Trained parameters by name, in the order of ``weights``.
-        weights: Float32 weights. A weight is used only if it rounds to the one in ``model``.
+        weights: Float32 weights. Each is used only if it rounds to the weight in ``model``.
         precision: ``"fp16"`` if the weights in ``model`` are float16; otherwise they are bfloat16.
     """
     import torch
@@ -176,11 +176,10 @@ def _use_float32_weights(
 
 
 def _read_added_state(trainer: Any) -> dict[str, Any]:
-    """Return what this module adds to the optimizer's state in a checkpoint.
+    """Return the state that this module adds to the optimizer's state in a checkpoint.
 
-    Returns:
-        Dict with the float32 weights and the state of the loss scaler, as far as the precision of
-        the training has them; empty for a float32 training.
+    The result is a dict with the float32 weights and the state of the loss scaler, if the precision
+    of the training has them; empty for a float32 training.
     """
     # --use-bmuf wraps the optimizer once more
     optimizer = getattr(trainer.optimizer, "_optimizer", trainer.optimizer)

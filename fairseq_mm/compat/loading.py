@@ -92,9 +92,7 @@ class _GuardedTorch(types.ModuleType):
 
 
 def activate_for(state: Any) -> None:
-    """Apply all repairs of fairseq if a checkpoint needs them.
-
-    A checkpoint needs them if it was trained with a model or task of this package.
+    """Apply all repairs of fairseq if a checkpoint has a model or task of this package.
 
     Args:
         state: Content of the checkpoint.
@@ -109,7 +107,7 @@ def activate_for(state: Any) -> None:
 
 
 def check_weights(state: Any, name: str) -> None:
-    """Raise UserError for complex weights: the model's copy would lack their imaginary part.
+    """Raise UserError for complex weights, whose imaginary part the model would lose.
 
     Args:
         state: Content of the checkpoint.

@@ -34,8 +34,8 @@ def load_checkpoint(path: str, arg_overrides: Optional[Mapping[str, Any]] = None
         arg_overrides: Values that replace options of the checkpoint, by name.
 
     Returns:
-        The content in the form of fairseq's ``load_checkpoint_to_cpu``. For a model folder, the
-        entry ``FOLDER_KEY`` has the content of ``config.json``.
+        The checkpoint as a dict, like the result of fairseq's ``load_checkpoint_to_cpu``. For a
+            model folder, ``FOLDER_KEY`` has the content of ``config.json``.
 
     Raises:
         UserError: if the file or folder is damaged, or cannot be loaded safely.

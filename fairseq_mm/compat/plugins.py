@@ -83,8 +83,8 @@ def refused_names() -> Iterator[None]:
 def _refusing(original: Any, registry: Any) -> Any:
     """Return a decorator that does the same as ``original``, but refuses names that are taken.
 
-    ``original`` is fairseq's decorator that registers a class under a name, ``registry`` the
-    dictionary from names to the classes registered so far. If it has another class under the name,
+    ``original`` is fairseq's decorator that registers a class under a name. ``registry`` is the
+    dictionary from names to registered classes. If ``registry`` has another class under the name,
     the decorator raises UserError.
     """
 

@@ -77,7 +77,7 @@ def _is_no_note(record: logging.LogRecord) -> bool:
 def _shorten_settings(record: logging.LogRecord, *, is_training: bool) -> bool:
     """Replace a config in ``record`` by its changed settings; return True, which keeps the record.
 
-    ``is_training`` says that the config is one of a training.
+    ``is_training`` is True for the config of a training.
     """
     from omegaconf import DictConfig
 
@@ -120,7 +120,7 @@ def changed_settings(cfg: Any, *, is_training: bool) -> dict[str, dict[str, Any]
 
 
 def _default(cfg: Any, defaults: Mapping[str, Any], key: str) -> Any:
-    """Return the default of the setting ``key``, or ``...``, which no setting equals."""
+    """Return the default of the setting ``key``; Ellipsis if the setting has no default."""
     from omegaconf import OmegaConf
 
     default = defaults.get(key, ...)

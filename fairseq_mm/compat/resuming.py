@@ -31,7 +31,7 @@ _REMEDY = "give an earlier checkpoint, or --reset-optimizer"
 
 
 def check_loaded_checkpoints() -> None:
-    """Add checks of the checkpoint to fairseq's functions that load one or resume a training.
+    """Add checks of checkpoints to fairseq's functions that load them and resume trainings.
 
     All repairs that check or change a loaded checkpoint are called here, because their order
     matters.
@@ -112,8 +112,10 @@ def check_loaded_checkpoints() -> None:
 
 @contextlib.contextmanager
 def _averaged_weights() -> Iterator[None]:
-    """Let fairseq load the average of a checkpoint's weights in a ``with`` block, see
-    :func:`.use_averaged_weights`."""
+    """Let fairseq load the average of a checkpoint's weights in a ``with`` block.
+
+    See :func:`.use_averaged_weights`.
+    """
     from fairseq import checkpoint_utils
 
     load = checkpoint_utils.load_checkpoint_to_cpu
@@ -165,10 +167,7 @@ def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
 
 
 def _check_count(value: Any, where: str) -> None:
-    """Raise UserError if the counter ``value`` is no integer of 0 or more.
-
-    ``where`` is the name of the counter in the message.
-    """
+    """Raise UserError if the counter ``value``, named ``where``, is no integer of 0 or more."""
     # a bool is an Integral, too
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < 0:

@@ -16,7 +16,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def is_ours(thing: Any) -> bool:
-    """Return True if a class, or the class of an object, is of this package or derives from it."""
+    """Return True if a class, or the class of an object, is in this package or derives from it."""
     cls = thing if isinstance(thing, type) else type(thing)
     return any(base.__module__.partition(".")[0] == _PACKAGE for base in cls.__mro__)
 
@@ -83,7 +83,7 @@ def uses_ours(trainer: Any) -> bool:
 
 
 def in_our_trainers(original: Callable[..., Any]) -> Callable[..., Callable[..., Any]]:
-    """Return a decorator for a function that replaces the method ``original`` of fairseq's trainer.
+    """Return a decorator for a replacement of the method ``original`` of fairseq's trainer.
 
     Trainers that use nothing of this package still call ``original``.
     """

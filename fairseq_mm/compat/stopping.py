@@ -109,8 +109,8 @@ def _score(cfg: Any) -> list[Any]:
 def _state(trainer: Any, extra_state: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the stopping rules to save in a checkpoint.
 
-    If fairseq validates only because a limit is reached, the score of this validation is left out,
-    because a training with a larger limit would not have it. ``extra_state`` is fairseq's entry of
+    If fairseq validates only because a limit is reached, the score of this validation is left out:
+    a training with a larger limit would not have it. ``extra_state`` is fairseq's dictionary of
     this name in the checkpoint.
     """
     is_planned = _is_validation_planned(trainer, extra_state["train_iterator"])
@@ -144,13 +144,13 @@ def _is_validation_planned(trainer: Any, position: dict[str, Any]) -> bool:
 
 
 class Restart:
-    """Restart of a training from a checkpoint, with the options that leave parts of the file out.
+    """Restart of a training from a checkpoint, with options to ignore parts of the checkpoint.
 
     Args:
         filename: Path of the checkpoint.
-        reset_optimizer: ``--reset-optimizer`` of fairseq.
-        reset_lr_scheduler: ``--reset-lr-scheduler`` of fairseq.
-        reset_meters: ``--reset-meters`` of fairseq.
+        reset_optimizer: Value of fairseq's ``--reset-optimizer``.
+        reset_lr_scheduler: Value of fairseq's ``--reset-lr-scheduler``.
+        reset_meters: Value of fairseq's ``--reset-meters``.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ def _resume_schedule(
 
 
 def _answer_once(trainer: Any, lr: float) -> None:
-    """Make ``trainer.get_lr`` return ``lr`` at its next call, which is before an epoch."""
+    """Make the next call of ``trainer.get_lr``, which happens before an epoch, return ``lr``."""
 
     def get_lr() -> float:
         del trainer.get_lr

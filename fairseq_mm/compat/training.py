@@ -49,8 +49,8 @@ def _is_of_our_training(iterator: Any) -> bool:
 def repair_position_of_resumed_data() -> None:
     """Make a training resume at the right position within an epoch.
 
-    The number of processes or the batch size may have changed. The same fraction of the epoch's
-    data is skipped as was used before; the batches of one update at most are used twice.
+    The number of processes or the batch size may have changed. The fraction of the epoch's data
+    that was used before is skipped; at most the batches of one update are used twice.
     """
     from fairseq.data.iterators import EpochBatchIterator
 
@@ -75,7 +75,7 @@ def repair_position_of_resumed_data() -> None:
 
 
 def add_num_shards(state: dict[str, Any]) -> None:
-    """Record the number of processes in a checkpoint, beside the position in the training data.
+    """Record the number of processes in a checkpoint, next to the position in the training data.
 
     The number is read from the checkpoint's options. :func:`repair_position_of_resumed_data` needs
     it if the number of processes has changed.
@@ -170,7 +170,7 @@ def repair_workers_of_successive_epochs() -> None:
     """Make fairseq fork the workers of an epoch only after the previous epoch's workers have ended.
 
     Otherwise the new workers inherit locks that the thread of the previous epoch holds, and wait
-    for ever. Trainings with several workers on a GPU hung once in some hundred epochs.
+    for ever. This happened once in some hundred epochs of trainings with several workers on a GPU.
     """
     from fairseq.data.iterators import BufferedIterator
 
@@ -308,8 +308,8 @@ def repair_clipping_on_cpu() -> None:
 def seed_only_the_cpu() -> None:
     """Make trainings on a CPU seed the CPU's random numbers at each update, and no others.
 
-    :func:`torch.manual_seed` also keeps the seed for a GPU that might be used later, with a stack
-    trace: 0.8 ms, 7 % of an update of ``vse_bow``.
+    :func:`torch.manual_seed` also stores the seed and a stack trace for a GPU that might be used
+    later. This takes 0.8 ms, 7 % of an update of ``vse_bow``.
     """
     import torch
     from fairseq.trainer import Trainer

@@ -38,7 +38,6 @@ _SIMPLE_DTYPE = re.compile(r"[<>=|]?(\?|[bBiufcSUV]\d+|O8)")
 
 
 def _shown(value: Any) -> str:
-    """Return a short description of a value of a pickle, for a message."""
     # a list is not shown, because it could be far longer than its pickle
     if isinstance(value, str):
         return repr(value[:50])
@@ -47,7 +46,7 @@ def _shown(value: Any) -> str:
 
 
 class Emptied(dict):
-    """Empty dictionary that replaces an object whose content nothing needs, such as a meter."""
+    """Empty dictionary that replaces an object, such as a meter, whose content is not needed."""
 
     def __init__(self, *unused: Any, **also_unused: Any) -> None:
         super().__init__()
@@ -550,9 +549,9 @@ def _our_unpickler_allowed() -> Iterator[None]:
 
 
 def _check_records(archive: zipfile.ZipFile) -> None:
-    """Raise UnpicklingError if a file in a zip archive does not have its CRC-32.
+    """Raise UnpicklingError if a file in a zip archive does not match its CRC-32.
 
-    ``torch.load`` does not compare it, so that weights with a changed byte would be loaded.
+    ``torch.load`` does not check it, and would load weights with a changed byte.
     """
     records = [record for record in archive.infolist() if record.file_size]
     damaged = [record.filename for record in records if not _is_whole(archive, record)]
@@ -572,10 +571,10 @@ def _is_whole(archive: zipfile.ZipFile, record: zipfile.ZipInfo) -> bool:
 
 
 def _refuse_other_forms(file: Any) -> None:
-    """Raise UnpicklingError for TorchScript, a tar archive, or a zip archive that is damaged or
-    expands greatly.
+    """Raise UnpicklingError for TorchScript, tar archives, and unsuitable zip archives.
 
-    ``torch.load`` would run TorchScript. PyTorch before version 0.2 wrote tar archives.
+    A zip archive is unsuitable if it is damaged or expands greatly. ``torch.load`` would run
+    TorchScript. PyTorch before version 0.2 wrote tar archives.
     """
     import torch
 

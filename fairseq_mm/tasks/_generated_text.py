@@ -144,8 +144,9 @@ class GeneratedTextScores:
             logger.info(f"example reference {line}: {reference}")
 
     def sums(self, hypotheses: Mapping[int, str]) -> dict[str, float]:
-        """Return the number of hypotheses and sums of their scores, which fairseq sums over
-        processes.
+        """Return the number of hypotheses and the sums of their scores.
+
+        fairseq sums these values over all processes.
 
         Args:
             hypotheses: Dictionary from a line number of the split to the text generated for the
