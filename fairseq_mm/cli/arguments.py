@@ -159,8 +159,8 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     Args:
         parser: Parser or group.
         *names: Names of the arguments, keys of the table ``SHARED``.
-        **changes: For the name of an argument, keyword arguments of ``add_argument`` that replace
-            keyword arguments of the table, such as ``checkpoint={"required": False}``.
+        **changes: Keyword arguments of ``add_argument`` that replace those of the table, by
+            argument: ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})
@@ -224,7 +224,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """Parse an integer of 1 or more; this function is the ``type`` of argparse options."""
+    """Parse an integer of 1 or more; for ``type`` of argparse options."""
     # int() would also read "1_0", " 1" and "+1"
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a number of 1 or more, but is {text!r}")
@@ -236,7 +236,7 @@ def add_numbers(group: Any, **helps: str) -> None:
 
     Args:
         group: Parser or group.
-        **helps: For the name of each option, its help text.
+        **helps: Help text of each option, by the option's name.
     """
     for name, text in helps.items():
         group.add_argument(flag(name), type=positive, metavar="N", help=text)
@@ -253,8 +253,8 @@ REPEATED: dict[str, Any] = {"action": "append", "default": []}
 def add_rows(group: Any, rows: Rows) -> None:
     """Add the arguments of a table to a parser or group.
 
-    ``rows`` is the table: a dict from the name of an argument to its help text and further keyword
-    arguments of ``add_argument``.
+    ``rows``, the table, is a dict from the name of an argument to its help text and to further
+    keyword arguments of ``add_argument``.
     """
     for name, (text, more) in rows.items():
         group.add_argument(name, help=text, **more)
@@ -263,7 +263,7 @@ def add_rows(group: Any, rows: Rows) -> None:
 def add_actions(parser: argparse.ArgumentParser, actions: Mapping[str, tuple[str, Rows]]) -> None:
     """Add a required subcommand, ``args.action``.
 
-    ``actions`` is a dict from its name to its description and the table of its arguments.
+    ``actions`` is a dict from the subcommand's name to its description and its table of arguments.
     """
     parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (summary, rows) in actions.items():
@@ -292,11 +292,7 @@ _WRITTEN = ("output", "html", "json", "jsonl", "submission", "per_item", "card")
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Check that no output path is ``-``, which would be the name of a file, not standard output.
-
-    Raises:
-        UserError: if an output is ``-``.
-    """
+    """Raise UserError if an output path is ``-``, which does not mean standard output here."""
     for name in _WRITTEN:
         if str(getattr(args, name, None)) == "-":
             raise UserError(
@@ -306,7 +302,7 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_inputs_are_kept(args: argparse.Namespace) -> None:
-    """Check that no output is the file of another argument; the command may read this file.
+    """Check that no output would overwrite a file that another argument names as an input.
 
     Raises:
         UserError: if an output is such a file.
@@ -329,9 +325,9 @@ def _overwrites(name: str, path: str) -> UserError:
 
 
 def check_checkpoints(args: argparse.Namespace) -> None:
-    """Check that the checkpoints exist, before torch and fairseq are imported, which takes seconds.
+    """Check that the checkpoints exist, before the slow import of torch and fairseq.
 
-    Models of the Hugging Face hub are downloaded, and their paths replace their names in ``args``.
+    Models of the Hugging Face hub are downloaded; in ``args``, their names become local paths.
 
     Raises:
         UserError: if a checkpoint does not exist or cannot be downloaded.
@@ -415,8 +411,9 @@ def is_given(args: argparse.Namespace, name: str) -> bool:
 
 
 def written(name: str) -> str:
-    """Return the name of an argument for messages: ``--max-len`` for ``max_len``, but "the inputs"
-    for ``inputs``.
+    """Return the name of an argument for messages: ``--max-len`` for ``max_len``.
+
+    Inputs without an option are called "the inputs".
     """
     return "the inputs" if name == "inputs" else flag(name)
 

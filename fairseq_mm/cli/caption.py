@@ -113,12 +113,8 @@ def _write_captions(
 ) -> int:
     """Generate and write the captions of images or of stored features; return the exit status.
 
-    Args:
-        args: Parsed command line.
-        model: Generator or, for models that read part-of-speech sequences, captioner.
-        config: Generation config or, for such models, the settings of the search for candidates.
-        reader: Reader of image features for the model.
-        is_structured: True for models that read part-of-speech sequences.
+    If ``is_structured``, the model reads part-of-speech sequences: ``model`` is then a captioner
+    instead of a generator, and ``config`` has the settings of its search.
     """
     store: Any = None
     if args.split is not None or args.features:
@@ -179,8 +175,8 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
     """List the images of paths and of text files.
 
     Args:
-        paths: Image files, folders and archives. A path that cannot be read, or has no images,
-            becomes an input with an error.
+        paths: Image files, folders and archives. For a path that cannot be read or has no images,
+            the result has an input with an error.
         lists: Text files with one path of an image per line.
     """
     from fairseq_mm.extract import media_list
@@ -200,10 +196,10 @@ def list_images(paths: Sequence[str], lists: Sequence[str]) -> list[Input]:
 
 
 def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]]:
-    """Open the feature store, and list the ids of the images to caption; return both.
+    """Open the feature store, and list the images to caption; return both.
 
-    The images are the images of ``--split``, the ids on the command line or, if there are neither,
-    all ids of the store. ``reader`` is the reader of image features, which checks the store.
+    These are the images of ``--split``, the ids on the command line, or else all images of the
+    store.
     """
     from fairseq_mm.data.feature_store import open_features, open_folder_features
 
@@ -221,7 +217,7 @@ def _open_store(args: argparse.Namespace, reader: Any) -> tuple[Any, list[Input]
 
 
 def _list_split(folder: str, split: str) -> list[Input]:
-    """List each image of a split once, in the order in which images first occur in the split."""
+    """List each image of a split once, in the order of first occurrence."""
     from fairseq_mm.data.split_files import first_lines, read_visual_ids
 
     path = os.path.join(folder, f"{split}.visual_ids")
@@ -236,7 +232,7 @@ def _list_split(folder: str, split: str) -> list[Input]:
 
 
 class _NearestCaption:
-    """Index of training captions of a data folder; finds the nearest one to a text by CIDEr-D."""
+    """Search index of training captions, which are compared with a text by CIDEr-D."""
 
     def __init__(self, folder: str) -> None:
         from fairseq_mm.data.input_files import check_line_counts
@@ -262,8 +258,9 @@ class _NearestCaption:
         self.index = NearestCaption([line.split() for line in lines], self.ids)
 
     def find(self, text: str) -> dict[str, Union[str, float]]:
-        """Return a dict: ``caption``, the nearest training caption; ``id``, the id of its image;
-        ``cider_d``, its CIDEr-D with ``text``, from 0 to 10.
+        """Return the nearest training caption to ``text`` as a dict.
+
+        Keys are ``caption``, ``id`` (of the caption's image) and ``cider_d`` (similarity, 0 to 10).
         """
         index, similarity = self.index.nearest(text.split())
         return {

@@ -1,5 +1,4 @@
-"""Defines options and JSON records of ``fairseq-mm caption`` for models that read part-of-speech
-sequences. Such models generate candidate captions and rank them (Kiros et al. 2014)."""
+"""Options and JSON records of ``fairseq-mm caption`` for models that read part-of-speech tags."""
 
 import argparse
 import dataclasses
@@ -85,11 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_options(args: argparse.Namespace) -> None:
-    """Check that no option about candidates is given, for a model that generates no candidates.
-
-    Raises:
-        UserError: if such an option is given; the message names it.
-    """
+    """Raise UserError if an option about candidates is given, for a model that generates none."""
     for name in _get_given(args, (*_OTHERS, *_SEARCH, *_WEIGHTS)):
         raise UserError(
             f"{flag(name)} is of models that read part-of-speech sequences (sc_nlm), but "
@@ -108,8 +103,7 @@ def load(
         options: Options of generation that are on the command line, by name.
 
     Raises:
-        UserError: if an option is missing, an option is for other kinds of models, or files do not
-            fit together.
+        UserError: if an option is missing or not for such models, or files do not fit together.
     """
     from fairseq_mm.inference.candidates import CandidateWeights, StructuredSearch
     from fairseq_mm.inference.structured_loading import load_structured_captioner

@@ -91,12 +91,10 @@ def answer(subcommands: dict[str, str], new_parser: Callable[..., Any]) -> int:
 
 
 def _insert_kind(module: ModuleType, words: list[str], prefix: str) -> None:
-    """Insert the default action, such as ``nearest`` of ``retrieve``, into the shell's line.
+    """Insert the default action, such as ``nearest`` of ``retrieve``, into the line to complete.
 
-    Args:
-        module: Module of the subcommand.
-        words: Words of the line before the cursor's word, the program first.
-        prefix: Beginning of the cursor's word.
+    ``words`` are the words of the line before the cursor's word; ``prefix`` is the beginning of the
+    cursor's word.
     """
     name_kind = getattr(module, "name_kind", None)
     # otherwise the action itself is completed
@@ -131,7 +129,7 @@ def _set_completer(action: argparse.Action, subcommand: str, module: ModuleType)
 
 
 def _complete_list(names: Sequence[str]) -> Callable[..., list[str]]:
-    """Return a completer of lists such as ``bleu,meteor``."""
+    """Return a completer of comma-separated lists such as ``bleu,meteor``."""
 
     def complete(prefix: str, **_: Any) -> list[str]:
         before, comma, _last = prefix.rpartition(",")

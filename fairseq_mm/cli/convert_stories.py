@@ -35,7 +35,7 @@ OPTIONS = tuple(name[2:].replace("-", "_") for name in ARGUMENTS)
 
 
 def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
-    """Convert the checkpoint ``args.source``, whose content ``state`` has been loaded already."""
+    """Convert the checkpoint ``args.source``; ``state`` is its loaded content."""
     from fairseq_mm.conversion import stories as converting
 
     _check_output(args)
@@ -86,9 +86,9 @@ def run(args: argparse.Namespace, state: Mapping[str, Any]) -> None:
 
 
 def _check_output(args: argparse.Namespace) -> None:
-    """Raise UserError if the output cannot be written, before the conversion, which takes minutes.
+    """Raise UserError if the output cannot be written, or exists and ``--overwrite`` is not given.
 
-    An existing file may be replaced only with ``--overwrite``.
+    This is checked before the conversion, which takes minutes.
     """
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
@@ -125,14 +125,10 @@ def _flag(name: str, value: Any) -> str:
 
 
 def _table(num_tensors: int, conversion: Any) -> list[str]:
-    """Return the lines of a table of the conversion's tensors.
+    """Return the lines of a table with the numbers of read, converted, ... and mismatched tensors.
 
-    The table has the number of tensors that were read, converted, left out, missing, unexpected and
-    mismatched. Below each number except the first two, it lists the tensors.
-
-    Args:
-        num_tensors: Number of tensors in the checkpoint.
-        conversion: Result of the conversion.
+    Below each number except the first two, the tensors are listed. ``num_tensors`` is the number of
+    tensors in the checkpoint, ``conversion`` the result of the conversion.
     """
     left_out = conversion.left_out
     lines = [
@@ -156,7 +152,7 @@ def _table(num_tensors: int, conversion: Any) -> list[str]:
 
 
 def _fold(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Format ``rows``, which are pairs (name of a tensor, rest of the line), as lines.
+    """Format pairs (name of a tensor, rest of the line) as lines.
 
     If there are more than ``_LISTED`` pairs, tensors whose names differ only in the number of a
     layer share one line.

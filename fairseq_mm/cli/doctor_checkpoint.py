@@ -23,13 +23,13 @@ def check_checkpoint(
 ) -> Iterator[Finding]:
     """Check that a checkpoint's model can be built, and fits the data folder and the extractor.
 
-    Yields findings; one is a problem if a check fails.
+    Yields findings, the lines of the report; a failed check yields a problem.
 
     Args:
         path: Path of the checkpoint.
         folder: Data folder; None to build the model without a data folder.
         features: Paths of feature stores (default: the stores of the data folder).
-        store: These feature stores, opened; None if they cannot be opened.
+        store: The opened feature stores; None if they cannot be opened.
         weights: State dict file of the extractor (default: a file beside the checkpoint).
     """
     try:
@@ -91,13 +91,8 @@ def _find_fault(
 ) -> Optional[Finding]:
     """Try to build a checkpoint's model in the task of a data folder, as fairseq-generate does.
 
-    Args:
-        checkpoint: Opened checkpoint.
-        folder: Path of the data folder.
-        features: Paths of feature stores; None for the stores of the data folder.
-
-    Returns:
-        Finding with the reason why the model cannot be built; None if it can be built.
+    Return a problem with the reason if the model cannot be built, else None. ``features`` has paths
+    of feature stores; None for the stores of the data folder.
     """
     from fairseq.tasks import TASK_REGISTRY
 
@@ -132,12 +127,9 @@ def _check_extractor(
 ) -> Iterator[Finding]:
     """Check that commands which read images or videos will find the weights of the extractor.
 
-    Yields a finding: a problem if the file of the weights is missing or is another file.
-
-    Args:
-        identity: Attributes that describe the extractor of the features in training.
-        file: Path of the checkpoint.
-        weights: State dict file of the extractor (default: a file beside the checkpoint).
+    Yields a problem if the file of the weights is missing or is another file. ``identity`` are the
+    attributes of the extractor in training, ``file`` is the checkpoint's path, ``weights`` the
+    state dict file (default: a file beside the checkpoint).
     """
     from fairseq_mm.extract.weights import checked_weights_file
     from fairseq_mm.inference.extractor_provenance import VECTORS_EXTRACTOR, find_weights_file
@@ -172,12 +164,8 @@ def _check_extractor(
 def _check_library(extractor: str, recorded: str) -> Iterator[Finding]:
     """Check that the library of an extractor's network is installed.
 
-    Yields a finding: a problem if the library is missing, a note if it has another version.
-
-    Args:
-        extractor: Name of the network.
-        recorded: Name and version of the library, such as ``timm 1.0.31``; empty if the network
-            needs no further library, which yields nothing.
+    Yields a problem if the library is missing, a note if it has another version. ``recorded`` is
+    its name and version, such as ``timm 1.0.31``; empty if the network needs no further library.
     """
     from fairseq_mm.inference.extractor_provenance import LIBRARY_EXTRAS
 
@@ -200,15 +188,11 @@ def _check_library(extractor: str, recorded: str) -> Iterator[Finding]:
 
 
 def _check_named_weights(subject: str, extractor: str, recorded: str) -> Iterator[Finding]:
-    """Check that torchvision knows the recorded weights, and whether it has downloaded them.
+    """Check that torchvision knows the recorded weights, and whether they are downloaded.
 
-    Yields a finding: a problem if torchvision does not know the weights.
-
-    Args:
-        subject: Subject of the finding.
-        extractor: Name of the network.
-        recorded: Name of the weights in the feature store's attributes: ``torchvision:NAME``. For
-            other weights there are no findings.
+    Yields a problem if torchvision does not know the weights. ``recorded`` is ``torchvision:NAME``;
+    other weights are not checked. ``subject`` is the finding's subject, ``extractor`` the name of
+    the network.
     """
     source, _, name = recorded.partition(":")
     if source != "torchvision":

@@ -77,8 +77,8 @@ def check_file_types(folder: str) -> Iterator[Finding]:
 def find_data_folder(folder: str) -> tuple[str, str]:
     """Return the path of the data folder and its kind, a key of ``KINDS``.
 
-    The path is ``folder``, unless ``folder`` is a language model's folder inside a data folder:
-    then it is the path of the data folder.
+    The path is ``folder`` or, if ``folder`` is a language model's folder inside a data folder, the
+    path of that data folder.
     """
     parent, name = os.path.split(os.path.abspath(folder))
     for place in (folder, parent) if name in LANGUAGE_MODELS else (folder,):
@@ -132,7 +132,7 @@ def is_text_alone(folder: str) -> bool:
 
 
 def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, list[Finding]]:
-    """Open and check feature stores; return them and the findings of the check.
+    """Open and check feature stores.
 
     Args:
         folder: Data folder whose stores are opened if ``paths`` is None.
@@ -140,7 +140,7 @@ def check_features(folder: Optional[str], paths: Optional[str]) -> tuple[Any, li
 
     Returns:
         store: All stores as one; None if they cannot be opened.
-        findings: Findings of the check.
+        findings: Lines of the report: problems, or the content of the stores.
     """
     subject = paths or os.path.join(folder or "", "features.h5")
     try:
@@ -203,7 +203,8 @@ def check_data(
 ) -> Iterator[Finding]:
     """Check a data folder: set up its task and load its splits.
 
-    Yields one finding for each problem, and for each part of the folder that has none.
+    Yields findings, the lines of the report: problems, and a line "ok" for each file or split
+    without a problem.
 
     Args:
         folder: Data folder.
@@ -330,7 +331,7 @@ def _check_subwords(folder: str, task: Any) -> Iterator[Finding]:
 def _check_tags(folder: str, split: str, sizes: Any) -> None:
     """Raise UserError if a split has part-of-speech tags that do not fit its text.
 
-    ``sizes`` has the number of tokens of each line of the text, which must have as many tags.
+    ``sizes`` has the number of tokens of each line; a line must have as many tags.
     """
     path, text_path = (os.path.join(folder, f"{split}.{end}") for end in ("tags", "idx"))
     if os.path.exists(path):
@@ -343,16 +344,10 @@ def _check_tags(folder: str, split: str, sizes: Any) -> None:
 
 
 def _check_references_fit(text_path: str, references_path: str, ids_path: str) -> None:
-    """Check that the references of a split are assigned to the right items.
+    """Raise UserError if a line of a split's text is a reference only of another image or video.
 
-    Raise UserError if a line of the split's text is no reference of its own item, but one of
-    another item. No other check finds exchanged references: every file is readable, and all line
-    counts agree.
-
-    Args:
-        text_path: Path of the split's text.
-        references_path: Path of the references.
-        ids_path: Path of the file with the item id of each line of the text.
+    No other check finds exchanged references: every file is readable, and all line counts agree.
+    ``ids_path`` is the file with the image or video id of each line of the text.
     """
     from fairseq_mm.cli.score_alignment import extract_letters
     from fairseq_mm.data.input_files import read_lines
@@ -383,7 +378,7 @@ class _SplitChecks:
         task: Task of the data folder. Its maximum lengths are removed, so that all texts and videos
             are loaded completely.
         folder: Path of the data folder.
-        kind: Kind of the data folder.
+        kind: Task, inputs and languages of the data folder.
         is_aligned: True if digests show that no file has changed since ``prepare`` wrote the
             folder. The files are then not compared with each other.
     """
@@ -402,10 +397,7 @@ class _SplitChecks:
         self.language_models: dict[str, Any] = {}
 
     def check_language_models(self) -> Iterator[Finding]:
-        """Compare the dictionaries of the language models' folders with those of the data folder.
-
-        Yields a problem if two dictionaries differ.
-        """
+        """Yield a problem if a language model's dictionary differs from the data folder's."""
         from fairseq_mm.data.binarised_text import load_dictionary
 
         for part, side in LANGUAGE_MODELS.items():
@@ -482,10 +474,10 @@ class _SplitChecks:
             yield ok(split, text)
 
     def _check_lines(self, dataset: Any) -> None:
-        """Compare the files of a split with its binarised text.
+        """Compare the files of a loaded split with its binarised text.
 
-        Raise UserError if a file has another number of lines, or if the text before binarisation or
-        the references do not agree with the binarised text. ``dataset`` is the loaded split.
+        Raise UserError if a file has another number of lines, or if the references or the text
+        before binarisation do not agree with the binarised text.
         """
         from fairseq_mm.data.binarised_text import check_same_text
         from fairseq_mm.data.input_files import check_line_counts, read_lines
@@ -513,13 +505,10 @@ class _SplitChecks:
             _check_references_fit(text_path, references_path, ids_path)
 
     def _check_language_model(self, dataset: Any, part: str) -> Iterator[Finding]:
-        """Check that a language model's folder has the text of the data folder.
+        """Yield a problem if a language model's folder has another text than the data folder.
 
-        Yields a problem if the texts differ.
-
-        Args:
-            dataset: Dataset of the split.
-            part: Name of the language model's folder: ``prompts`` or ``stories``.
+        ``dataset`` is the loaded split, ``part`` the name of the folder: ``prompts`` or
+        ``stories``.
         """
         from fairseq_mm.data.binarised_text import load_binarised_text
 
@@ -552,11 +541,10 @@ class _SplitChecks:
             yield note(split, text, remedy)
 
     def _describe_text(self, lines: Any, side: str) -> tuple[str, float]:
-        """Return a description of the lengths of texts, and the percentage of unknown tokens.
+        """Return a description of the lengths of binarised texts, and the percentage of ``<unk>``.
 
-        Args:
-            lines: Binarised texts.
-            side: ``source`` or ``target``, which decides to which length training cuts the texts.
+        ``side``, ``source`` or ``target``, selects the length to which training truncates the
+        texts.
         """
         sizes, limit = lines.sizes, getattr(self.limits, f"max_{side}_positions")
         unk = self.task.dictionary.unk()

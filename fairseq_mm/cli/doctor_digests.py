@@ -29,7 +29,7 @@ _MADE_LATER = (".tags", STORE_LIST)
 
 
 class FolderDigests:
-    """Digests (SHA-256) of the files of a data folder, which are compared with the files.
+    """Comparison of the files of a data folder with their recorded SHA-256 digests.
 
     Args:
         folder: Path of the data folder, or of a language model's folder inside it.
@@ -39,13 +39,10 @@ class FolderDigests:
     Attributes:
         record: Digests in ``prepare.json``; None if ``prepare.json`` has no digests.
         damage: Error message if ``prepare.json`` cannot be read; else empty.
-        changed: Dict from the path, relative to the folder, of each file that differs from its
-            digest to a description of the difference, such as "is not the file that ...", which
-            follows the path in messages.
-        unrecorded: Files in the folder that have no digest, although ``prepare`` writes files of
-            such names.
-        stores: Dict from the path of a feature store, relative to the folder, to its number of
-            items and its checksum.
+        changed: Dict from the relative path of each changed file to the rest of its message, such
+            as "is not the file that ...".
+        unrecorded: Files without a digest, although ``prepare`` writes files of such names.
+        stores: Dict from the relative path of a feature store to its number of items and checksum.
         is_whole: True if no file has changed since ``prepare`` wrote it, and none is missing.
     """
 
@@ -105,8 +102,7 @@ class FolderDigests:
         """Compare opened feature stores with ``prepare.json``: number of items, and checksum.
 
         Without ``--repair``, yields a problem for each store that differs. Stores that the data
-        folder does not use are left out. The stores have already been compared with the checksums
-        that they contain.
+        folder does not use are left out. The checksums inside the stores have been checked before.
         """
         from fairseq_mm.data.feature_store import listed_stores
 
@@ -132,10 +128,8 @@ class FolderDigests:
     def mend(self, *, is_sound: bool) -> Iterator[Finding]:
         """Add missing digests and, with ``--accept-changes``, replace digests that differ.
 
-        Yields findings about the changes of ``prepare.json``.
-
-        Nothing is done without ``--repair``, or if ``is_sound`` is False, because the folder then
-        has other problems.
+        Yields findings about the changes of ``prepare.json``. Nothing is done without ``--repair``,
+        or if the folder has other problems (``is_sound`` is False).
         """
         if not self.repair:
             return
@@ -175,10 +169,7 @@ class FolderDigests:
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _build_store_records(self) -> dict[str, Any]:
-        """Return new values of the entries ``store`` and ``stores`` of ``prepare.json``.
-
-        None as a value removes the entry.
-        """
+        """Return new values for two fields of ``prepare.json``; None removes the field."""
         # The record of a store that differs is kept unless the change is accepted.
         old = {} if self.record is None else self.record.stores
         remaining = {x: old[x] for x in old if not self.accept or x not in self.changed}
@@ -187,9 +178,7 @@ class FolderDigests:
         return {"store": stores.pop(STORE, None), "stores": stores or None}
 
     def _report_problems(self, *, with_unrecorded: bool = True) -> Iterator[Finding]:
-        """Yield a problem for each changed file and, if ``with_unrecorded`` is True, for each file
-        without a digest.
-        """
+        """Yield a problem for each changed file and, by default, for each file without a digest."""
         for name in self.changed:
             yield self._build_problem(name)
         for name in self.unrecorded if with_unrecorded and self.record is not None else ():
@@ -205,9 +194,7 @@ class FolderDigests:
         return problem(path, self.changed[name], remedy)
 
     def _prepared_files(self) -> list[str]:
-        """Return the existing files with names that ``fairseq-mm prepare`` writes, and the files of
-        part-of-speech tags (``SPLIT.tags``).
-        """
+        """Return the names of existing files that may have digests, including ``SPLIT.tags``."""
         try:
             from fairseq_mm.prepare.captions import CaptionWriter
             from fairseq_mm.prepare.prompts import PromptWriter

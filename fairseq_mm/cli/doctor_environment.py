@@ -82,7 +82,7 @@ def check_package(name: str) -> Finding:
 
 
 def torchvision_for(torch_version: str) -> Optional[str]:
-    """Return the torchvision version that fits a torch version: 0.13 for 1.12, 0.15 for 2.0.
+    """Return the torchvision version for a torch version, such as 0.15 for 2.0.
 
     The result is None if the version of torch cannot be parsed.
     """
@@ -117,10 +117,7 @@ def check_torchvision_fits() -> Iterator[Finding]:
 
 
 def check_fairseq() -> Iterator[Finding]:
-    """Check which fairseq is installed, whether it can be imported, and whether it is complete.
-
-    Yields findings: a problem if fairseq is missing, broken or incomplete, or installed twice.
-    """
+    """Yield a problem if fairseq is missing, broken, incomplete or installed twice."""
     installed = {}
     for name in ("fairseq", "fairseq-fixed"):
         try:

@@ -100,9 +100,8 @@ def run(args: argparse.Namespace) -> None:
 def _embed_text_only(args: argparse.Namespace, checkpoint: "Checkpoint") -> None:
     """Embed sentences and words of a data folder, and write their vectors to the store.
 
-    The data folder needs no features and no image ids. Its dictionary may differ from the
-    dictionary of the checkpoint's model. Words that the model's dictionary lacks are embedded as
-    ``<unk>``.
+    The folder needs no features and no image ids. Words that the model's dictionary lacks are
+    embedded as ``<unk>``, even if the folder's dictionary has them.
     """
     from fairseq_mm.data.binarised_text import (
         check_no_empty_line,
@@ -156,12 +155,9 @@ def _embed_words(model: Any, dictionary: Any, device: str) -> "list[tuple[str, n
 def _check_same(
     path: str, attributes: Mapping[str, str], rows: "list[tuple[str, np.ndarray]]"
 ) -> None:
-    """Check that the existing store ``path`` has the attributes, ids and vectors of this run.
+    """Raise UserError unless the store ``path`` has the attributes, ids and vectors of this run.
 
     ``rows`` are pairs of an id and its vector.
-
-    Raises:
-        UserError: if the store differs.
     """
     import numpy as np
 

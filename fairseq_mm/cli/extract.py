@@ -45,7 +45,7 @@ from fairseq_mm.extract.preprocessing import CROPS, INTERPOLATIONS, NORMALIZATIO
 
 
 class _ListModels(argparse.Action):
-    """Option after which the network and the output are not required."""
+    """Option that makes all other arguments optional, such as the network and the output."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: Any = None
@@ -262,10 +262,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list_models(pattern: str) -> list[str]:
-    """Return the lines to print for ``--list-models``.
+    """Return the lines to print for ``--list-models``; raise UserError if no model matches.
 
-    ``pattern`` is empty to list torchvision's models and the spelling of other names. Raise
-    UserError if no model matches.
+    If ``pattern`` is empty, torchvision's models and the spelling of other names are listed.
     """
     from fairseq_mm.extract.backbones import list_clip_models, list_image_models
     from fairseq_mm.extract.networks import list_models
@@ -287,15 +286,10 @@ def _list_models(pattern: str) -> list[str]:
 
 
 def _drop_stored(items: list, stores: list[str], noun: str) -> list:
-    """Return the items to extract whose ids are in none of the stores.
+    """Return the images or videos whose ids are in none of the feature stores.
 
-    Args:
-        items: Listed images or videos.
-        stores: Paths of feature stores.
-        noun: ``images`` or ``videos``, for messages.
-
-    Raises:
-        UserError: if no item remains, or a stored item has another file than in ``items``.
+    ``noun`` is ``images`` or ``videos``, for messages. Raise UserError if nothing remains, or if a
+    stored id belongs to another file than in ``items``.
     """
     from fairseq_mm.data.feature_store import FeatureStore
     from fairseq_mm.extract.run_files import check_unchanged
@@ -314,15 +308,15 @@ def _drop_stored(items: list, stores: list[str], noun: str) -> list:
 
 
 def _select_shard(items: list, output: str, shard: str) -> tuple[list, str, dict[str, Any]]:
-    """Choose the items of one shard of the run.
+    """Select the images or videos of one shard of the run.
 
     Args:
-        items: All items of the run.
+        items: Images or videos of the whole run.
         output: Path of the output of the whole run.
         shard: ``I/N`` for shard I of N.
 
     Returns:
-        items: Items of the shard.
+        items: Images or videos of the shard.
         output: Path of the shard's output.
         attributes: Attributes of the shard's store, by which ``store merge`` recognises shards of
             the same run.

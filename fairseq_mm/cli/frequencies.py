@@ -60,8 +60,10 @@ def _read_split(data: str, split: str) -> tuple[Any, Any, Any, list[str]]:
     """Read the texts of a split.
 
     Returns:
-        Lines of tokens, number of each line's item, how the lines are compared, and the paths of
-        the files that were read.
+        lines: Token indices of each line.
+        items: For each line, the number of its image, image sequence, video or prompt.
+        text: Conversion of token indices to the words that rewards compare.
+        paths: Paths of the files that were read.
     """
     import numpy as np
 

@@ -69,7 +69,7 @@ Read = Callable[[Sequence[Input]], Iterable[Any]]
 
 
 class TextRun:
-    """One run of a command that generates texts: its models, its inputs and its outputs.
+    """Run of a command that generates texts: its models, inputs and outputs.
 
     A command loops over :meth:`generate` within :meth:`open_outputs`, passes the lines of each
     input to :meth:`write`, and returns the exit status of :meth:`finish`.
@@ -80,8 +80,8 @@ class TextRun:
         models: One generator, or several generators whose texts are compared.
         configs: Generation config of each model.
         inputs: Inputs in the order of the output.
-        copies: Number of times that ``inputs`` has each input of the user, with different indices
-            (``--n``). Messages count these repetitions as one input.
+        copies: Number of times that each input of the user is in ``inputs``, with different indices
+            (``--n``). Messages count the repetitions as one input.
 
     Attributes:
         form: Form of the output: ``text`` (detokenized), ``raw`` (tokens) or ``jsonl``.
@@ -119,8 +119,8 @@ class TextRun:
     def provenance(self) -> list[dict[str, Any]]:
         """Return for each model the fields that all JSON records of its texts share.
 
-        These are the digest of the checkpoint, the options and the extractor. If the output is not
-        JSON, there are no fields.
+        These are digest of the checkpoint, options and extractor; no fields if the output is not
+        JSON.
         """
         # hashing a checkpoint takes seconds
         if self.form != "jsonl":
@@ -132,10 +132,9 @@ class TextRun:
         """Open the output files; they appear when the context ends without an error.
 
         Args:
-            paths: Paths of the files (default: only the path of ``--output``). None in the list is
-                standard output. A single file gets all lines of every input. Of several files, the
-                first gets the first line of every input, the second the second line, and so on. If
-                the list is empty, nothing is written.
+            paths: Paths of the files (default: only ``--output``); None stands for standard output.
+                A single file gets all lines of every input. Several files get one line of every
+                input each, in order. An empty list writes nothing.
         """
         self.paths = self.paths if paths is None else paths
         with contextlib.ExitStack() as stack:
@@ -229,7 +228,7 @@ class TextRun:
         The exit status is 2 if an input could not be read.
 
         Args:
-            remarks: Messages of the command, which are printed before the report.
+            remarks: Messages that are printed before the report.
             page: Description of the content of the page ``--html``; empty for no page.
         """
         messages = list(remarks)
@@ -293,7 +292,7 @@ def read_jsonl_inputs(path: str, processor: Any) -> list[tuple[Input, Mapping[st
 
 
 def remove_name(error: UserError, name: str) -> UserError:
-    """Return an error whose message no longer begins with ``name``, the name of the input.
+    """Return an error whose message no longer begins with the name of the input.
 
     :class:`TextRun` prints the name before the message, so it would appear twice.
     """
@@ -339,15 +338,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
-    """Yield for each input a list with its example, or a UserError if it cannot be read.
+    """Yield for each input a list of one example, for the one model, or a UserError.
 
-    The error is yielded, not raised. The result has the form that :meth:`TextRun.generate` needs:
-    a list with one example per model, and here there is one model.
+    The error is yielded, not raised, as :meth:`TextRun.generate` expects.
 
     Args:
         model: Generator, whose processor makes the examples.
         inputs: Inputs to read.
-        **options: Options of the processor's method ``examples``.
+        **options: Keyword arguments of the processor's method ``examples``.
     """
     for example in model.processor.examples([item.value for item in inputs], **options):
         yield example if isinstance(example, UserError) else [example]

@@ -49,7 +49,7 @@ def missing_in_folders(
 
 
 def _try_to_read(images: list[Any]) -> list[Optional[str]]:
-    """Return for each listed image file the reason why it cannot be read; None if it can be."""
+    """Return for each image file the reason why it cannot be read; None if it can be."""
     bar = functools.partial(tqdm, desc="verify", total=len(images), unit=" images", disable=None)
     if len(images) < _MIN_IMAGES_FOR_PROCESSES:
         return list(bar(map(_explain_unreadable, images)))

@@ -41,8 +41,8 @@ class Subject(NamedTuple):
         index: Index of the story. If the model samples the story, the random numbers depend on it.
         id: Id of the story in its JSON record.
         title: Title of the story's section on the page; empty if there is only one story.
-        keys: Ids or paths of five images; None for a missing image.
-        sentences: Words of each sentence; None if the model has yet to generate the story.
+        keys: Ids in the feature store, or paths, of five images; None for a missing image.
+        sentences: Words of each sentence; None if the model must first generate the story.
     """
 
     index: int
@@ -164,10 +164,9 @@ def _read_subjects(
     """Read the stories that the command line names.
 
     Returns:
-        subjects: The stories.
+        subjects: One subject per story.
         store: Feature store of the images; None if the images are files.
-        missing: Ids of images without features, as ``missing_images.txt`` of the data folder lists
-            them.
+        missing: Ids of images without features, from ``missing_images.txt`` of the data folder.
     """
     if args.images and not args.html:
         raise UserError("--images: are shown on the page (--html FILE).")
@@ -251,7 +250,7 @@ def _check_sentences(sentences: Sentences, title: str) -> None:
 
 
 class _StoryImages:
-    """Images of the stories as data URIs, which the HTML page contains; each is read only once.
+    """Images of the stories as data URIs for the HTML page; each file is read only once.
 
     Args:
         folders: Folders or archives in which the images of a feature store are searched.
@@ -265,8 +264,9 @@ class _StoryImages:
         self._embedded: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the image whose id or path is ``key``, reduced, as a JPEG data URI with the
-        original size; None if the folders of ``--images`` have no such image.
+        """Return the image with the id or path ``key``, reduced, with its original size.
+
+        The result is None if the folders of ``--images`` have no such image.
         """
         if key not in self._embedded:
             file = None if self.is_stored else MediaFile(key, key)
@@ -276,7 +276,7 @@ class _StoryImages:
         return self._embedded[key]
 
     def check(self) -> None:
-        """Raise UserError if folders are given (``--images``), but have no image of the stories."""
+        """Raise UserError if ``--images`` is given, but has no image of the stories."""
         # A folder may lack some images, but a folder without any image of the stories is wrong.
         if self.folders and not any(self._embedded.values()):
             raise UserError(f"--images {' '.join(self.folders)}: has none of the stories' images.")

@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """Part of the output of ``fairseq-mm inspect``, such as the result for one text.
+    """Output of ``fairseq-mm inspect`` for one text or video.
 
     Attributes:
-        records: JSON objects of the part.
-        draw: Function that makes the sections of the HTML page for the part. It is called only if
-            the page is written.
+        records: JSON objects to write, one per line.
+        draw: Function that makes the sections of the HTML page, called only if the page is written.
     """
 
     records: list[dict[str, Any]]
@@ -34,7 +33,7 @@ class Inspection(NamedTuple):
     Attributes:
         title: Title of the HTML page.
         subtitle: Line under the title.
-        parts: Iterator that makes one part at a time, because all parts may not fit into memory.
+        parts: Iterator over the parts of the output, because all parts may not fit into memory.
         result: Statistics for the file ``--json``; None if there are no statistics.
         lines: Lines that describe ``result`` on a terminal; empty if there are no statistics.
     """
@@ -61,7 +60,7 @@ def read_told_lines(
         path: Path of the file.
         wanted: Numbers of the lines to read, counted from 0; blank lines are not counted.
         parse: Function that is applied to the JSON value of each line.
-        needed: Words for the end of an error message, which name the fields that ``parse`` needs.
+        needed: Names of the fields that ``parse`` needs, as the end of an error message.
 
     Yields:
         Number of the line, and the result of ``parse``.

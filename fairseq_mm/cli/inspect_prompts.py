@@ -18,8 +18,7 @@ Text = tuple[Optional[list[str]], list[str]]
 
 
 def inspect(args: argparse.Namespace, checkpoints: Sequence[Checkpoint]) -> Inspection:
-    """Compute gates, attention and likelihood of a story with its prompt, or of a text of a
-    language model.
+    """Compute gates, attention and likelihood of a story or of a language model's text.
 
     Raises:
         UserError: if files or options do not fit, or the model is no convolutional story or

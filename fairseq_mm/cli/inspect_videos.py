@@ -107,10 +107,9 @@ class _SplitTexts:
         return {key: restored(text, oov_words.get(key)) for key, text in file.texts.items()}
 
     def get_fields(self, lines: Sequence[int]) -> list[dict[str, Any]]:
-        """Return fields for the JSON record of each line of the split.
+        """Return the fields about texts in the JSON record of each line.
 
-        These are ``transcript_available``, ``reference`` and, if there is a generated summary,
-        ``hypothesis``.
+        These are ``transcript_available``, ``reference`` and, if there is one, ``hypothesis``.
         """
         inspection, ids = self.inspection, self.inspection.ids(lines)
         # The published transcripts decide; if their file is missing, the model's input decides.
@@ -175,9 +174,9 @@ class _Videos:
             self.by_key = by_any_key(list_images(paths, ids="path", kind=VIDEOS))
 
     def get_times(self, key: str, num_frames: int) -> Any:
-        """Return the times of the ``num_frames`` frames of the video with the id ``key``.
+        """Return the times of the frames of the video with the id ``key``, and thumbnails.
 
-        The result also has thumbnails if the video is in a folder of ``--videos``.
+        There are no thumbnails if the folders of ``--videos`` lack the video.
         """
         if key not in self.by_key:
             return Times(clip_step(self.attributes))
@@ -211,12 +210,9 @@ def _inspect_gates(
 def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return statistics and histograms of gate scores as a JSON object.
 
-    Three groups of videos have statistics: all, those with a transcript and those without. Each
-    video without a transcript is also listed, with its rank among all videos.
-
-    Args:
-        gates: Gate scores of the videos.
-        records: JSON record of each video.
+    There are statistics of all videos, of videos with and of videos without a transcript. Each
+    video without a transcript is also listed, with its rank among all videos. ``records`` has the
+    JSON record of each video.
     """
     scores = gates.scores
     is_apart = np.array([not record["transcript_available"] for record in records])
@@ -238,7 +234,7 @@ def _summarize_gates(gates: GateScores, records: Sequence[dict[str, Any]]) -> di
 
 
 def _describe(result: dict[str, Any]) -> list[str]:
-    """Format the result of ``_summarize_gates`` as lines for a terminal."""
+    """Format the result of :func:`_summarize_gates` as lines for a terminal."""
     rows = dict(result["statistics"])
     if len(result["layers"]) > 1:  # a single layer's scores would repeat the row of all
         rows.update(result["layers"])

@@ -1,5 +1,4 @@
-"""Loads the texts and models of ``fairseq-mm rank`` and ``fairseq-mm perplexity``, adds the options
-that both have, and records a run.
+"""Texts, models and common options of ``fairseq-mm rank`` and ``fairseq-mm perplexity``.
 
 Both commands score the texts of a data folder. The kind of a checkpoint (:attr:`.Checkpoint.kind`)
 decides which texts: captions, stories of prompts, visual stories or summaries.
@@ -39,7 +38,7 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 def add_scoring_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the options that do not depend on the kind of the checkpoint.
+    """Add the options that every kind of checkpoint accepts.
 
     Returns:
         Group of the options about speed and memory, to which the caller can add options.
@@ -156,7 +155,7 @@ def build_card(
 
 
 class _Texts:
-    """Texts of a split, one per line, and the models that compute the likelihood of the texts.
+    """Texts of a split, one per line, and the models that compute their likelihood.
 
     Attributes:
         models: Loaded models.
@@ -184,8 +183,7 @@ class _Texts:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return the hashes of the files that determine the likelihoods, so that a later run can
-        check that the files are the same.
+        """Return the hashes of the files on which the likelihoods depend.
 
         The result is a dict from a kind of file, such as ``checkpoint``, to the list of hashes.
         """
@@ -236,8 +234,8 @@ class PromptTexts(_Texts):
     def _find_side(self, args: argparse.Namespace) -> str:
         """Return the language of the texts: ``wp_source`` (prompts) or ``wp_target`` (stories).
 
-        For language models this is the option ``--side`` or else the language whose dictionary the
-        model has; for other models it is ``wp_target``.
+        Story models need ``wp_target``. For language models, it is the option ``--side`` or, by
+        default, the language whose dictionary the model has.
         """
         from fairseq_mm.data.split_text import SOURCE, TARGET, side_path
         from fairseq_mm.models._provenance import list_words
@@ -286,8 +284,7 @@ class PromptTexts(_Texts):
     def find_lines(self, names: Sequence[str]) -> dict[str, int]:
         """Return a dict from each prompt in ``names`` to the number of its first line in the split.
 
-        Prompts whose tokens are equal, because they differ only in unknown words, get the same
-        line.
+        Prompts that differ only in unknown words have the same tokens, and so the same line.
         """
         # Prompts that differ only in unknown words have the same tokens. They share one line, so
         # that their scores are equal; computed in two batches, they could differ slightly.
@@ -341,9 +338,7 @@ class AlbumTexts(_Texts):
         self.ends = [models.dictionary.index(SEPARATOR), models.dictionary.eos()]
 
     def tokens(self, line: int) -> list[int]:
-        """Return the token indices of a line's story, with ``<sent>`` between sentences and
-        ``</s>`` at the end.
-        """
+        """Return the token indices of a line's story, with ``<sent>`` separators and ``</s>``."""
         return self.likelihood.encode_story(self.texts[line])
 
     def condition(self, line: int) -> str:
@@ -361,7 +356,7 @@ class AlbumTexts(_Texts):
     def find_own_line(self, line: int, line_of_album: Mapping[str, int]) -> int:
         """Return the number of the first line that has the same image sequence as ``line``.
 
-        ``line_of_album`` is not used; stories of prompts need such an argument.
+        ``line_of_album`` is ignored; it exists because :class:`PromptTexts` needs such an argument.
         """
         # An album has several image sequences; the story was written for this one.
         return self.visual_ids.index(self.visual_ids[line])
@@ -413,8 +408,8 @@ def load_on_data(
 class DatasetTexts:
     """Captions or summaries of a binarized split, with the models that compute their likelihood.
 
-    The attributes are the same as in :class:`_Texts`, without ``models``. ``texts`` has the indices
-    of the lines instead of words.
+    The attributes are the same as in :class:`_Texts`, but ``models`` is missing, and ``texts`` has
+    the indices of the lines instead of words.
     """
 
     def __init__(self, args: argparse.Namespace, checkpoints: "Sequence[Checkpoint]") -> None:
@@ -445,11 +440,7 @@ class DatasetTexts:
         return self.dataset[line]["target"].tolist()
 
     def condition(self, line: int) -> int:
-        """Return the condition under which :class:`DatasetLikelihood` scores a line's text.
-
-        It is ``line`` itself, the index of the example in the dataset, which has the image or the
-        video.
-        """
+        """Return ``line`` itself, by which :class:`DatasetLikelihood` finds the image or video."""
         return line
 
 

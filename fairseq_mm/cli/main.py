@@ -1,9 +1,9 @@
 """Runs ``fairseq-mm SUBCOMMAND ...``: finds the subcommand's module and calls it.
 
 A subcommand is a module of this package with ``add_arguments(parser)`` and ``run(args)``; ``run``
-returns an exit status, or None for 0. If the first argument of a subcommand is an action with a
-default, such as ``nearest`` of ``retrieve``, its module also has ``name_kind(argv)``, which returns
-the arguments with the action inserted.
+returns an exit status, or None for 0. Some subcommands have actions, such as ``nearest`` of
+``retrieve``. If an action is the default, the module also has ``name_kind(argv)``, which inserts
+the action into the arguments.
 """
 
 import argparse
@@ -184,7 +184,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_empty_path(action: argparse.Action, value: Any) -> bool:
-    """Return True if an argument is a path by its metavar, and its value was given as ""."""
+    """Return True if an argument is a path (by its metavar) and its value is ""."""
     words = re.findall("[A-Z]+", str(action.metavar))
     if not _PATHS.intersection(words) or value in (action.default, action.const):
         return False
@@ -279,7 +279,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Discard buffered output: writing it has failed, and would fail again when Python exits."""
+    """Discard buffered output that could not be written; Python would try again when it exits."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -107,14 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Counts(NamedTuple):
-    """Sums of the log2-probabilities of tokens, each with the number of tokens in the sum.
+    """Sums of the log2-probabilities of tokens; each sum also has its number of tokens.
 
     Attributes:
         known: Sum over words that are in the dictionary.
         unknown: Sum over words that are not in the dictionary, scored as ``<unk>``.
         ends: Sum over the ends of texts and the separators of sentences.
-        sentences: Sum over the tokens of each sentence, including its end.
-        truncated: Number of texts that were truncated, so that their last words were not scored.
+        sentences: For each sentence, the sum over its tokens, including its end.
+        truncated: Number of texts whose last words were not scored, because they were truncated.
     """
 
     known: "LogProbability"
@@ -165,9 +165,9 @@ def shuffle_images(
 ) -> list[str]:
     """Return for each line an image sequence of another album.
 
-    The albums are shuffled with the seed. Each album then gets the image sequences of the next
-    album, in order; if the next album has fewer sequences, they are repeated. Lines with the same
-    image sequence get the same new sequence.
+    The albums are shuffled. Each album then gets the image sequences of the next album, in order;
+    if there are fewer of them, they are repeated. Lines with the same image sequence get the same
+    new sequence.
 
     Args:
         visual_ids: Image sequence of each line.

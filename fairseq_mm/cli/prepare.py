@@ -45,11 +45,10 @@ class Release(NamedTuple):
         kind: Kind of the release's data, a key of ``KINDS``.
         module: Module that reads the release. The module's docstring is the help text, and it has
             the functions ``add_arguments(parser)`` and ``read(args)``.
-        options: Options about the data that the release accepts, separated by spaces.
-        fixed_options: Options that the kind of data has, but whose value the release fixes,
-            separated by spaces.
-        values: Dict from the name of an option to the value that the release fixes, or to a default
-            that replaces the default of the kind of data.
+        options: Names of the options about data that the release accepts, separated by spaces.
+        fixed_options: Names of the options whose value the release fixes, separated by spaces.
+        values: Dict from the name of an option to its fixed value, or to its default for the
+            release.
     """
 
     kind: str

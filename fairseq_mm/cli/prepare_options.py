@@ -1,4 +1,4 @@
-"""Defines options of ``fairseq-mm prepare``: one table for all kinds of data and all releases."""
+"""Options of ``fairseq-mm prepare``: one table for all kinds of data and all releases."""
 
 import argparse
 import os
@@ -138,13 +138,14 @@ class Kind(NamedTuple):
 
     Attributes:
         task: Name of the fairseq task that reads the data.
-        module: Module whose docstring shows the JSON lines of the user's own data.
+        module: Module whose docstring shows the format of the user's own JSON lines.
         writer: Function from the parsed command line to a writer of data folders.
         tokenizers: Dict from the name of a tokenizer to its description for the help text.
         tokenizer: Name of the default tokenizer; None if the default depends on other options.
         threshold: Default of ``--threshold``.
-        text_options: Options about text, such as ``--tokenizer``, separated by spaces.
-        own_options: Options about data that is no release, such as ``--keys``, separated by spaces.
+        text_options: Names of options about text, such as ``--tokenizer``, separated by spaces.
+        own_options: Names of options for the user's own data, such as ``--keys``, separated by
+            spaces.
     """
 
     task: str
@@ -159,8 +160,8 @@ class Kind(NamedTuple):
     def defaults(self) -> dict[str, Any]:
         """Return defaults of ``fairseq-mm prepare`` for this kind of data, by name.
 
-        They are the defaults of options, and of settings that have no option. If the data is a
-        published release of a dataset, such as COCO, the caller may replace some of them.
+        They include settings that have no option. For a published release of a dataset, such as
+        COCO, the caller may replace some defaults.
         """
         return {
             "tokenizer": self.tokenizer,
@@ -180,8 +181,8 @@ def add_options(
         parser: Parser or group.
         kind: Kind of the data, whose nouns and tokenizers the help texts name.
         options: Options to add: keys of ``OPTIONS``, or ``--tokenizer``.
-        settled: Defaults that the help texts name: the result of :meth:`Kind.defaults`, in which
-            some values may have been replaced for a published release.
+        settled: Defaults that the help texts name: the result of :meth:`Kind.defaults`, with the
+            changes of a published release.
     """
     # the same option concerns images of captions, but videos of summaries
     table = kind.module.TABLE
@@ -209,8 +210,7 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
     """Return the keyword arguments that every writer of data folders accepts.
 
-    One of them is the dict ``settings``: the keyword arguments of this function, which the writer
-    records in prepare.json.
+    ``settings`` is itself one of them, a dict that the writer records in prepare.json.
     """
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}

@@ -58,7 +58,7 @@ class Retrieval(NamedTuple):
     Attributes:
         summary: Recall, median rank and mean rank of the model.
         chance: Recall, median rank and mean rank of a random order.
-        ids: Id of each query: the line number of a sentence, or the id of an image.
+        ids: Id of each query: line number of the sentence, or id of the image.
         ranks: For each query, the rank of its highest-ranked correct candidate.
         best: For each query, JSON records of the ``--top`` best candidates; None without ``--top``.
         curve: Recall at each percentage of retrieved candidates; None if no curve is drawn.
@@ -77,13 +77,13 @@ def rank_images(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kin
 
     Args:
         args: Parsed command line.
-        checkpoints: Opened checkpoint, or the embeddings of an ensemble, which ranks by the mean of
-            their cosines.
+        checkpoints: One opened checkpoint, or several image-sentence embeddings, whose cosines are
+            averaged.
         kind: Kind of the checkpoint: ``captions`` ranks by likelihood, ``vectors`` by cosine.
 
     Raises:
-        UserError: if there are several checkpoints and one is no embedding, or if checkpoint and
-            data do not fit together.
+        UserError: if one of several checkpoints is no embedding, or checkpoint and data do not fit
+            together.
     """
     started = time.time()
     checkpoint = checkpoints[0].path
@@ -147,15 +147,7 @@ def _rank_by_likelihood(
     checkpoint: str,
     output: str,
 ) -> tuple[dict[str, Retrieval], dict[str, Any]]:
-    """Rank images and sentences by likelihood.
-
-    Args:
-        model: Model of captions.
-        task: Task of the data folder, which has loaded the split.
-        args: Parsed command line.
-        device: Device on which the model runs.
-        checkpoint: Path of the checkpoint, which the file of likelihoods records by its hash.
-        output: Path of the output folder.
+    """Rank the images and sentences of the split that ``task`` has loaded, by likelihood.
 
     Returns:
         retrievals: Dict from a direction, such as ``image_retrieval``, to its results.
@@ -223,9 +215,7 @@ def _rank_both_ways(
     """Rank images for sentences and sentences for images; return the ranks by direction.
 
     Args:
-        normalised: The first three arguments of :func:`.ranking.rank_sentences`: [sentences,
-            images] log P(sentence | image), [sentences] log P(sentence), and [sentences] index of
-            the image that a sentence describes.
+        normalised: First three arguments of :func:`.ranking.rank_sentences`.
         log_probs: [sentences, images] log P(sentence | image) by which images are ranked.
         split: Images and sentences.
         shortlist: Number of nearest images for a second ranking of sentences, in which only the
@@ -252,14 +242,8 @@ def _fill(
 ) -> None:
     """Compute log P(sentence | image) where ``file`` lacks it, and write it to the file.
 
-    Args:
-        file: File of likelihoods.
-        model: Model of captions.
-        task: Task of the data folder.
-        split: Images and sentences to rank.
-        blocks: For each block, the indices of its sentences, which are scored together. A block is
-            either missing from the file or complete.
-        args: Parsed command line.
+    ``blocks`` has the indices of the sentences that are scored together. The scores of a block are
+    either complete in the file or missing.
     """
     device = next(model.parameters()).device
     likelihood = build_likelihood(
@@ -314,7 +298,7 @@ def best_candidates(
         scores: [queries, candidates] scores, higher for better candidates.
         top: Number of candidates in the result.
         ids: Id of each candidate.
-        texts: Text of each candidate; None if the records shall have no text.
+        texts: Text of each candidate; None for records without text.
     """
     records = []
     for row in scores:
@@ -375,7 +359,7 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
 
 
 def _join(splits: Sequence[SplitVectors]) -> SplitVectors:
-    """Join the unit vectors of several embeddings, which ranks by the mean of their cosines."""
+    """Join the unit vectors of several embeddings, so that products are their mean cosines."""
     images = [unit_vectors(split.images, "image") for split in splits]
     sentences = [unit_vectors(split.sentences, "sentence") for split in splits]
     return splits[0]._replace(images=np.hstack(images), sentences=np.hstack(sentences))
@@ -445,12 +429,8 @@ def _report(
 ) -> None:
     """Print the table of results, and write the files of the output folder.
 
-    Args:
-        retrievals: Dict from the name of a direction of retrieval to its results.
-        result: Further fields of ranks.json.
-        output: Path of the output folder.
-        args: Parsed command line.
-        card: Record of the run: command, options, hashes of files, versions.
+    ``retrievals`` has the results by direction, ``result`` further fields of ranks.json, and
+    ``card`` the record of the run (command, options, hashes of files, versions).
     """
     figures = {name: asdict(task.summary) for name, task in retrievals.items()}
     chance = {name: asdict(task.chance) for name, task in retrievals.items()}
@@ -482,12 +462,9 @@ def _report(
 def _print(
     figures: Mapping[str, dict[str, Any]], chance: Mapping[str, dict[str, Any]], rsum: float
 ) -> None:
-    """Print the table of results.
+    """Print a table of the model's results (``figures``) and of a random order (``chance``).
 
-    Args:
-        figures: Dict from the name of a direction of retrieval to the results of the model.
-        chance: Dict from the name of a direction to the results of a random order.
-        rsum: Sum of the recalls of both directions, in percent.
+    Both are dicts by direction. ``rsum`` is the sum of the recalls of both directions, in percent.
     """
     width = max(len(TITLES[name]) for name in figures)
     print(f"{'':{width}}    R@1    R@5   R@10   Med r  mean r  queries  candidates")

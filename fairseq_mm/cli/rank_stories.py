@@ -1,6 +1,4 @@
-"""Ranks stories for ``fairseq-mm rank``: tests whether a story is more likely under its own prompt
-or images than under the prompts or images of other stories.
-"""
+"""Tests for ``fairseq-mm rank`` whether stories fit their own prompt or images best."""
 
 import argparse
 import functools
@@ -34,11 +32,11 @@ ROWS = {
 
 
 def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], kind: str) -> None:
-    """Rank each story's prompt or images among those of other stories, and report the results.
+    """Rank each story's own prompt or images among others, by the likelihood of the story.
 
     Args:
         args: Parsed command line.
-        checkpoints: Opened checkpoint, or the checkpoints of an ensemble.
+        checkpoints: One opened checkpoint, or several checkpoints of an ensemble.
         kind: ``prompts`` or ``albums``.
 
     Raises:
@@ -110,7 +108,7 @@ def rank_stories(args: argparse.Namespace, checkpoints: Sequence[Checkpoint], ki
 def name_output(files: Sequence[str], split: str) -> str:
     """Return the default output folder, ``CHECKPOINT.rank-SPLIT``.
 
-    ``files`` are the checkpoints; if there are several, the name also has their number.
+    If ``files`` has several checkpoints, the name also contains their number.
     """
     others = f"+{len(files) - 1}" if len(files) > 1 else ""
     return f"{os.path.splitext(files[0])[0]}{others}.rank-{split}"
@@ -123,10 +121,10 @@ def _score(
     lines: Sequence[int],
     columns: Columns,
 ) -> np.ndarray:
-    """Return log-likelihoods of stories under prompts or albums; compute those that ``file`` lacks.
+    """Return log-likelihoods of stories under prompts or albums, and add missing ones to ``file``.
 
     Args:
-        file: File of log-likelihoods, to which new ones are added.
+        file: File of log-likelihoods of earlier runs.
         pairs: [pairs, 2] index in ``lines`` (story) and in ``columns`` (prompt or album) of each
             needed pair.
         texts: Object that holds the stories of the split and the models that score them.
@@ -159,7 +157,6 @@ def _score(
 
 
 def _to_json(result: Union[PromptRanking, AlbumRanking]) -> dict[str, Any]:
-    """Convert the result of a ranking to a JSON object."""
     figures: dict[str, Any] = {}
     for name, value in result._asdict().items():
         if isinstance(value, condition_ranking.Figure):
@@ -230,11 +227,10 @@ def _entries(
 
     Args:
         texts: Texts of the split.
-        lines: Number of the line of each of the S stories.
-        scores: [S, C] log-likelihoods under C conditions (prompts or albums); NaN if not computed.
-        true: [S] column of each story's own condition.
-        distractors: [draws, S, D] for each draw and story, the columns of D other conditions that
-            were sampled.
+        lines: Line number of each of the S stories.
+        scores: [S, C] log-likelihoods under C prompts or albums; NaN if not computed.
+        true: [S] column of each story's own prompt or album.
+        distractors: [draws, S, D] columns of the D other prompts or albums that were sampled.
     """
     is_prompt = isinstance(texts, PromptTexts)
     compare = condition_ranking.draw_credits if is_prompt else condition_ranking.candidate_ranks

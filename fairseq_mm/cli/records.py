@@ -1,4 +1,4 @@
-"""Writes JSON records, output files and progress bars for subcommands that generate texts."""
+"""JSON records, output files and progress bars of subcommands that generate texts."""
 
 import argparse
 import contextlib
@@ -21,7 +21,7 @@ RANK = "{k}"
 
 @contextlib.contextmanager
 def open_output(path: Optional[str]) -> Iterator[TextIO]:
-    """Open the file ``path`` for writing; it appears when it is complete.
+    """Open the file ``path`` for writing; the file appears only when it is complete.
 
     If ``path`` is None, yield standard output.
     """
@@ -38,7 +38,7 @@ def progress_bar(total: int, unit: str, *, many: int = 50) -> Any:
     Args:
         total: Number of inputs.
         unit: Plural noun for the inputs, such as ``images``.
-        many: Number of inputs below which the bar is not shown.
+        many: Minimum number of inputs for which the bar is shown.
     """
     from tqdm.auto import tqdm
 
@@ -54,14 +54,15 @@ def json_line(
     as_line: bool = False,
     each: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return the record of an input as a line of JSON, see :func:`.build_record`."""
+    """Return the result of :func:`.build_record` as a line of JSON."""
     record = build_record(name, hypotheses, others, as_line=as_line, each=each)
     return json.dumps(record, ensure_ascii=False)
 
 
 def rank_fields(args: argparse.Namespace, hypotheses: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return for each hypothesis its record's fields ``rank``, ``candidates`` (their number) and
-    ``best_by`` (how they were ranked). Without ``--best-of``, return an empty list.
+    """Return the fields of ``--best-of`` in each hypothesis's record; empty without this option.
+
+    The fields are ``rank``, ``candidates`` (their number) and ``best_by`` (method of ranking).
     """
     if args.best_of is None:
         return []
@@ -88,9 +89,6 @@ def list_first(names: Sequence[str], count: int) -> str:
 def counted(number: int, one: str, several: Optional[str] = None) -> str:
     """Return a number with its noun: ``1 story``, ``1,200 stories``.
 
-    Args:
-        number: The number.
-        one: Singular of the noun.
-        several: Plural of the noun (default: the singular with ``s``).
+    By default, the plural ``several`` is the singular ``one`` with an ``s``.
     """
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"

@@ -174,13 +174,8 @@ def _later_sections(
 ) -> "list[Section]":
     """Return the sections after the items: scores, training curves, and what was run.
 
-    Args:
-        args: Parsed command line.
-        systems: Systems.
-        references: References of the split.
-        lines: Scores of the systems; empty for no scores.
-        differences: Chart of the differences between the systems; None for no chart.
-        curves: Charts of the training; None if there is no training log.
+    ``lines`` is empty for no scores, ``differences`` None for no chart of differences, and
+    ``curves`` None without a training log.
     """
     from fairseq_mm.cli.report_systems import resampling_note
     from fairseq_mm.cli.score_inputs import existing_file
@@ -210,14 +205,16 @@ def _later_sections(
 def card_section(
     command: str, files: dict[str, Optional[str]], *, hypotheses: Optional[str]
 ) -> "Section":
-    """Return the folded section with the command, hashes of files, decoding settings and versions.
+    """Return the section about the run, hidden until a click.
+
+    It has the command, hashes of files, decoding settings and versions.
 
     Args:
         command: Command line.
-        files: Dict from the label of an input file in the section to its path; None as a path
-            leaves the file out.
-        hypotheses: Path of the generated texts. If the first lines of the file name the checkpoint
-            and the decoding settings, both are added. None for several files.
+        files: Dict from a label in the section to the path of an input file; None as a path leaves
+            the file out.
+        hypotheses: Path of the generated texts, whose first lines may name the checkpoint and the
+            decoding settings; None for several files.
     """
     from fairseq_mm.metrics.result_card import result_card
     from fairseq_mm.report.html_page import section
@@ -241,12 +238,7 @@ def card_section(
 def _make_items(
     args: argparse.Namespace, references: dict[str, list[str]], systems: "Sequence[System]"
 ) -> "tuple[list[ReportItem], list[str]]":
-    """Build the items of the page: an image, or image sequence, with its texts and scores.
-
-    Args:
-        args: Parsed command line.
-        references: Dict from item id to references.
-        systems: Systems with their texts and the scores of the texts.
+    """Build the items of the page: images, image sequences or videos, with texts and scores.
 
     Returns:
         items: Items of the page.

@@ -28,13 +28,13 @@ DEFAULT_METRICS = "bleu,rouge_l,cider"
 
 
 class System(NamedTuple):
-    """A system and its texts.
+    """Texts of one system, and their scores.
 
     Attributes:
         name: Name on the page; empty for a single system.
         path: Path of the file of texts.
         texts: Dict from item id to text.
-        scores: For each item id, a dict from the name of a score to its value.
+        scores: Dict from item id to a dict from the name of a score to its value.
     """
 
     name: str
@@ -73,7 +73,7 @@ def read_systems(args: argparse.Namespace, references: References) -> list[Syste
 
 
 def _names(args: argparse.Namespace) -> list[str]:
-    """Return the name of each system: from ``--name``, or else the name of its file."""
+    """Return the name of each system, from ``--name`` or the name of its file."""
     paths = args.hypotheses
     if args.name:
         if len(args.name) != len(paths):
@@ -97,7 +97,7 @@ def check_score_options(args: argparse.Namespace) -> None:
     """Check the options about scores before files are read; set the default of ``--metrics``.
 
     Raises:
-        UserError: if they do not fit together.
+        UserError: if the options do not fit together.
     """
     several = len(args.hypotheses) > 1
     for option in ("scores", "result"):
@@ -121,9 +121,9 @@ def check_score_options(args: argparse.Namespace) -> None:
 def compute_scores(
     args: argparse.Namespace, systems: Sequence[System], references: References
 ) -> list[ScoreLine]:
-    """Compute the scores of all systems, and their differences from the first.
+    """Compute the scores of all systems, and their differences from the first system.
 
-    The scores of the items are added to ``System.scores``.
+    The scores of single items are added to ``System.scores``.
     """
     metrics, figures = split_metrics(args.metrics, METRICS)
     tokenizer = args.tokenizer or "ptb"
@@ -178,7 +178,7 @@ def _difference(entry: Optional[Mapping[str, Any]]) -> Optional[Difference]:
 
 
 def resampling_note(args: argparse.Namespace) -> str:
-    """Return the sentence that says how the intervals were computed."""
+    """Return the sentence of the page that says how the confidence intervals were computed."""
     samples = args.bootstrap or score_output.COMPARE_SAMPLES
     return (
         f"Differences have 95 % intervals of a paired bootstrap over the items ({samples:,} "
@@ -191,7 +191,7 @@ def read_scores(paths: Sequence[Path], system: System, references: References) -
     """Read the files of ``--scores`` into ``System.scores``.
 
     Raises:
-        UserError: if a file has an id that the split lacks, or scores of another text than the
+        UserError: if a file has an id that the split lacks, or scores another text than the
             system's.
     """
     for path in paths:
@@ -214,7 +214,7 @@ def read_result(path: Path, system: System, references: References) -> dict[str,
     """Read a file that ``fairseq-mm score --json`` wrote.
 
     Raises:
-        UserError: if it is no such file, or its card has the hash of other references or texts.
+        UserError: if it is no such file, or has the hash of other references or texts.
     """
     result = read_json(path)
     if not isinstance(result, dict) or not isinstance(result.get("scores"), list):

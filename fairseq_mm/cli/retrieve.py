@@ -40,9 +40,9 @@ _NAMED = 5  # lines in a message
 
 
 def name_kind(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with a first argument ``prompts``, ``nearest`` or ``plot``.
+    """Insert the default action ``nearest`` unless ``argv`` begins with an action or ``--help``.
 
-    If there is none, ``nearest`` is inserted. ``--help`` and an empty list are returned unchanged.
+    An empty list is returned unchanged.
     """
     # argparse cannot have a default subcommand.
     if not argv or argv[0] in (*KINDS, "-h", "--help"):
@@ -183,7 +183,7 @@ def _name_outputs(args: argparse.Namespace) -> list[Optional[str]]:
 
 
 def _tokenize(prompt: str) -> str:
-    """Tokenize a prompt like the text of WritingPrompts, where punctuation marks are words."""
+    """Tokenize a prompt like WritingPrompts, where punctuation marks are words."""
     from fairseq_mm.data.story_text import check_encodable, tokenize_story_text
 
     check_encodable(prompt, "--prompt")
@@ -207,12 +207,9 @@ def _read(path: Path) -> list[str]:
 def _check_neighbours(
     args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
-    """Report on stderr the prompts with fewer nearest training prompts than the greatest ``--k``.
+    """Report on stderr the prompts with fewer nearest training prompts than the largest ``--k``.
 
-    ``neighbours`` has the nearest training prompts of each prompt.
-
-    Raises:
-        UserError: if every prompt has fewer than ``--k``.
+    Raise UserError if all prompts have fewer. ``neighbours`` has the nearest training prompts.
     """
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]

@@ -22,9 +22,9 @@ MARGINAL_IMAGES = 100
 
 
 def nearest_by_likelihood(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Search the split ``args.split`` by likelihood, and return JSON records, the best first.
+    """Search the split ``args.split`` by likelihood; return JSON records, best first.
 
-    If the query is a sentence, images are returned; if the query is an image, sentences.
+    A sentence as query finds images; an image as query finds sentences.
 
     Raises:
         UserError: if the checkpoint is no model of captions, or the query cannot be read.
@@ -88,9 +88,8 @@ def _encode_text(args: argparse.Namespace, dictionary: Any) -> list[int]:
 def _read_query(args: argparse.Namespace, split: SplitToRank, checkpoint: Checkpoint) -> np.ndarray:
     """Return the features of the query image (``--id`` or ``--image``), [rows, feature dimension].
 
-    ``split`` holds the image of ``--id``, and ``checkpoint`` names the extractor for ``--image``.
-    Raise UserError if the split does not have the image of ``--id``, or the image of ``--image``
-    cannot be read.
+    An image of ``--image`` is read with the extractor of ``checkpoint``. Raise UserError if
+    ``split`` lacks the image of ``--id``, or the image of ``--image`` cannot be read.
     """
     if args.id is not None:
         if args.id not in split.images:

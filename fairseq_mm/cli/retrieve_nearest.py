@@ -225,8 +225,8 @@ def load_store_embedder(store: "FeatureStore", args: argparse.Namespace) -> "Emb
 class _Sentences:
     """Captions of a data folder, looked up by the sentence id SPLIT:LINE.
 
-    The captions are as published. If the data folder has no published captions, the captions are
-    decoded from the binarised text, in which unknown words are ``<unk>``.
+    Captions are as published or, if the data folder lacks these, decoded from the binarised text,
+    in which unknown words are ``<unk>``.
 
     Args:
         data: Path of the data folder; None for no captions.
@@ -258,10 +258,9 @@ class _Sentences:
         return text if isinstance(text, str) else self.dictionary.string(text)
 
     def _read(self, path: str, split: str) -> Any:
-        """Return the captions of a split before tokenization.
+        """Return the captions of a split before tokenization, or else its binarised text.
 
-        If there are none, return the binarised text of the split. ``path`` is the path of this text
-        without ``.bin`` and ``.idx``.
+        ``path`` is the path of the binarised text without ``.bin`` and ``.idx``.
         """
         from fairseq_mm.data.binarised_text import load_binarised_text
         from fairseq_mm.data.split_files import read_published_captions

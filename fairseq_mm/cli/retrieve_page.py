@@ -20,8 +20,7 @@ _SIDE = 320  # pixels of an image in the file
 class RetrievedPage:
     """Page that shows a query and the images or sentences that were retrieved for it.
 
-    The constructor checks the options ``--html`` and ``--images``, so that it reports errors in
-    them before the search.
+    The constructor checks ``--html`` and ``--images``, so that errors are found before the search.
 
     Args:
         args: Parsed command line of ``fairseq-mm retrieve nearest``.
@@ -86,7 +85,7 @@ class RetrievedPage:
         return Item(" ".join([name, *words]), text, {}, images)
 
     def _images(self, key: str) -> dict[str, str]:
-        """Return a dict from the id of each image of an item to its data URI.
+        """Return a dict from image id to data URI, for the images of an item.
 
         ``key`` is the id of an image, or the ids of an image sequence, separated by tabs.
         """

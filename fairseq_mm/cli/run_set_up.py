@@ -30,14 +30,14 @@ def silence_deprecations() -> None:
 def silence_imports() -> None:
     """Set the log level to warnings, because fairseq's modules log while they are imported.
 
-    With the environment variable ``FAIRSEQ_MM_VERBOSE``, the level includes information.
+    With the environment variable ``FAIRSEQ_MM_VERBOSE``, the level is INFO.
     """
     logging.basicConfig(level=logging.INFO if is_verbose() else logging.WARNING)
     silence_deprecations()
 
 
 def keep_freed_memory() -> None:
-    """Let the memory allocator keep freed memory for later tensors, which is faster.
+    """Let the memory allocator reuse freed memory for later tensors, which is faster.
 
     This is done only if the process is ``fairseq-mm`` itself, not a program that calls ``main``.
     """
@@ -113,9 +113,9 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
     Args:
         command: Name of the subcommand.
-        path: Path of the checkpoint, or for an ensemble the paths of several checkpoints, separated
-            by the system's path separator.
-        **options: Options of :func:`fairseq_mm.from_pretrained`.
+        path: Path of the checkpoint; for an ensemble, paths of several checkpoints, separated by
+            the system's path separator.
+        **options: Keyword arguments of :func:`fairseq_mm.from_pretrained`.
 
     Raises:
         UserError: if a checkpoint is for another subcommand, or cannot be loaded.
@@ -130,7 +130,7 @@ def load_generator(command: str, path: str, **options: Any) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: str) -> Iterator[None]:
-    """Create the output folder, and lock it in a ``with`` block against other ``fairseq-mm`` runs.
+    """Context that creates the output folder, and locks it against other ``fairseq-mm`` runs.
 
     Raises:
         UserError: if another process has locked the folder, or the folder cannot be created.

@@ -258,7 +258,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
-    """Return those scores of ``rows`` that the option ``--metrics`` names; None names all."""
+    """Return the scores that the option ``--metrics`` names; all scores if it is None."""
     if metrics is None:
         return rows
     _, figures = split_metrics(metrics, NAMES)
@@ -266,10 +266,7 @@ def _select_rows(rows: list[Row], metrics: Optional[str]) -> list[Row]:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Check options and output files, and set the defaults of ``--bootstrap`` and ``--card``.
-
-    Raise UserError if options do not fit together or an output cannot be written.
-    """
+    """Check options and output files, and set the defaults of ``--bootstrap`` and ``--card``."""
     album = args.references_of == "album"
     if album and (args.references or args.data is None or not PRESETS[args.preset].has_references):
         raise UserError(
@@ -319,7 +316,7 @@ def _training_path(args: argparse.Namespace) -> Optional[str]:
 def _score(
     args: argparse.Namespace, metrics: list[str], result: dict[str, Any]
 ) -> tuple[list[Row], list[str]]:
-    """Return the scores of the first system by ``metrics``, and the ids of the scored items.
+    """Return the first system's scores, and the ids of the scored items.
 
     Fields about the texts of the systems are added to ``result``, the JSON result of the command.
     """
@@ -418,7 +415,7 @@ def _score_by_metrics(
     models: score_models.ModelMetrics,
     show: Callable[[str], None],
 ) -> list[Row]:
-    """Return the rows of all metrics; ``show`` is called with the name of each metric before it."""
+    """Compute all metrics; before each one, call ``show`` with its name, to report progress."""
     rows: list[Row] = []
     for name in metrics:
         if name in score_models.FIGURES:
@@ -437,11 +434,7 @@ def _read_shared(
 ) -> dict[str, Any]:
     """Return, by name, the arguments of ``TokenizedItems`` that both compared systems share.
 
-    Args:
-        args: Parsed command line.
-        metrics: Names of the metrics; only arguments that these need are read.
-        ids: Ids of the scored items.
-        split_words: Tokenizer.
+    Only arguments that the metrics need are read, for the items with the ids ``ids``.
     """
     shared: dict[str, Any] = {}
     if args.first_words is not None:
@@ -461,10 +454,9 @@ def _read_shared(
 def _read_systems(
     args: argparse.Namespace, metrics: list[str]
 ) -> tuple[Optional[score_inputs.References], list[score_inputs.JoinedTexts]]:
-    """Read the references, and the texts of each system.
+    """Read the references, and the texts of each system (two systems with ``--compare``).
 
-    There are two systems with ``--compare``. The references are None if the preset has none, or if
-    none are given and no metric needs them.
+    The references are None if the preset has none, or if none are given and no metric needs them.
     """
     paths = [path for path in (args.hypotheses, args.compare) if path]
     references = None
@@ -488,14 +480,14 @@ def _read_systems(
 
 
 def _is_submission_alone(args: argparse.Namespace) -> bool:
-    """Return True if the command only writes the file for COCO's server, and scores nothing."""
+    """Return True if the command only writes the file for COCO's server, without any scores."""
     others = ("data", "references", "metrics", "json", "per_item", "card", "compare", "bootstrap")
     has_others = any(getattr(args, name) for name in (*others, "reference_scores"))
     return bool(args.submission) and args.preset in ("coco", "m_rnn") and not has_others
 
 
 def _coco_submission(system: score_inputs.JoinedTexts) -> str:
-    """Return a system's captions as text in the format of COCO's evaluation server.
+    """Return a system's captions in the JSON format of COCO's evaluation server.
 
     Raise UserError if an image has several captions.
     """
@@ -510,10 +502,10 @@ def _coco_submission(system: score_inputs.JoinedTexts) -> str:
 
 
 def _perplexities(args: argparse.Namespace) -> list[Row]:
-    """Return two scores: the perplexity over all tokens, and the mean perplexity of the sentences.
+    """Return the perplexity over all tokens, and the mean perplexity of the sentences.
 
-    They are computed from the token log-probabilities of the references under the scored model, in
-    the file ``--reference-scores``. Without this option, both values are missing, with a note.
+    They are computed from the log-probabilities in the file ``--reference-scores``. Without this
+    option, both values are missing, with a note.
     """
     if args.reference_scores is None:
         return perplexity_rows(None)

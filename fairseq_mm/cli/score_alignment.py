@@ -1,8 +1,7 @@
-"""Checks that generated texts and their references are of the same data folder and split.
+"""Checks that generated texts and references belong to the same data folder and split.
 
-Line numbers cannot show this, because every folder has the same numbers. The ``T-`` lines in the
-output of fairseq-generate (or the ``S-`` lines, if there are no targets) can show it:
-fairseq-generate prints the text of its data folder in these lines.
+Line numbers cannot show this, because every folder has the same numbers. But fairseq-generate also
+prints the text of its data folder: as ``T-`` lines or, without targets, as ``S-`` lines.
 """
 
 import html
@@ -82,12 +81,11 @@ def check_generated_for(
 def check_scores_for(
     path: str, num_tokens: Mapping[int, int], data: str, split: str
 ) -> Optional[int]:
-    """Check that the output of ``fairseq-generate --score-reference`` is about a split.
+    """Check that ``fairseq-generate --score-reference`` has scored a split of a data folder.
 
     Args:
         path: Path of the output.
-        num_tokens: Dict from a line of the split to the number of its tokens whose scores are in
-            the output.
+        num_tokens: Dict from a line of the split to its number of scored tokens in the output.
         data: Path of the data folder.
         split: Name of the split.
 
@@ -180,15 +178,8 @@ def _prefix(output: GeneratedOutput) -> str:
 def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]:
     """Find out how fairseq-generate has converted tokens to the text of its ``T-`` lines.
 
-    The ``D-`` lines are the converted ``H-`` lines, and ``T-`` lines are converted in the same way.
-
-    Args:
-        output: Parsed output of fairseq-generate.
-        folder_text: Text of the split in the data folder.
-
-    Returns:
-        Functions from (tokens, line of the split) to text that convert the ``H-`` lines to the
-        ``D-`` lines; empty if no known function does.
+    The ``D-`` lines are converted from the ``H-`` lines in the same way. The result has the
+    functions from (tokens, line of the split) to text for which this is true; it may be empty.
     """
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
@@ -211,9 +202,9 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 
 def _is_beginning(text: str, line: str) -> bool:
-    """Return True if ``line`` begins with ``text``.
+    """Return True if ``line`` begins with ``text``, by their letters and digits.
 
-    Only letters and digits are compared, unless ``text`` has none.
+    All characters are compared if ``text`` has no letters or digits.
     """
     letters = extract_letters(text)
     if letters or not extract_letters(line):
@@ -223,7 +214,7 @@ def _is_beginning(text: str, line: str) -> bool:
 
 
 def extract_letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case, which no tokenizer changes."""
+    """Return the letters and digits of a text in lower case; tokenizers do not change them."""
     # NFKC: sentencepiece normalizes text in this form; tokenizers of Moses escape & as &amp;
     normal = unicodedata.normalize("NFKC", html.unescape(text).casefold())
     return "".join(filter(str.isalnum, normal))

@@ -1,7 +1,7 @@
 """Runs ``fairseq-mm score --constant``: scores one text that is repeated for every item.
 
-If a metric is about as high for this text as for a system, it does not show whether the system
-uses its input.
+If this text scores about as high as a system, the metric does not show that the system uses its
+input.
 """
 
 import os
@@ -57,9 +57,9 @@ def constant_texts(
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:
-    """Raise UserError if the split has visual stories, and the text another number of sentences.
+    """Raise UserError if visual stories have another number of sentences than ``text``.
 
-    The number of sentences is counted in the first story of the split.
+    The first story of the split is examined.
     """
     from fairseq_mm.data.binarised_split import find_split_text
 
@@ -89,8 +89,8 @@ def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
 def _most_frequent_text(text: "SplitText") -> str:
     """Return the most frequent line of a text.
 
-    For visual stories, return the story of the most frequent first sentence, the most frequent
-    second sentence, and so on.
+    For visual stories, join the most frequent first sentence, the most frequent second sentence,
+    ...
     """
     if len(text) == 0:
         raise UserError(f"{text.path}: must have training texts, but is empty.")

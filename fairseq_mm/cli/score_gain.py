@@ -1,8 +1,7 @@
-"""Computes how much of a system's gain over a baseline comes from the video, for ``fairseq-mm score
---text-only --baseline``.
+"""Computes which share of a system's gain over a baseline comes from the video.
 
-The share of the video is the mean over ROUGE-1, -2 and -L of (system - text-only) / (system -
-baseline). Yu et al. 2021 report 83.6 %.
+``fairseq-mm score --text-only --baseline`` reports this share: the mean over ROUGE-1, -2 and -L of
+(system - text-only) / (system - baseline). Yu et al. 2021 report 83.6 %.
 """
 
 import argparse
@@ -88,7 +87,7 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
         metrics: Metrics by which HYPOTHESES are scored; they must include ``rouge``.
 
     Returns:
-        True if the gain over ``--baseline`` must be computed, because such an option is given.
+        True if such an option is given, so that the gain must be computed.
 
     Raises:
         UserError: if an option is missing, or cannot be combined with the others.
@@ -109,10 +108,7 @@ def check_gain_options(args: argparse.Namespace, metrics: Sequence[str]) -> bool
 
 
 def check_absent(args: argparse.Namespace, options: Sequence[str], other: str) -> None:
-    """Raise a UserError if one of ``options`` is given: they have no meaning with ``other``.
-
-    ``other`` is the name of an option that is given.
-    """
+    """Raise UserError if one of ``options`` is given together with the option ``other``."""
     for option in options:
         if getattr(args, option) is not None:
             name = "HYPOTHESES" if option == "hypotheses" else flag(option)
@@ -188,11 +184,8 @@ def compute_gain(
 def _read_system(name: str, value: str) -> SystemScores:
     """Read the ROUGE-1, -2 and -L of a system from a file, or from three numbers with commas.
 
-    Three numbers are percent or, if no number is above 1, fractions.
-
-    Args:
-        name: Name of the option, a key of :data:`OPTIONS`.
-        value: Value of the option.
+    Three numbers are percent or, if no number is above 1, fractions. ``name`` is a key of
+    :data:`OPTIONS`, ``value`` the option's value.
     """
     try:
         typed = [float(part) for part in value.split(",")]
@@ -268,12 +261,10 @@ def _mean(by_item: Mapping[str, Figures]) -> Figures:
 
 
 def _restrict_to_common_items(systems: list[SystemScores]) -> list[SystemScores]:
-    """Recompute the scores as means over common items, those that all systems have.
+    """Average the scores of each system over the items that all systems have.
 
-    Systems without scores by item are returned unchanged.
-
-    Raises:
-        UserError: if there are no common items, or the scores were computed in different ways.
+    Systems without scores of single items are returned unchanged. Raise UserError if there are no
+    common items, or the scores were computed in different ways.
     """
     signed = [system for system in systems if system.signatures is not None]
     for system in signed[1:]:

@@ -1,6 +1,4 @@
-"""Reads the inputs of ``fairseq-mm score``: references, texts of systems, and files of a data
-folder (transcripts, words of indexed OOV tokens, training texts).
-"""
+"""Reads the inputs of ``fairseq-mm score``: references, systems' texts, files of a data folder."""
 
 import os
 import sys
@@ -23,19 +21,19 @@ from fairseq_mm.metrics.hypotheses import Hypotheses, read_hypotheses
 
 @dataclass
 class References:
-    """References of the items of a split, in the order of the file of references.
+    """References of the items (images, image sequences or videos) of a split.
 
     Args:
         path: Path of the file.
-        texts: Dict from item id to references.
+        texts: Dict from item id to references, in the order of the file.
         visual_ids: Item id of each line of the split; None without a data folder.
         data: Path of the data folder; None without a data folder.
         split: Name of the split; None without a data folder.
         lines: Lines of the file if it has one reference per line; None if it has JSON.
-        aliases: Dict from another name of an item, such as a file name in a COCO annotation file,
-            to the item id.
-        oov_words: Dict from item id to the words for which the indexed OOV tokens (``<unk-0>``) of
-            the item's texts stand.
+        aliases: Dict from other names of items, such as file names in a COCO annotation file, to
+            ids.
+        oov_words: Dict from item id to the words that replace the indexed OOV tokens ``<unk-0>``,
+            ``<unk-1>``, ... in the item's texts.
     """
 
     path: str
@@ -59,7 +57,7 @@ class References:
 
 @dataclass
 class JoinedTexts:
-    """Texts of a system, assigned to the items that have references, and ids without assignment.
+    """Texts of a system, assigned to the items (images or videos) that have references.
 
     Args:
         path: Path of the file of texts.
@@ -68,8 +66,7 @@ class JoinedTexts:
         missing: Ids of items that have references, but no text.
         without_references: Dict from id to text, for ids in the file that have no references.
         not_compared: Reason why the ``T-`` or ``S-`` lines of fairseq-generate's output could not
-            be compared with the data folder; None if they have been compared or if there is nothing
-            to compare.
+            be compared with the data folder; None if they were compared or do not exist.
     """
 
     path: str
@@ -80,8 +77,7 @@ class JoinedTexts:
     not_compared: Optional[str] = None
 
     def problems(self) -> dict[str, list[str]]:
-        """Return the problems of the file of texts, such as references without a text: a dict from
-        the description of a problem to the ids of the affected items or texts."""
+        """Return a dict from each problem, such as a missing text, to the ids that have it."""
         read = self.hypotheses
         problems = {
             "references without a text": self.missing,
@@ -96,7 +92,7 @@ class JoinedTexts:
         return {what: ids for what, ids in problems.items() if ids}
 
     def describe(self) -> dict[str, object]:
-        """Return the entry of the JSON result about this file of texts: path, counts, problems."""
+        """Return the part of the JSON result about this file of texts: path, counts, problems."""
         return {
             "path": self.path,
             "layout": self.hypotheses.layout,
@@ -222,9 +218,9 @@ def read_score_references(
 
 
 def existing_file(data: Optional[Union[str, Path]], *names: str) -> Optional[str]:
-    """Return the path of a file in the data folder ``data``; None if there is no such file.
+    """Return the path of a file in the data folder ``data``; None without such a file or folder.
 
-    ``names`` are the subfolders, if any, and the name of the file. ``data`` may be None.
+    ``names`` are the subfolders, if any, and the name of the file.
     """
     path = None if data is None else Path(data, *names)
     return str(path) if path is not None and path.is_file() else None
@@ -327,9 +323,7 @@ def read_without_references(path: str, data: Optional[str], split: str) -> Joine
 
 
 def read_alone(path: str) -> JoinedTexts:
-    """Read the texts of a system that is not scored, from JSONL, COCO results, or lines of
-    ``id<TAB>text``.
-    """
+    """Read a system's texts that are not scored: JSONL, COCO results or lines ``id<TAB>text``."""
     # the ids of a plain text file stand before its tabs; without references, no others are known
     read = read_hypotheses(path, item_ids=[line.split("\t")[0] for _, line in read_lines(path)])
     return JoinedTexts(path, read, read.texts)
@@ -388,9 +382,8 @@ def read_sources(
     """Read the transcripts of the videos ``ids`` in a data folder, and tokenize them.
 
     Returns:
-        List with the tokens of each video's transcript. An element is None if the video has no
-        transcript, or if the transcript is the text "transcript not available". If the data folder
-        has no file of transcripts, None is returned in place of the list.
+        Tokens of each video's transcript; None for a video without a transcript, or with the text
+        "transcript not available". None instead of the list if there is no file of transcripts.
     """
     path = existing_file(data, f"{split}.transcripts.jsonl")
     if path is None:
@@ -404,8 +397,7 @@ def read_sources(
 def oov_words_by_video(
     data: Optional[str], split: str, visual_ids: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Return a dict from video id to the words that the indexed OOV tokens ``<unk-0>``,
-    ``<unk-1>``, ... stand for in the texts of the video.
+    """Return a dict from video id to the words for ``<unk-0>``, ``<unk-1>``, ... in its texts.
 
     The result is empty if the data folder has no file of such words.
 
@@ -427,8 +419,8 @@ def oov_words_by_video(
 
 
 def restored(text: str, oov_words: Optional[Sequence[str]]) -> str:
-    """Replace the indexed OOV tokens (``<unk-0>``) of a text by the words for which they stand.
+    """Replace the indexed OOV tokens ``<unk-0>``, ``<unk-1>``, ... of a text by ``oov_words``.
 
-    If ``oov_words``, the list of these words, is None, the text is returned unchanged.
+    If ``oov_words`` is None, the text is returned unchanged.
     """
     return text if oov_words is None or "<unk-" not in text else restore_oov_words(text, oov_words)

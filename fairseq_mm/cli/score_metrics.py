@@ -74,7 +74,8 @@ def split_metrics(text: str, known: Collection[str]) -> tuple[list[str], set[str
         known: Names of the metrics that the command computes.
 
     Raises:
-        UserError: if there is no metric, one is unknown, or two make a row of the same name.
+        UserError: if there is no metric, a metric is unknown, or two metrics have a score of the
+            same name.
     """
     metrics: list[str] = []
     figures: set[str] = set()

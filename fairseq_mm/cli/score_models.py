@@ -1,5 +1,4 @@
-"""Computes the metrics of ``fairseq-mm score`` that need a trained model: CLIPScore, RefCLIPScore,
-BERTScore and MAUVE."""
+"""Metrics of ``fairseq-mm score`` that need a trained model: CLIPScore, BERTScore, MAUVE."""
 
 import argparse
 import os
@@ -77,7 +76,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_model_options(args: argparse.Namespace, metrics: Sequence[str]) -> None:
-    """Raise a UserError if a metric lacks its model or images, or an option lacks its metric."""
+    """Raise UserError if a metric lacks its model or images, or an option lacks its metric."""
     for option, readers in _READ_BY.items():
         chosen = [name for name in readers if name in metrics]
         if getattr(args, option) is not None and not chosen:
@@ -94,8 +93,8 @@ class ModelMetrics:
 
     Args:
         args: Parsed command line.
-        ids: Ids of the scored items; for CLIPScore, the ids of their images.
-        show: Function that is called with the name of each part of the computation.
+        ids: Ids of the scored images or videos.
+        show: Function that is called with progress messages, such as the name of the metric.
     """
 
     def __init__(
@@ -110,12 +109,12 @@ class ModelMetrics:
     def score(
         self, metric: str, texts: Sequence[str], references: Sequence[Sequence[str]]
     ) -> list[Row]:
-        """Compute the rows of a metric.
+        """Compute the scores of a metric.
 
         Args:
             metric: Name of the metric, a key of :data:`FIGURES`.
-            texts: Text of each item.
-            references: References of each item; empty for clipscore.
+            texts: Text of each image or video.
+            references: References of each image or video; empty for clipscore.
         """
         if metric in CLIP_METRICS:
             if self._clip is None:
@@ -148,7 +147,7 @@ class ModelMetrics:
 
 
 class _ClipScorer:
-    """Scores texts by a CLIP model; the vectors of images and texts are computed once."""
+    """Scorer of texts by a CLIP model; vectors of images and texts are computed only once."""
 
     def __init__(
         self, args: argparse.Namespace, ids: Sequence[str], show: Callable[[str], None]

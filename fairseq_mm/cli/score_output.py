@@ -1,4 +1,4 @@
-"""Writes the output of ``fairseq-mm score``: table, comparison, problems, scores of items."""
+"""Writes the output of ``fairseq-mm score``: tables, problems of the texts, JSON records."""
 
 import json
 import sys
@@ -27,12 +27,12 @@ def check_samples(number: Optional[int]) -> None:
 def item_entries(
     ids: Sequence[str], texts: Sequence[str], rows: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """Return one JSON record per item: its id, its text and its scores.
+    """Return one JSON record per item (such as an image): its id, its text and its scores.
 
     Args:
         ids: Ids of the items.
         texts: Hypothesis of each item.
-        rows: Scores; those without scores of single items are left out.
+        rows: Scores; only those that exist for single items are used.
     """
     return [
         {
@@ -45,10 +45,7 @@ def item_entries(
 
 
 def sorted_lines(entries: Sequence[dict[str, Any]]) -> str:
-    """Return JSON records as lines of text, sorted by the field ``id``.
-
-    Ids are sorted as numbers if all are numbers.
-    """
+    """Return JSON records as lines, sorted by ``id`` (as numbers, if all ids are numbers)."""
     # as text, item 10 would stand before item 9
     numeric = all(entry["id"].isdecimal() for entry in entries)
     ordered = sorted(entries, key=lambda entry: (int(entry["id"]) if numeric else 0, entry["id"]))
@@ -64,8 +61,8 @@ def compare(
     bootstrap.
 
     Args:
-        rows: Scores of the first system.
-        others: Scores of the second system by the same metrics, over the same items.
+        rows: Scores of the first system by each metric.
+        others: Scores of the second system by the same metrics on the same items.
         samples: Number of bootstrap samples.
         seed: Seed of the bootstrap.
     """
@@ -91,10 +88,7 @@ def compare(
 def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
     """Return the JSON record of one score.
 
-    Args:
-        row: The score.
-        samples: Number of bootstrap samples for the 95 % confidence interval; 0 for no interval.
-        seed: Seed of the bootstrap.
+    With ``samples`` > 0, it has a 95 % confidence interval from as many bootstrap samples.
     """
     entry: dict[str, object] = {
         "metric": row.name,
@@ -134,15 +128,14 @@ def print_problems(path: str, problems: dict[str, list[str]]) -> None:
 
     Args:
         path: Path of the file.
-        problems: Dict from the description of a problem to the ids that have it, as
-            :meth:`JoinedTexts.problems` returns it.
+        problems: Result of :meth:`JoinedTexts.problems`.
     """
     for what, ids in problems.items():
         print(f"{path}: {len(ids)} {what}: {list_first(ids, NAMED)}", file=sys.stderr)
 
 
 def print_result(result: dict[str, Any]) -> None:
-    """Print the JSON result of the command as tables, and problems of the texts on stderr."""
+    """Print the JSON result of the command as tables; print problems of the texts to stderr."""
     for system in result.get("texts", ()):
         if system["layout"] == "constant":
             # the most frequent text was not on the command line

@@ -1,5 +1,4 @@
-"""Divides visual stories into sentences for ``fairseq-mm score --preset vist``, counts the scored
-items of a dataset split, and writes the results file of the Visual Storytelling Challenge."""
+"""Sentences, counts and the challenge's results file for ``fairseq-mm score --preset vist``."""
 
 import json
 import os
@@ -50,8 +49,7 @@ def read_written_sentences(
     """Read the stories that people wrote for a split, and tokenize them.
 
     Returns:
-        List of stories, each a list of sentences, each a list of tokens; None if there is no data
-        folder, or if the data folder has no such stories.
+        List of stories, each a list of sentences, each a list of tokens; None without such stories.
     """
     if data is None or not story_text_path(data, split).is_file():
         return None
@@ -67,10 +65,10 @@ def describe_split(
         references: References of the split.
         ids: Ids of the scored sequences.
         data: Path of the data folder; None without a data folder.
-        generated: Path of the generated stories, whose first lines may name the feature stores.
+        generated: Path of the generated stories; its first lines may name the feature stores.
 
     Returns:
-        JSON object with the counts, and a line of text (``summary``) with the same counts.
+        JSON object with the counts, and with ``summary``, a line of text with the counts.
     """
     expected = len(references.texts)
     part = OFFICIAL_TEST_PARTS.get(expected)
@@ -111,8 +109,8 @@ def describe_split(
 def _stores(data: Optional[str], generated: str) -> list[str]:
     """Return the paths of the feature stores with which stories were generated.
 
-    The file ``generated`` may name them; if not, the store of the data folder is returned. If a
-    store does not exist, the list is empty.
+    They are named in the file ``generated``; else the data folder's store is returned. If a store
+    does not exist, the list is empty.
     """
     from fairseq_mm.metrics.result_card import decoding_settings
 
@@ -128,7 +126,7 @@ def _stores(data: Optional[str], generated: str) -> list[str]:
 
 
 def make_submission(data: str, split: str, texts: Mapping[str, str]) -> str:
-    """Return stories in the format that EvalVIST, the challenge's program, reads as ``-testFile``.
+    """Return stories in the format that the challenge's program EvalVIST reads as ``-testFile``.
 
     Args:
         data: Path of the data folder.

@@ -1,4 +1,4 @@
-"""Defines the main functions of the programs in ``scripts/`` and ``examples/``."""
+"""Main functions of the programs in ``scripts/`` and ``examples/``."""
 
 import argparse
 import logging
@@ -27,8 +27,7 @@ def run_script(
     Args:
         description: Docstring of the program, for its help text.
         add_arguments: Functions that add arguments to the parser.
-        run: Function that does the work: it receives the parsed arguments and returns the exit
-            status.
+        run: Function from the parsed arguments to the exit status.
     """
     parser = Parser(description=description)
     for add in add_arguments:

@@ -26,7 +26,7 @@ def write_search_page(
     results: "Sequence[SearchResult]",
     num_images: int,
 ) -> None:
-    """Write the page ``--html``: each query with the images found for it.
+    """Write the page of ``--html``: each query with the images found for it.
 
     Args:
         args: Parsed command line of ``fairseq-mm search``.
@@ -64,13 +64,10 @@ def write_search_page(
 
 
 def _item(name: str, path: str, scores: dict[str, float], page: str) -> Item:
-    """Return the image as a card (item) of the page's gallery, with a link to the image file.
+    """Return a card of the page for one image, with a link to the image file.
 
-    Args:
-        name: Name of the image on the card.
-        path: Path of the image.
-        scores: Dict from the name of a score to its value; empty for no scores.
-        page: Path of the page.
+    ``scores`` is empty for no scores; ``page`` is the path of the page, to which the link is
+    relative.
     """
     uri = thumbnail_uri(MediaFile(name, path), _SIDE)
     # relative, so that a page in the folder can be moved or copied with it

@@ -206,10 +206,9 @@ def _split_name(text: str) -> tuple[str, str]:
 
 
 def _read_token(path: Optional[str]) -> Optional[str]:
-    """Return the token that the file or the environment has; None without a token.
+    """Return the token of the file or the environment variable; None if there is no token.
 
-    Raises:
-        UserError: if the file cannot be read, or the token is too short or has spaces.
+    Raise UserError if the file cannot be read, or the token is too short or has spaces.
     """
     where, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE)
     if path is not None:

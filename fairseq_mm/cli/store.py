@@ -314,10 +314,7 @@ def _parse_attribute(text: str) -> tuple[str, object]:
 
 
 def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
-    """Complete the JSON object of ``--preprocessing``.
-
-    Missing fields get the defaults of ``fairseq-mm extract``. None is returned unchanged.
-    """
+    """Fill missing fields in the JSON object of ``--preprocessing`` with extract's defaults."""
     from fairseq_mm.extract.preprocessing import Preprocessing
 
     if text is None:
@@ -333,10 +330,7 @@ def _complete_preprocessing(text: Optional[str]) -> Optional[str]:
 
 
 def _progress_bar(label: str) -> Callable[[Iterable[str]], Iterable[str]]:
-    """Return a function that shows a progress bar on stderr while its argument is iterated.
-
-    ``label`` is the text beside the bar.
-    """
+    """Return a function that iterates over its argument with a progress bar on stderr."""
     from tqdm.auto import tqdm
 
     return functools.partial(tqdm, desc=label, unit=" items", file=sys.stderr, mininterval=0.5)

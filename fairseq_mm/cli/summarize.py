@@ -147,8 +147,7 @@ def run(args: argparse.Namespace) -> int:
 def _list_inputs(args: argparse.Namespace, processor: Any) -> list[Input]:
     """Return the inputs that the command line names.
 
-    The ``value`` of each input is a dictionary with ``video`` and ``transcript``, or one of them.
-    ``processor`` is the processor of the model's task, which checks the lines of JSONL files.
+    The ``value`` of each input is a dictionary with ``video``, ``transcript`` or both.
     """
     inputs: list[Input] = []
     for path in args.inputs:
@@ -186,14 +185,10 @@ def _read_jsonl(path: str, processor: Any, ids: Optional[str]) -> Iterator[Input
 
 
 def _open_store(features: str, reader: Any, inputs: list[Input]) -> tuple[Any, list[Input]]:
-    """Open the feature store, and return the store and the inputs.
+    """Open the feature store; return the store and the inputs.
 
-    If ``inputs`` is empty, every item of the store becomes an input.
-
-    Args:
-        features: Paths of stores, separated by the system's path separator.
-        reader: Reader of the model's video features.
-        inputs: Inputs of the command line, whose names must be ids of the store.
+    If ``inputs`` is empty, every video of the store becomes an input; else their names must be ids
+    of the store.
     """
     from fairseq_mm.data.feature_store import open_features
 
@@ -247,12 +242,7 @@ def _write_summaries(
 ) -> int:
     """Generate and write summaries; return the exit status.
 
-    Args:
-        args: Parsed command line.
-        model: Generator.
-        config: Generation config.
-        inputs: Inputs in the order of the output.
-        store: Feature store; None to extract features from the video files.
+    If ``store`` is None, features are extracted from the video files.
     """
     texts = TextRun("summarize", args, [model], [config], inputs)
     (facts,) = texts.provenance()
@@ -305,15 +295,7 @@ def _write_summaries(
 def _find_truncations(
     name: str, transcript: Any, is_cut: bool, processor: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield a pair (remark, name of the input) for each of these that applies: the transcript is
-    missing, the transcript was truncated, the video was truncated.
-
-    Args:
-        name: Name of the input.
-        transcript: Encoded transcript.
-        is_cut: True if the video was truncated.
-        processor: Processor of the task, which has the maximum lengths.
-    """
+    """Yield (remark, name) for a missing or truncated transcript, and for a truncated video."""
     if not transcript.is_available:
         yield f'no transcript ("{NOT_AVAILABLE}" is read)', name
     if transcript.num_cut:

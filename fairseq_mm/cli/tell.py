@@ -280,10 +280,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_rank_files(args: argparse.Namespace, *, has_images: bool) -> None:
     """Check ``--output`` if its name contains ``{k}``, the placeholder for the rank of a story.
 
-    ``has_images`` is True for stories of images, which have no ranks.
-
-    Raises:
-        UserError: if stories have no ranks, or an output file is also an input.
+    Raise UserError if stories have no ranks, such as stories of images, or an output file is also
+    an input.
     """
     if has_images or args.prompts_only:
         raise UserError(
@@ -357,7 +355,6 @@ def _list_sequences(args: argparse.Namespace, processor: Any) -> tuple[list[Imag
     """Return the image sequence of each story to generate, and the feature store.
 
     With ``--n``, each sequence is repeated. The store is None if the images are files.
-    ``processor`` is the processor of the model's task, which checks the lines of ``--sequences``.
     """
     if args.split:
         return sequences_of_split(

@@ -1,5 +1,4 @@
-"""Reads the image sequences of ``fairseq-mm tell`` from the command line, a file, a feature store
-or a data folder."""
+"""Reads the image sequences of ``fairseq-mm tell``."""
 
 import os
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ class ImageSequence(NamedTuple):
 
     Attributes:
         index: Index of the story. If the story is sampled, the random numbers depend on the index.
-        id: Id of the story in its JSON record: a line of ``visual_ids``, the id in the file of
-            inputs, or the paths of the images.
+        id: Id of the story in its JSON record: its line in the split's ``visual_ids``, its id in
+            the file of inputs, or the paths of the images.
         where: Name of the sequence in messages.
         keys: Id in the feature store, or path, of each image; None for a missing image.
-        images: File of each image, or None for a missing image. The list is empty if the features
-            are read from a store.
+        images: File of each image; None for a missing image. Empty if features are read from a
+            store.
         references: Stories that people wrote for the sequence; a story is a list of sentences, a
             sentence a list of words.
     """
@@ -70,7 +69,7 @@ def sequences_of_ids(
         features: Paths of feature stores, separated by the system's path separator.
 
     Returns:
-        sequences: List of the one image sequence.
+        sequences: List with one image sequence.
         store: All stores as one.
 
     Raises:
@@ -155,10 +154,8 @@ def sequences_of_split(
 def _check_images(images: Sequence[Optional[str]], where: str = "") -> list[Optional[str]]:
     """Return the images with None in place of ``-``, which stands for a missing image.
 
-    ``where`` is the name of the sequence in messages; empty for no name.
-
-    Raises:
-        UserError: if there are not five images, or all are missing.
+    Raise UserError if there are not five images, or all are missing. ``where`` is the name of the
+    sequence in messages; empty for no name.
     """
     place = f"{where}: " if where else ""
     if len(images) != NUM_IMAGES:

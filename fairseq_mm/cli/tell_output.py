@@ -1,5 +1,4 @@
-"""Generates visual stories for ``fairseq-mm tell``, and writes them as text, JSON records, a table
-of several systems, or an HTML page with the images."""
+"""Generates visual stories for ``fairseq-mm tell``; writes text, JSON, tables and HTML pages."""
 
 import argparse
 import json
@@ -31,7 +30,7 @@ _POOL = 256  # image sequences from which --best-by ranking samples others
 
 
 def heading(index: int, title: str) -> str:
-    """Return the heading line of a story: its index, and its title if that is not empty."""
+    """Return the heading line of a story: its index and, if it has one, its title."""
     title = " ".join(title.split())
     return f"=== {index}{': ' if title else ''}{title} ===\n"
 
@@ -113,16 +112,10 @@ def _open_rankings(
     sequences: Sequence[ImageSequence],
     store: Any,
 ) -> dict[str, Any]:
-    """Return the ranking of each system's stories; empty without ``--best-by ranking``.
+    """Return the object that ranks stories for ``--best-by ranking``, by name of the system.
 
-    The other image sequences are the first ``_POOL`` of the run that can be read.
-
-    Args:
-        args: Parsed command line.
-        systems: Dict from the name of a system to its generator.
-        configs: Generation config of each system.
-        sequences: Image sequences of the run.
-        store: Feature store; None to read the image files.
+    The dict is empty without this option. A story is ranked by its own images and by the first
+    ``_POOL`` image sequences of the run that can be read.
     """
     if args.best_by != "ranking":
         return {}
@@ -149,12 +142,8 @@ def _read_sequences(
 ) -> Iterator[Any]:
     """Yield for each image sequence a list with one example per system.
 
-    If an image cannot be read, a UserError is yielded in place of the list.
-
-    Args:
-        sequences: Image sequences.
-        systems: Dict from the name of a system to its generator.
-        store: Feature store; None to read the image files.
+    If an image cannot be read, a UserError is yielded in place of the list. If ``store`` is None,
+    the image files are read.
     """
     processors = [model.processor for model in systems.values()]
     extractors = [json.dumps(x.extractor_identity, sort_keys=True) for x in processors]
@@ -190,11 +179,7 @@ def _format_stories(
     """Return the stories of an image sequence as texts.
 
     With ``--compare``, the list has one text: a table of the references and of all stories.
-
-    Args:
-        args: Parsed command line.
-        sequence: Image sequence.
-        stories: Dict from the name of a system to its hypotheses, best first.
+    ``stories`` has each system's hypotheses, best first.
     """
     if not args.compare:
         (hypotheses,) = stories.values()
@@ -220,9 +205,9 @@ def _records(
     Args:
         args: Parsed command line.
         sequence: Image sequence.
-        stories: Dict from the name of a system to its hypotheses, best first.
-        facts: Dict from the name of a system to the fields about its checkpoint and options.
-        margins: Dict from the name of a system to its ranked stories; empty without ranking.
+        stories: Hypotheses of each system, best first.
+        facts: Fields of each system about its checkpoint and options.
+        margins: Ranked stories of each system; empty without ranking.
     """
     about: dict[str, Any] = {"item": sequence.index, "images": sequence.names}
     if args.compare:
@@ -245,9 +230,7 @@ def _records(
 def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tuple[str, str]]:
     """Return (name, value) rows for the page: command, options, checkpoints and extractor.
 
-    Args:
-        systems: Dict from the name of a system to its generator.
-        configs: Generation config of each system; the page shows the options of the first.
+    The options are those of the first system.
     """
     options = {k: v for k, v in configs[0].to_dict().items() if v is not None}
     rows = [
@@ -263,16 +246,14 @@ def _describe_run(systems: Mapping[str, Any], configs: Sequence[Any]) -> list[tu
 
 
 def detokenize(sentences: Sequence[Sequence[str]]) -> list[str]:
-    """Return each sentence, a list of words, as text."""
+    """Return sentences, which are lists of words, as texts."""
     return [detokenize_story(list(words)).strip() for words in sentences]
 
 
 def _table(rows: Sequence[tuple[str, Sequence[str]]], width: int) -> str:
     """Format a table with a row per story and a column per sentence (Li et al. 2020, Figure 6).
 
-    Args:
-        rows: Name of the system, and sentences, of each story.
-        width: Width of the table in characters.
+    ``rows`` has the name of the system, and the sentences, of each story.
     """
     first = max(len(name) for name, _ in rows)
     count = max(len(sentences) for _, sentences in rows)
@@ -359,7 +340,7 @@ class Page:
         Args:
             path: Path of the HTML file.
             subtitle: Line under the title.
-            card: (name, value) rows that describe the run.
+            card: Rows (name, value) that describe the run.
 
         Raises:
             UserError: if the file cannot be written, or if ``--images`` is given, but has no image

@@ -1,5 +1,4 @@
-"""Generates stories for ``fairseq-mm tell``: from prompts of the user, from prompts that a
-language model generates, or without prompts."""
+"""Generates stories of prompts, stories without prompts, and prompts, for ``fairseq-mm tell``."""
 
 import argparse
 import json
@@ -31,11 +30,7 @@ NAMED = 5
 
 
 def check_repeats(args: argparse.Namespace, config: Any) -> None:
-    """Check that ``--n`` is above 1 only with sampling, because beam search would repeat one story.
-
-    Raises:
-        UserError: if ``--n`` is above 1 and ``config`` does not sample.
-    """
+    """Raise UserError if ``--n`` is above 1 without sampling; the stories would be equal."""
     if (args.n or 1) > 1 and not config.sampling:
         raise UserError(
             f"--n {args.n}: a search generates the same story each time: draw them (--sampling), "
@@ -119,12 +114,11 @@ def prompt_stories(
     options: Mapping[str, Any],
     prompts: list[Input],
 ) -> int:
-    """Generate stories from prompts or with a language model, and write them; return exit status.
+    """Generate and write stories of prompts, or of a language model; return the exit status.
 
     Args:
         args: Parsed command line.
-        systems: Dict from the name of a system to its opened checkpoints; only one system, because
-            stories of prompts are not compared.
+        systems: Dict from the name of the only system to its opened checkpoints.
         options: Options of generation that are on the command line, by name.
         prompts: Prompts of the user; empty if a language model generates the prompts, or if the
             model is a language model, which reads no prompt.
@@ -174,12 +168,7 @@ def _write_stories(
 ) -> int:
     """Generate and write the stories of each input; return the exit status.
 
-    Args:
-        args: Parsed command line.
-        model: Generator of the stories.
-        config: Generation config.
-        inputs: Inputs whose values are prompts. For a language model, which reads no prompt, the
-            values are None, and each input stands for one story.
+    The values of ``inputs`` are prompts; for a language model they are None, one per story.
     """
     # prompts that a language model has generated have no place in a file or on the command line
     is_given = bool(inputs[0].where)
@@ -233,14 +222,9 @@ def _write_stories(
 
 
 def _report_prompt(texts: TextRun, where: str, prompt: Any, unknown: dict[str, str]) -> None:
-    """Warn if a prompt was truncated, and collect a remark if it has unknown words.
+    """Warn if a prompt was truncated; add a remark about its unknown words to ``unknown``.
 
-    Args:
-        texts: Run that prints the warning.
-        where: Name of the prompt in messages.
-        prompt: Encoded prompt.
-        unknown: Dict from the name of a prompt to a remark about its unknown words; an entry is
-            added.
+    ``unknown`` is a dict from the name of a prompt, such as ``where``, to the remark.
     """
     if prompt.num_truncated:
         texts.warn(
@@ -263,13 +247,8 @@ def _open_ranking(
 ) -> Any:
     """Return the object that ranks stories for ``--best-by ranking``; None without this option.
 
-    Args:
-        args: Parsed command line.
-        model: Generator of the stories.
-        config: Generation config.
-        inputs: Prompts of the run. A story's likelihood under its own prompt is compared with its
-            likelihood under these prompts, or under those of ``--other-prompts``.
-        options: Options of the processor, such as ``truncate``.
+    The likelihood of a story under its own prompt is compared with its likelihood under the prompts
+    of the run (``inputs``) or of ``--other-prompts``. ``options`` are options of the processor.
     """
     if args.best_by != "ranking":
         return None
@@ -330,7 +309,7 @@ def _get_prompt_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_prompts(args: argparse.Namespace) -> int:
-    """Generate and write prompts, but no stories (``--prompts-only``); return the exit status."""
+    """Generate and write prompts without stories (``--prompts-only``); return the exit status."""
     from fairseq_mm.inference.generator import generate_prompts
     from fairseq_mm.inference.pretrained import load_prompt_generator
 
