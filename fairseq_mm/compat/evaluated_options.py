@@ -213,9 +213,9 @@ def check_values(options: Any, root: str, source: str) -> None:
         source: Path of the checkpoint, for messages.
 
     Raises:
-        UserError: if the options contain themselves, too many values, bytes, an array, an
-            interpolation of several values or of values outside of the checkpoint
-            (``${oc.env:HOME}``), or the path of a device or pipe instead of an input file.
+        UserError: if the options have too many values, are cyclic, contain bytes or an array, name
+            a device or pipe as an input file, or contain an interpolation of several values or of
+            values outside of the checkpoint (``${oc.env:HOME}``).
     """
     import torch
 

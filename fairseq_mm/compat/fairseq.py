@@ -370,10 +370,10 @@ def _no_repeat_ngram(
 
 
 def _have_one_word(lprobs: Any, is_allowed: Any) -> Any:
-    """Return a mask [N], True at rows in which at most one word is possible.
+    """Return a mask [N], True at rows with at most one possible word, such as a word of a prefix.
 
-    Words of a given prefix are the only possible words of their steps. ``is_allowed`` [N, W] is
-    False at repeats; the mask may be False for a row without repeats.
+    ``is_allowed`` [N, W] is False at words that would repeat an n-gram. The mask may be False for
+    rows without such words.
     """
     import torch
 

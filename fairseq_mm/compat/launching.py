@@ -162,7 +162,7 @@ def run_process(device_id: int, main: Any, cfg: Any, kwargs: dict[str, Any]) -> 
     """Run a fairseq command in one of several processes; replaces fairseq's ``distributed_main``.
 
     Unlike the original, it applies the repairs, makes data workers fork instead of spawn, and ends
-    the process group. Configs without parts of this package are passed to the original.
+    the process group. Configs that use nothing of this package are passed to the original.
 
     Args:
         device_id: Index of the process on this machine, from 0.
@@ -350,7 +350,7 @@ def _saving_on_signal(original: Any) -> Any:
 
 
 def _is_stopped(trainer: Any) -> bool:
-    """Return True if any process has received the signal.
+    """Return True if any process has received ``SIGUSR1``.
 
     All processes of the training must call this after every update; they get the same answer.
     """

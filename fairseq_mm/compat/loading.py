@@ -122,10 +122,10 @@ def check_weights(state: Any, name: str) -> None:
 def use_averaged_weights(state: Any, path: str) -> None:
     """Replace a checkpoint's weights by their average if its task has validated the average.
 
-    ``--store-ema`` keeps a moving average of the weights in a checkpoint, beside the weights.
-    fairseq itself neither validates nor loads it. With ``--use-ema``, a task of this package
-    validates it, and every command that builds the model of the checkpoint has the average as its
-    weights. A training that is resumed or finetuned from the checkpoint continues with the weights.
+    With ``--store-ema``, a checkpoint has both the weights and their moving average. fairseq itself
+    neither validates nor loads the average. With ``--use-ema``, a task of this package validates
+    it, and every command that builds the model of the checkpoint uses the average as weights. A
+    training that is resumed or finetuned from the checkpoint continues with the original weights.
 
     Args:
         state: Content of the checkpoint, which is changed.

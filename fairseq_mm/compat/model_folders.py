@@ -1,4 +1,4 @@
-"""Loads a model folder as fairseq loads a checkpoint file."""
+"""Loads model folders (``config.json`` and ``model.safetensors``) like fairseq's checkpoints."""
 
 import argparse
 import os

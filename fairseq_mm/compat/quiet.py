@@ -1,8 +1,8 @@
 """Hides messages of fairseq's commands on which a user cannot act.
 
-These are warnings of deprecated functions that fairseq, fairscale, hydra and PyTorch call, settings
-that nobody has changed, and notes of fairseq about its iterators. Warnings about data, options and
-precision, and errors, stay. ``FAIRSEQ_MM_VERBOSE=1`` shows everything.
+These are warnings of deprecated functions that fairseq, fairscale, hydra and PyTorch call, lists of
+unchanged settings, and notes of fairseq about its iterators. Errors, and warnings about data,
+options and precision, stay. ``FAIRSEQ_MM_VERBOSE=1`` shows everything.
 
 fairseq's commands import fairseq before they load a plugin. Warnings of this import, and the notice
 of ``fairseq.tasks.text_to_speech`` about tensorboardX, cannot be hidden here.
@@ -61,7 +61,8 @@ def hide_library_warnings() -> None:
 def shorten_log() -> None:
     """Make fairseq's commands log changed settings only, and no notes about iterators.
 
-    A filter of a logger, unlike one of a handler, also applies to ``--log-file``.
+    The log is shortened by filters of loggers, because filters of handlers do not apply to
+    ``--log-file``.
     """
     for name in SETTINGS:
         logging.getLogger(f"fairseq_cli.{name}").addFilter(

@@ -167,7 +167,6 @@ def _check_counters(state: Any, path: str, *, has_optimizer: bool) -> None:
 
 
 def _check_count(value: Any, where: str) -> None:
-    """Raise UserError if the counter ``value``, named ``where``, is no integer of 0 or more."""
     # a bool is an Integral, too
     is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_integer or value < 0:

@@ -459,7 +459,7 @@ def _checked_dictionary_state(state: Any) -> dict[str, Any]:
 
 
 def explain_refusal(error: Exception) -> str:
-    """Return in a few words why a pickle cannot be read, from the exception that was raised."""
+    """Return a short reason, found from an exception, why a pickle cannot be read."""
     if isinstance(error, MemoryError):
         return "it needs more memory than there is"
     if isinstance(error, RecursionError):

@@ -16,9 +16,10 @@ own source than under the source of another text of the batch, x': its loss has 
 
     - log sigmoid(log p(text | x) - log p(text | x'))
 
-Such a term lets a model follow its source, where cross-entropy is content with the most frequent
-sentences. It is not in the paper above; compare Dai, Lin. Contrastive Learning for Image
-Captioning. NeurIPS 2017, https://arxiv.org/abs/1710.02534, who contrast with a reference model.
+This term makes a model follow its source; with cross-entropy alone, a model may learn to write the
+most frequent sentences. The term is not in the paper above; compare Dai, Lin. Contrastive Learning
+for Image Captioning. NeurIPS 2017, https://arxiv.org/abs/1710.02534, who contrast with a reference
+model.
 
 Differs from the paper:
 - A text is generated from its source (images, prompt, video) and not from the beginning of a text,
@@ -108,9 +109,10 @@ class UnlikelihoodConfig(ChunkedCrossEntropyConfig):
 
 @register_criterion("unlikelihood", dataclass=UnlikelihoodConfig)
 class UnlikelihoodCriterion(FairseqCriterion):
-    """Cross-entropy plus unlikelihood of preceding tokens, or of generated repetitions.
+    """Cross-entropy plus unlikelihood of preceding tokens, or unlikelihood of generated texts.
 
-    The arguments are explained in :class:`UnlikelihoodConfig`.
+    At sequence level, only generated tokens that repeat an n-gram have a loss. The arguments are
+    explained in :class:`UnlikelihoodConfig`.
 
     Raises:
         UserError: if an option is out of its range.
@@ -331,7 +333,7 @@ class UnlikelihoodCriterion(FairseqCriterion):
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: list[dict[str, Any]]) -> None:
-        """Log the loss, and those of its terms that the batches have.
+        """Log the loss and its terms; terms that no batch has are left out.
 
         ``loss`` and ``nll_loss`` are in bits, as in fairseq, and ``ppl`` is the perplexity;
         ``unlikelihood`` is in nats per token. ``repeated`` is the share of tokens of generated

@@ -81,10 +81,10 @@ class GenerationConfig:
         sampling_topp: Probability p from 0 to 1. Each step samples from the fewest most probable
             tokens whose probabilities sum to p; -1 for all tokens. See Holtzman et al. 2020,
             https://arxiv.org/abs/1904.09751.
-        typical_p: Probability tau from 0 to 1. Of the tokens that ``sampling_topk`` and
-            ``sampling_topp`` leave, each step samples from those whose information content is
-            nearest to the entropy, as many as sum to tau; -1 for all tokens. See Meister et al.
-            2023, https://arxiv.org/abs/2202.00666.
+        typical_p: Probability tau from 0 to 1. Each step samples from the tokens whose information
+            content is nearest to the entropy, as many as sum to tau; -1 for all tokens. They are
+            chosen after ``sampling_topk`` and ``sampling_topp``. See Meister et al. 2023,
+            https://arxiv.org/abs/2202.00666.
         mbr: Utility of minimum Bayes risk decoding: ``bleu``, ``rouge_l``, ``meteor`` or ``cider``.
             Of the ``beam`` texts that are sampled for an input (default: 16), the ``nbest`` texts
             with the highest mean utility are returned; the utility of a text is its score with

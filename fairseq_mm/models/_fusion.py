@@ -95,8 +95,7 @@ class FusionDecoder(StoryDecoder):
         trunk: Trunk (decoder without output layer) of the model in training.
         frozen: Trunk of the frozen model.
         masks_padding: True if the model in training gives padding of the prompt no attention.
-        frozen_masks_padding: True if the frozen model gives padding of the prompt no attention. The
-            value must be the one with which the frozen model was trained.
+        frozen_masks_padding: The same for the frozen model, as in its own training.
     """
 
     def __init__(

@@ -261,7 +261,7 @@ class SentenceDecoder(FeatureDecoder):
         """Compute the sinusoidal encodings of words' positions, [..., D] float32.
 
         Args:
-            sentences: [...] index of each word's sentence, from 0. It is encoded as well if the
+            sentences: [...] index of each word's sentence, from 0. The index is encoded only if the
                 attribute ``encodes_sentence`` is True.
             positions: [...] position of each word in its sentence, from 0.
         """

@@ -35,9 +35,9 @@ def reorder_items(encoder_out: EncoderOut, new_order: Tensor, num_items: int) ->
 
 
 def get_rate(dropout: Any) -> float:
-    """Return the current rate of one of fairseq's dropout modules.
+    """Return the current rate of a dropout module of fairseq.
 
-    It is 0 in evaluation mode, except with ``--retain-dropout``.
+    The rate is 0 in evaluation mode, except with ``--retain-dropout``.
     """
     return dropout.p if dropout.training or dropout.apply_during_inference else 0.0
 

@@ -23,7 +23,7 @@ Differs from the papers / left open:
   the attention. The order of the frames therefore has no effect. (Without text, Palaskar et al.
   encode the frames with a GRU.)
 - Sizes, dropout and the tying of the summary's input and output embeddings are taken from the
-  recurrent model that Liu et al. 2020 publish and compare with.
+  recurrent model in the code of Liu et al. 2020.
 - The attention has no sentinel (Libovicky and Helcl 2017), and the start token is fairseq's.
 - Initial values are PyTorch's, except N(0, 0.1) for the embeddings of summary words.
 - Padding of either source is masked in the attention and not read by the GRU.

@@ -64,7 +64,7 @@ def attend(
 
 
 def attend_causally(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute :func:`attend` for T queries, of which query t attends to the keys 0 to t.
+    """Compute :func:`attend` with a causal mask: query t attends to the keys 0 to t.
 
     All arguments are [..., T, head_dim].
     """

@@ -13,12 +13,12 @@ together with its loss, so no product is computed twice (except in float16, see
 
 Most of the time is spent on three matrix products, 6 N V E operations: the logits and the gradients
 of x and W. To save memory bandwidth, each chunk is computed in tiles of a few types, whose logits
-fit into the processor's cache. After each tile, the maximum of each row's logits is updated, and so
-are the sum of its exponentials and the gradient of its features, which are rescaled whenever the
-maximum changes (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). After the last tile,
-the softmax's denominator is known for each row. For the gradient of W, the features are divided by
-the denominator, which is cheaper than dividing the exponentials. A GPU computes a chunk at once
-(:class:`_WholeChunk`), because each tile would start some thirty small operations. See
+fit into the processor's cache. Each tile updates three values of each row: the maximum of the
+logits, the sum of their exponentials, and the gradient of the features. If the maximum changes, the
+other two are rescaled (Milakov, Gimelshein 2018, https://arxiv.org/abs/1805.02867). After the last
+tile, the softmax's denominator is known for each row. For the gradient of W, the features are
+divided by the denominator, which is cheaper than dividing the exponentials. A GPU computes a chunk
+at once (:class:`_WholeChunk`), because each tile would start some thirty small operations. See
 ``benchmarks/chunked_cross_entropy.py`` for measurements.
 """
 
@@ -168,7 +168,7 @@ class _Tiles:
         problem: Inputs of the loss.
         num_rows: Maximum number of rows (tokens) of a chunk.
         keeps: True to keep the exponentials of the logits of all tiles in memory, for the gradient
-            of the weights; False if each tile's logits overwrite those of the tile before.
+            of the weights; False if each tile's logits overwrite the previous tile's logits.
         is_whole: True for a single tile of all vocabulary entries.
     """
 
@@ -502,8 +502,8 @@ def chunked_cross_entropy(
     The rows are processed in chunks, so that the logits of all rows are never in memory at once.
     The matrix products have the dtype that autocast gives ``F.linear``. The softmax and all sums
     over chunks are in float32 at least. Ignored rows are left out of the computation. The forward
-    pass also computes the gradients that are needed; those of ``features`` and ``weight`` take one
-    more matrix product each. The backward pass can run only once, and not with ``create_graph``.
+    pass also computes the gradients that are needed, with one more matrix product for ``features``
+    and one for ``weight``. The backward pass can run only once, and not with ``create_graph``.
 
     Args:
         features: [N, E] inputs of the output layer.

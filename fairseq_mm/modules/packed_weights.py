@@ -3,7 +3,7 @@
 A product with few vectors, as in a decoding step, spends most of its time reading the weights. In
 oneDNN's own layout, weights are read in order, and in bfloat16 or int8 there are fewer bytes to
 read. On an Intel Xeon, float32 products of 8 to 40 vectors are 1.1 to 2.4 times as fast as MKL's.
-The packed copy is kept beside the weight.
+The model keeps both the weight and its packed copy.
 
 In int8, each row of a weight has its own scale, and so has each vector, whose scale is computed at
 each product. The result of a vector therefore does not depend on the other vectors of its batch.
@@ -197,8 +197,8 @@ def packed_linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Optional
     """Compute ``weight x + bias`` [..., outputs] of x [..., inputs], with the packed weight.
 
     Returns None if :func:`pack_weights` has not packed this weight; if x is not float32 on a CPU;
-    if gradients or autocast are enabled; or if x is a single vector and packing does not pay. The
-    caller then computes the product itself.
+    if gradients or autocast are enabled; or if x is a single vector for which the packed product is
+    not faster. The caller then computes the product itself.
     """
     packed = _registry.get(id(weight))
     if (
