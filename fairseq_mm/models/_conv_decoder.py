@@ -46,9 +46,9 @@ class StoryDecoder(FairseqIncrementalDecoder):
             in fairseq's ``fconv_self_att``, the code of Fan et al. 2018.
 
     Attributes:
-        can_join: True: further examples can join a batch during decoding, see
-            :meth:`join_incremental_state`. Shorter texts in ``prev_output_tokens`` are then
-            left-padded.
+        can_join: Always True: the search may add further examples to a batch during
+            decoding, by :meth:`join_incremental_state`. Shorter texts in ``prev_output_tokens`` are
+            then left-padded.
     """
 
     can_join = True

@@ -79,7 +79,7 @@ class RankingValidation:
         self._model: Optional[weakref.ref] = None
 
     def forget(self) -> None:
-        """Discard the scores. Call this when the model may have changed."""
+        """Empty the cache of scores. Call this when the model may have changed."""
         self._scores.clear()
 
     def get_scores(

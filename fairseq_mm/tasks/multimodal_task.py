@@ -413,7 +413,7 @@ class GenerationTask(GeneratesText, FairseqTask):
 def _has_type_of(value: Any, default: Any) -> bool:
     """Return True if a value of a checkpoint has the type of the option's default.
 
-    Numbers must be lengths: 0 or more, and no more than fairseq's 32-bit integers can hold.
+    A number must also be a valid length: 0 or more, and not above fairseq's 32-bit integers.
     """
     if isinstance(default, bool):
         return isinstance(value, bool)
