@@ -3,8 +3,8 @@
 Words of both texts can be aligned if they are equal (stage 0), have the same stem (1) or share a
 synset of WordNet (2); phrases of up to seven words can be aligned if they are paraphrases (3). A
 beam search over the reference's words chooses a subset of these matches without overlaps. The
-subset with the most covered words is the best; equal subsets are compared by their numbers of
-chunks, then by their sums of distances.
+subset that covers the most words is the best; ties are broken by the number of chunks, then by the
+sum of distances.
 
 Properties of METEOR's jar that decide between alignments are kept: a match of single words that are
 not equal covers no words, since the jar rounds the weight of 0.5 down; the distance of a match is
@@ -37,7 +37,7 @@ _get_key = itemgetter(0)
 
 
 class Text:
-    """Words of a text, prepared for alignments.
+    """Words of a text, prepared for alignments; words and hashes are represented by numbers.
 
     Args:
         words: Number of each word in the aligner's vocabulary.
@@ -66,10 +66,11 @@ class Text:
         self.same_stem: dict[int, dict[int, list[StageMatch]]] = {}
 
     def index_words(self) -> None:
-        """Prepare lookups of a hypothesis's words.
+        """Prepare lookups of the words of this text, if it is a hypothesis.
 
-        ``starts`` maps words to their positions, ``exact`` keys to the words' matches of stage 0,
-        and ``same_stem`` stems to keys and their matches of stage 1.
+        ``starts`` maps a word to its positions. ``exact`` maps a word's key to its matches of stage
+        0 (equal words). ``same_stem`` maps a stem to the keys of words with this stem, and each key
+        to its matches of stage 1 (equal stems).
         """
         if not self.starts:
             for start, (word, key, stem_key) in enumerate(zip(self.words, self.keys, self.stems)):
@@ -176,9 +177,10 @@ class Aligner:
                 occurrences.setdefault(phrase, ([], length))[0].append(start)
 
     def align(self, hypothesis: Text, reference: Text) -> list[tuple[int, StageMatch]]:
-        """Return the start of each match in the reference and the match, sorted by start.
+        """Align two texts; return the first word of each match in the reference and the match.
 
-        Raise UserError if the texts have more than ``MAX_MATCHES`` possible matches.
+        The result is sorted by the first word. Raise UserError if the texts have more than
+        ``MAX_MATCHES`` possible matches.
         """
         matches: list[Sequence[StageMatch]]
         if hypothesis.keys == reference.keys:
@@ -194,7 +196,7 @@ class Aligner:
         return _search(matches, fixed)
 
     def _find_matches(self, hypothesis: Text, reference: Text) -> list[Sequence[StageMatch]]:
-        """Return all matches by their first word in the reference, in the jar's order."""
+        """Return the possible matches that begin at each word of the reference, in jar order."""
         hypothesis.index_words()
         exact, same_stem, starts = hypothesis.exact, hypothesis.same_stem, hypothesis.starts
         result: list[Sequence[StageMatch]] = []
@@ -236,7 +238,7 @@ def _check_number(total: int) -> None:
 
 
 def _paraphrases(text: Text, other: Text) -> Iterator[tuple[int, int, int, int]]:
-    """Yield start and length of phrases of ``text`` and of their paraphrases in ``other``."""
+    """Yield start and length of a phrase in ``text``, and of its paraphrase in ``other``."""
     occurrences = other.occurrences
     for start, length, paraphrases in text.phrases:
         if not occurrences.keys().isdisjoint(paraphrases.keys()):
@@ -248,8 +250,8 @@ def _paraphrases(text: Text, other: Text) -> Iterator[tuple[int, int, int, int]]
 
 
 def _find_fixed(matches: Sequence[Sequence[StageMatch]], num_words: int) -> Optional[list[bool]]:
-    """Return True for each word of the reference whose only match overlaps with no other match;
-    None if all matches are of this kind.
+    """Return, for each word of the reference, True if it has a single match that overlaps with no
+    other match; return None if all matches are of this kind.
 
     ``num_words`` is the number of the hypothesis's words.
     """
@@ -293,7 +295,7 @@ def _search(
         fixed: For each word of the reference, True if its only match is part of all alignments.
 
     Returns:
-        Pairs of a match's first word in the reference and the match, in the reference's order.
+        Pairs of a match's first word in the reference and the match, sorted by the first word.
     """
     distances = sum(abs(j - match[0]) for j, found in enumerate(matches) for match in found)
     # The key is a sum of distances, with units for chunks and for words above it.
@@ -327,7 +329,7 @@ def _search(
 def _branch(
     paths: Sequence[_Path], position: int, found: Sequence[StageMatch], chunk: int, covered: int
 ) -> list[_Path]:
-    """Extend each partial alignment by each match that it allows, and by none."""
+    """Extend each partial alignment by each possible match at a word, and by no match."""
     alternatives = []
     for match in found:
         start, length, reference_length, stage = match
@@ -367,8 +369,8 @@ def _advance(
 ) -> tuple[list[_Path], int]:
     """Extend all partial alignments by fixed matches and by words without matches.
 
-    Stop at the next word with a choice, or at ``last``. Gains and distances are left out, since
-    they are the same for all partial alignments.
+    Stop at the next word with several possibilities, or at ``last``. Covered words and distances
+    are left out, since they are the same for all partial alignments.
     """
     # a gap ends the chunk of every alignment, a match the chunks that it does not continue
     continued = matches[position][0][0] if fixed[position] else -1

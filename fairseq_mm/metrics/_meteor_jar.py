@@ -1,9 +1,9 @@
 """METEOR 1.5 by the official Java program, a part of pycocoevalcap, to check :mod:`.meteor`.
 
-The jar runs once for all texts, in its ``-stdio`` mode: a ``SCORE`` line for each item returns its
-statistics, and one ``EVAL`` line with all statistics returns the scores of the items and of the
-corpus. The corpus score, which coco-caption calls METEOR, is computed from summed statistics and is
-not the mean of the items' scores.
+The jar runs once for all texts, in its ``-stdio`` mode. A ``SCORE`` line for each pair of
+hypothesis and references returns its statistics, and one ``EVAL`` line with all statistics returns
+the scores of the pairs and of the corpus. The corpus score, which coco-caption calls METEOR, is
+computed from summed statistics and is not the mean of the pairs' scores.
 
 The jar writes its word alignments (``-writeAlignments``) only when it scores two files. For metrics
 based on the alignment it runs a second time, on files in a temporary folder.
@@ -133,7 +133,7 @@ def jar_scores(
     normalize: bool,
     timeout: float,
 ) -> tuple[float, list[float]]:
-    """Return the score of the corpus and the scores of the items, as :func:`.meteor.meteor`.
+    """Return the score of the corpus and the score of each hypothesis, like :func:`.meteor.meteor`.
 
     Java counts as hung after ``timeout`` seconds without an answer. Raise UserError if Java or the
     jar is missing, fails, or hangs.
@@ -160,11 +160,11 @@ def jar_scores(
 def jar_alignments(
     hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]], *, timeout: float
 ) -> list[list[tuple[int, int, int, int]]]:
-    """Align pairs as :func:`.meteor.align`, and return the matches of each pair.
+    """Align each hypothesis with its reference, and return the matches of each pair.
 
-    A match is a tuple of the fields of :class:`.meteor.Match`: start and number of its words in the
-    reference, then in the hypothesis. Java counts as hung after ``timeout`` seconds plus half a
-    second per pair. Raise UserError if Java or the jar is missing, fails, or hangs.
+    A match is a tuple: start and number of its words in the reference, then in the hypothesis.
+    Java counts as hung after ``timeout`` seconds plus half a second per pair. Raise UserError if
+    Java or the jar is missing, fails, or hangs.
     """
     with tempfile.TemporaryDirectory(prefix="fairseq-mm-meteor-") as folder:
         paths = [Path(folder, name) for name in ("hypotheses", "references")]

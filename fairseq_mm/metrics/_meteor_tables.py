@@ -51,11 +51,12 @@ _DETACHMENTS = (
 
 
 class Phrases(NamedTuple):
-    """Phrases of several texts that occur in the paraphrase table.
+    """Phrases in several texts that occur in the paraphrase table; the texts are concatenated.
 
-    ``positions``, ``lengths`` and ``states`` are ``[N]`` integer arrays, sorted by position and
-    then by length: index of a phrase's first word in the concatenated texts, number of its words,
-    and number of the phrase.
+    Attributes:
+        positions: ``[N]`` index of each phrase's first word in the texts, ascending.
+        lengths: ``[N]`` number of words; ascending among phrases with the same first word.
+        states: ``[N]`` number of the phrase in the table.
     """
 
     positions: np.ndarray
@@ -120,7 +121,7 @@ class Tables:
 
         Args:
             words: ``[N]`` ids of the words of all texts, see :meth:`phrase_word_id`.
-            ends: ``[N]`` index at which the text of each word ends.
+            ends: ``[N]`` index in ``words`` at which the text of each word ends.
         """
         starts = np.arange(len(words), dtype=np.int64)
         states = np.zeros(len(words), np.int64)
@@ -146,11 +147,11 @@ class Tables:
         return Phrases(positions[order], lengths[order], numbers[order])
 
     def paraphrases(self, states: np.ndarray) -> dict[int, dict[int, int]]:
-        """Return the paraphrases of each phrase among the phrases themselves.
+        """Return which phrases are paraphrases of each other.
 
-        ``states`` are the numbers of the phrases, see :meth:`find_phrases`. The result maps each
-        phrase with such paraphrases to their numbers, which map to the positions of the
-        paraphrases in the table.
+        ``states`` are the numbers of phrases, see :meth:`find_phrases`. The result maps the number
+        of a phrase to a dict of its paraphrases among ``states``: from the paraphrase's number to
+        its line in the table.
         """
         states = np.unique(states)
         starts = self._offsets[states].astype(np.int64)
@@ -191,9 +192,9 @@ def find_file(*parts: str) -> Path:
 
 
 def _phrase_rows(phrases: Sequence[bytes], ids: defaultdict[bytes, int]) -> np.ndarray:
-    """Return ``[N, 7]`` word ids of phrases, padded with ``_UNKNOWN``.
+    """Return the word ids ``[N, 7]`` of phrases of up to seven words, padded with ``_UNKNOWN``.
 
-    ``ids`` numbers its keys in the order in which they are first looked up.
+    ``ids`` gives each new word the next number when the word is first looked up.
     """
     words = (b" %b " % _SEPARATOR).join(phrases).split()
     numbers = np.fromiter(map(ids.__getitem__, words), np.int64, len(words))
@@ -215,9 +216,9 @@ def _phrase_rows(phrases: Sequence[bytes], ids: defaultdict[bytes, int]) -> np.n
 
 
 def _read_entries(path: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield phrases and their paraphrases, in parts of the file: lists of all lines take 2 GB.
+    """Yield blocks of phrases and their paraphrases, since lists of all phrases would take 2 GB.
 
-    Each entry of the file has three lines: a probability, a phrase, and the phrase's paraphrase.
+    The file has three lines for each pair: a probability, a phrase, and the phrase's paraphrase.
     """
     lines: list[bytes] = []
     with gzip.open(path) as file:
@@ -238,11 +239,11 @@ def _read_entries(path: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
 
 
 def _read_paraphrases(path: Path) -> tuple[list[bytes], np.ndarray, np.ndarray, np.ndarray]:
-    """Read METEOR's table of paraphrases.
+    """Read METEOR's table of P paraphrases of S phrases, each of up to seven words.
 
-    Return the words by id, ``[S, 7]`` word ids of the phrases, ``[P, 7]`` word ids of the
-    paraphrases, and ``[P]`` the row of each paraphrase's phrase. Consecutive entries share a row if
-    they have the same phrase.
+    Returns:
+        The words by id; the word ids of the phrases, ``[S, 7]``, and of the paraphrases,
+        ``[P, 7]``; and for each paraphrase the index of its phrase, ``[P]``.
     """
     ids: defaultdict[bytes, int] = defaultdict(count(1).__next__, {_SEPARATOR: 0})
     sources, targets, source_rows = [], [], []
@@ -270,14 +271,14 @@ def _read_paraphrases(path: Path) -> tuple[list[bytes], np.ndarray, np.ndarray, 
 
 
 def _number_phrases(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Build the tree of phrases.
+    """Build a prefix tree of phrases, in which each edge is a word.
 
     Args:
         rows: ``[N, 7]`` word ids of the phrases, padded with ``_UNKNOWN``.
 
     Returns:
         The sorted edges of the tree, ``parent << 16 | word``, where edge i leads to node i + 1 and
-        node 0 is the root, and ``[N]`` the node of each phrase.
+        node 0 is the root; and the node of each phrase, ``[N]``.
     """
     nodes = np.zeros(len(rows), np.uint32)
     edges = []
@@ -310,7 +311,7 @@ def _compile_paraphrases(path: Path) -> dict[str, np.ndarray]:
 
 
 def _compile(jar: Path, paraphrases: Path) -> dict[str, np.ndarray]:
-    """Compile METEOR's files into arrays; lists of words become bytes, one word a line."""
+    """Compile METEOR's files into arrays; a list of words becomes bytes, one word per line."""
     with zipfile.ZipFile(jar) as archive:
         texts = {name: archive.read(path).decode() for name, path in _RESOURCES.items()}
     abbreviations: dict[str, bool] = {}
@@ -337,7 +338,7 @@ def _compile(jar: Path, paraphrases: Path) -> dict[str, np.ndarray]:
 
 
 def _identify(jar: Path, paraphrases: Path) -> str:
-    """Return a string that changes when the sources of the tables or their format change."""
+    """Return a string that changes when the files of the tables or their format change."""
     with zipfile.ZipFile(jar) as archive:
         checksums = [archive.getinfo(path).CRC for path in _RESOURCES.values()]
     with open(paraphrases, "rb") as file:
@@ -362,7 +363,7 @@ def cache_path() -> Path:
 
 
 def _write_cache(path: Path, arrays: dict[str, np.ndarray], identity: str) -> None:
-    """Write the arrays behind one line of JSON that describes them, each at a multiple of 8."""
+    """Write a line of JSON that describes the arrays, then the arrays, aligned to 8 bytes."""
     checksum, offset, entries = 0, 0, {}
     for name, array in arrays.items():
         entries[name] = [array.dtype.str, len(array), offset]
@@ -405,12 +406,11 @@ def _read_cache(path: Path, identity: str) -> dict[str, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def load_tables() -> Tables:
-    """Load METEOR's tables from the cached file; compile them if it is missing, outdated or
+    """Load METEOR's tables from the cached file; compile them if the file is missing, outdated or
     damaged.
 
-    If the cache folder cannot be written, a warning says so, and the tables are compiled again in
-    the next process. Raise UserError if pycocoevalcap or one of its files is missing or
-    damaged.
+    If the cache folder cannot be written, log a warning; the next process then compiles the tables
+    again. Raise UserError if pycocoevalcap or one of its files is missing or damaged.
     """
     jar, paraphrases = find_file("meteor-1.5.jar"), find_file("data", "paraphrase-en.gz")
     try:

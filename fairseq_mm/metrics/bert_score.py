@@ -2,13 +2,13 @@
 
 Zhang, Kishore, Wu, Weinberger, Artzi. BERTScore: Evaluating Text Generation with BERT. ICLR 2020.
 https://arxiv.org/abs/1904.09675, section 3. With unit vectors x of the reference's tokens and y of
-the hypothesis's:
+the hypothesis's tokens:
 
     recall = mean over x of the largest x . y,    precision = mean over y of the largest x . y
 
-As in the authors' package bert-score 0.3.13, the start and end symbols of a text are no terms of
-the means, but tokens of the other text may match them. Several references: the largest precision,
-recall and F1, each on its own.
+As in the authors' package bert-score 0.3.13, the means leave out the start and end symbols of a
+text, but tokens of the other text may match them. With several references, the largest precision,
+the largest recall and the largest F1 count, even if they belong to different references.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def bert_scores(
     """Compute precision, recall and F1 of each hypothesis, ``[N, 3]``.
 
     Args:
-        encode: Function that computes the vectors of texts.
+        encode: Function that computes the token vectors of texts.
         hypotheses: N texts.
         references: References of each hypothesis, one or more.
     """

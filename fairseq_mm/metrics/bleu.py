@@ -2,8 +2,8 @@
 
 The scores follow Papineni et al. 2002 as described by Mao et al. 2015 (m-RNN), section 9.3,
 equations 8 and 9, and computed by coco-caption: clipped n-gram matches, an unsmoothed geometric
-mean, and a brevity penalty. The penalty compares the hypothesis with the reference closest in
-length; if two are equally close, with the shorter one.
+mean, and a brevity penalty. The penalty compares the length of the hypothesis with the closest
+length of a reference; if two are equally close, with the shorter one.
 """
 
 import math
@@ -31,7 +31,7 @@ def ngram_counts(tokens: Sequence[Hashable]) -> list[Counter]:
 def bleu_sums(
     hypothesis_tokens: Sequence[Hashable], references_tokens: Sequence[Sequence[Hashable]]
 ) -> np.ndarray:
-    """Compute the statistics of one hypothesis, whose sums over all items give the corpus BLEU.
+    """Compute the statistics of one hypothesis; their sums over a corpus give the corpus BLEU.
 
     Returns ``[10]`` int64: matches of order 1 to 4, n-grams of the hypothesis of order 1 to 4,
     length of the hypothesis, length of the closest reference. Raise ValueError if there is no

@@ -1,6 +1,6 @@
-"""Resamples items (bootstrap) for confidence intervals and for the comparison of two systems.
+"""Resamples the texts of a test set (bootstrap) for confidence intervals and comparisons.
 
-As in Koehn 2004 (Statistical significance tests for machine translation evaluation), items are
+As in Koehn 2004 (Statistical significance tests for machine translation evaluation), test items are
 sampled with replacement, and the corpus metric is recomputed from the sums of the sampled items.
 """
 
@@ -13,7 +13,7 @@ Statistic = Callable[[np.ndarray], float]
 
 
 def resampled(sums: np.ndarray, statistic: Statistic, *, samples: int, seed: int) -> np.ndarray:
-    """Compute the corpus scores ``[samples]`` of corpora that are sampled from the items.
+    """Compute the corpus scores ``[samples]`` of corpora that are sampled from the test items.
 
     Calls with equal seeds and numbers of items sample the same items, so that the scores of two
     systems are paired.
@@ -42,8 +42,8 @@ def interval(figures: np.ndarray) -> tuple[float, float]:
 def p_value(differences: np.ndarray) -> float:
     """Compute the two-sided p-value of the difference between the scores of two systems.
 
-    ``differences`` are the differences on resampled corpora. The p-value is twice the
-    share of the resampled corpora in which the difference has the rarer sign.
+    ``differences`` are the differences on resampled corpora. The p-value is twice the share of
+    positive or of negative differences, whichever is smaller.
     """
     smaller = int(min((differences <= 0).sum(), (differences >= 0).sum()))
     # the observed sample counts as well, so that p is never 0

@@ -21,7 +21,7 @@ Counts = list[dict[Ngram, int]]
 
 
 def ngram_counts(tokens: Sequence[Hashable]) -> Counts:
-    """Count the n-grams of a text by order, 1 to 4; a 1-gram is a tuple, too."""
+    """Count the n-grams of orders 1 to 4 in a text, as tuples; return one count per order."""
     return [Counter(zip(*(tokens[i:] for i in range(n)))) for n in range(1, MAX_ORDER + 1)]
 
 
@@ -44,21 +44,21 @@ class InverseDocumentFrequencies:
 
 
 def count_documents(items: Iterable[Sequence[Counts]]) -> Counter:
-    """Count in how many items each n-gram occurs; an item is the n-gram counts of its texts."""
+    """Count in how many test items each n-gram occurs; ``items`` has the n-gram counts of the texts
+    of each item."""
     return Counter(chain.from_iterable(set(chain(*chain(*x))) for x in items))
 
 
 class CiderD:
-    """CIDEr-D scorer with the document frequencies of the evaluated items' references.
+    """CIDEr-D scorer with the document frequencies of the test set's references.
 
-    The frequencies are counted as in coco-caption's ``corpus`` mode: an item counts once for an
-    n-gram of its references. With a single item every idf is log 1 = 0, and so is every score.
-    Raises ValueError if there are no items.
+    The frequencies are counted as in coco-caption's ``corpus`` mode: all references of an image
+    count as one document. With a single image, every idf is log 1 = 0, and so is every score.
+    Raises ValueError if ``references`` is empty.
 
     Args:
-        references: Tokenized references of each item.
-        weights: Weights of n-grams from the document frequencies of other items (default: the
-            frequencies of ``references``).
+        references: Tokenized references of each image (or other test item).
+        weights: Weights of n-grams; by default from the frequencies of ``references``.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class CiderD:
         self._inverse_norms: list[Optional[list[list[float]]]] = [None] * len(self._counts)
 
     def score_item(self, hypothesis: Sequence[Hashable], index: int) -> float:
-        """Compute the CIDEr-D, 0 to 10, of a tokenized hypothesis for item ``index``; the corpus
-        score is the mean over items."""
+        """Compute CIDEr-D, 0 to 10, of a tokenized hypothesis against the references with the given
+        ``index``; the corpus score is the mean."""
         references, inverse_norms = self._counts[index], self._inverse_norms[index]
         if inverse_norms is None:
             # kept, since validation scores the same references after each epoch
@@ -107,7 +107,7 @@ class CiderD:
         return SCALE * total / (MAX_ORDER * len(references))
 
     def _compute_inverse_norms(self, counts: Counts) -> list[float]:
-        """Return 1 / norm of a text's TF-IDF vector of each n-gram order; 0 for an empty vector.
+        """Return 1 / norm of a text's TF-IDF vector, for each n-gram order; 0 for an empty vector.
 
         ``counts`` has, for each order, the number of occurrences of each n-gram in the text.
         """

@@ -1,4 +1,4 @@
-"""Measures how often a story is likeliest under its own condition, a prompt or images.
+"""Measures how often a story is likeliest under its own condition, which is a prompt or images.
 
 The measure for prompts is defined in Fan et al. 2018, section 5.5: "Stories are decoded under 10
 different prompts, 9 randomly sampled prompts and 1 true corresponding prompt, [...] We measure the
@@ -37,7 +37,7 @@ Interval = tuple[float, float]
 
 
 class Columns(NamedTuple):
-    """Distinct conditions of a list of stories.
+    """Distinct conditions (prompts or image sequences) of a list of stories.
 
     Each condition is a column of a score matrix, in which each story is a row.
 
@@ -53,7 +53,7 @@ class Columns(NamedTuple):
 class Figure(NamedTuple):
     """Mean of a score or rank over stories and draws, with its confidence interval.
 
-    A draw is one random sample of distractors (conditions of other stories) for every story.
+    A draw is one random sample of distractors (prompts or images of other stories) for every story.
 
     Attributes:
         value: The mean.
@@ -75,15 +75,14 @@ class Figure(NamedTuple):
 class PromptRanking(NamedTuple):
     """Share of comparisons in which a story is likeliest under its own prompt.
 
-    There is one comparison per story and draw, that is, per random sample of other prompts.
+    A comparison is made for each story and each draw, a random sample of other prompts.
 
     Attributes:
         accuracy: The share. A tie of the own prompt with other prompts counts like a guess among
             them. The confidence interval is computed by resampling both stories and draws.
         per_draw: ``[draws]`` share of each draw.
         stories: Number of stories.
-        ties: Share of comparisons in which the own prompt and another prompt are equally likely and
-            the likeliest.
+        ties: Share of comparisons in which the own prompt and another prompt tie as the likeliest.
     """
 
     accuracy: Figure
@@ -95,7 +94,7 @@ class PromptRanking(NamedTuple):
 class AlbumRanking(NamedTuple):
     """Ranks of the stories' own albums among albums of other stories.
 
-    There is one comparison per story and draw, that is, per random sample of other albums.
+    A comparison is made for each story and each draw, a random sample of other albums.
 
     Attributes:
         first: Share of comparisons in which the own album has rank 1.
@@ -111,7 +110,7 @@ class AlbumRanking(NamedTuple):
 
 
 def condition_columns(texts: Iterable[str]) -> Columns:
-    """Assign a column of the score matrix to each distinct condition.
+    """Find the distinct conditions among ``texts``, and number them as columns of a score matrix.
 
     ``texts`` are the conditions of the stories, such as their prompts. Conditions that differ only
     in white space are equal.
@@ -133,7 +132,7 @@ def draw_distractors(
     seed: int = 1,
     on_draw: Optional[Callable[[], object]] = None,
 ) -> np.ndarray:
-    """Sample, for each draw and story, distinct conditions other than the story's own.
+    """Sample, for each story and in each of several draws, other conditions (such as prompts).
 
     Returns the columns ``[draws, stories, distractors]`` of the sampled conditions. Raise
     ValueError if there are too few columns, or ``true`` has an invalid column.
@@ -142,7 +141,7 @@ def draw_distractors(
         true: ``[stories]`` column of each story's own condition.
         num_columns: Number of distinct conditions, which are sampled with equal probability.
         draws: Number of samples per story.
-        distractors: Number of conditions in a sample.
+        distractors: Number of conditions in a sample, all different.
         seed: Seed of the random numbers.
         on_draw: Function without arguments, called after each draw to show progress.
     """
@@ -172,11 +171,10 @@ def draw_distractors(
 
 
 def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
-    """Return the pairs of a story and a condition whose scores the ranking needs.
+    """Return the pairs of a story and a condition whose scores the ranking needs, ``[pairs, 2]``.
 
-    The result ``[pairs, 2]`` has the index of a story and a column of the score matrix in each row,
-    sorted and without repetitions. A story is paired with its own condition and with the conditions
-    that were sampled for it.
+    A pair is the index of a story and a column of the score matrix. Each story is paired with its
+    own condition and with the conditions sampled for it. The pairs are sorted and distinct.
 
     Args:
         true: ``[stories]`` column of each story's own condition.
@@ -194,9 +192,9 @@ def needed_pairs(true: np.ndarray, distractors: np.ndarray) -> np.ndarray:
 def score_matrix(
     pairs: np.ndarray, values: Sequence[float], num_stories: int, num_columns: int
 ) -> np.ndarray:
-    """Return the matrix ``[stories, columns]`` that holds ``values``, the scores of ``pairs``.
+    """Build the matrix of scores ``[stories, columns]``: ``values`` at ``pairs``, NaN elsewhere.
 
-    ``pairs`` (``[pairs, 2]``) are indices of stories and columns; all other elements are NaN.
+    ``pairs`` ``[pairs, 2]`` are indices of stories and columns, see :func:`needed_pairs`.
     """
     scores = np.full((num_stories, num_columns), np.nan)
     scores[pairs[:, 0], pairs[:, 1]] = values
@@ -206,10 +204,10 @@ def score_matrix(
 def _gather_scores(
     scores: np.ndarray, true: np.ndarray, distractors: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the scores of the stories under their own conditions and under the sampled ones.
+    """Return the scores of the stories under their own conditions, ``[stories, 1]``, and under the
+    sampled conditions, ``[draws, stories, distractors]``.
 
-    The shapes are ``[stories, 1]`` and ``[draws, stories, distractors]``. For the arguments see
-    :func:`draw_credits`. Raise ValueError if a score that is returned would be NaN.
+    For the arguments see :func:`draw_credits`. Raise ValueError if a returned score would be NaN.
     """
     if not distractors.size:
         raise ValueError(f"`distractors` must not be empty, but has shape {distractors.shape}.")
@@ -233,7 +231,7 @@ def draw_credits(scores: np.ndarray, true: np.ndarray, distractors: np.ndarray) 
 
     The credit is 1 if the story is likeliest under its own prompt, and 0 if it is likelier under
     another prompt. If n prompts including the own prompt tie as the likeliest, the credit is 1 / n,
-    the expectation of a guess among them. Raise ValueError naming the story and column, if the
+    the expectation of a guess among them. Raise ValueError, which names story and column, if the
     score of a compared pair is NaN.
 
     Args:
@@ -252,8 +250,8 @@ def all_draws_credits(
 ) -> np.ndarray:
     """Compute the mean of :func:`draw_credits` over all possible draws of other prompts: [stories].
 
-    A credit is the probability that the story's own prompt is chosen as the best of a draw: 0 if
-    another prompt scores higher; with j ties, 1 / (1 + j).
+    The credit in a draw is 0 if one of its prompts scores higher than the story's own prompt, and
+    1 / (1 + j) if j prompts score equally.
 
     Args:
         scores: ``[stories, columns]``, log-likelihoods of all pairs, without NaN.
@@ -323,7 +321,7 @@ def candidate_ranks(
     A rank is 1 + the number of sampled albums under which the story is at least as likely; a
     log-likelihood that is lower by at most ``tie`` nats counts as equal. ``scores``, ``true`` and
     ``distractors`` are the arrays of :func:`draw_credits`, for albums in place of prompts. Raise
-    ValueError naming the story and column, if the score of a compared pair is NaN.
+    ValueError, which names story and column, if the score of a compared pair is NaN.
     """
     own, others = _gather_scores(scores, true, distractors)
     return 1 + (others >= own - tie).sum(axis=2)
@@ -367,10 +365,10 @@ def rank_albums(
 def _all_draws_ranks(scores: np.ndarray, true: np.ndarray, drawn: int) -> tuple[float, float]:
     """Compute the share of first ranks and the mean rank of the own albums over all possible draws.
 
-    A draw has K = ``drawn`` of the M other albums. If a story is less likely under w of
-    the M albums than under its own album, the own album has rank 1 in a share C(w, K) / C(M, K) of
-    the draws. On average, K (M - w) / M albums of a draw rank before the own album. For ``scores``
-    and ``true`` see :func:`all_draws_credits`, with albums in place of prompts.
+    A draw has K = ``drawn`` of the M other albums. Let w be the number of other albums under which
+    a story is less likely than under its own album. The own album has rank 1 in a share
+    C(w, K) / C(M, K) of the draws. On average, K (M - w) / M albums of a draw rank before it. For
+    ``scores`` and ``true`` see :func:`all_draws_credits`, with albums in place of prompts.
     """
     own = scores[np.arange(len(true)), true][:, None]
     M = scores.shape[1] - 1

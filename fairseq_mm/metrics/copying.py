@@ -5,11 +5,11 @@ stories of 150 words. Only contiguous runs can be that short: a true subsequence
 words, shares most of a story's function words with any long text and is several times longer.
 Therefore the longest contiguous run is measured here.
 
-The training text is read once, block by block. Each n words in a row of a block are hashed, and the
-hashes are compared with the hashes of each n words of the stories. A hash is the difference of two
-entries of a running sum, so that one pass over the block serves every n. For each story, n is one
-word more than the longest run found so far, since shorter runs cannot change the result. The words
-themselves are compared if hashes are equal, so the result is exact.
+The training text is read once, block by block. All n-grams of a block are hashed, and the hashes
+are compared with the hashes of the stories' n-grams. A hash is the difference of two values of a
+running sum, so that one pass over the block serves every n. For each story, n is one word more than
+the longest run found so far, since shorter runs cannot change the result. If hashes are equal, the
+words themselves are compared, so the result is exact.
 """
 
 from collections.abc import Sequence
@@ -56,10 +56,10 @@ class CopiedRun(NamedTuple):
 
 
 class _Ngrams(NamedTuple):
-    """Hashes of the n-grams of those stories whose longest run found so far has n - 1 words.
+    """Hashes of K n-grams of generated stories, sorted by hash.
 
-    If the training text has such an n-gram, the longest run of its story becomes longer. There are
-    K n-grams, sorted by hash.
+    The n-grams belong to the stories whose longest run found so far has n - 1 words. If the
+    training text has such an n-gram, the longest run of its story becomes longer.
     """
 
     hashes: np.ndarray  # [K] uint64
@@ -69,7 +69,7 @@ class _Ngrams(NamedTuple):
 
 
 class CopiedRuns:
-    """Longest runs of words that each story shares with the training text read so far.
+    """Search for the longest run of words that each generated story shares with training text.
 
     The training text is read in blocks; only one block at a time is in memory.
 
@@ -157,11 +157,14 @@ class CopiedRuns:
         self.words_read += len(numbers) - len(ends)
 
     def _match(self, block: np.ndarray, ends: np.ndarray, path: str) -> None:
-        """Search a block of training lines for words that they share with the generated stories.
+        """Search a block of training text for runs of words that it shares with generated stories.
 
-        A run of shared words is recorded if it is longer than the longest run found so far for its
-        story. ``block`` has the word ids (values of ``_word_numbers``) of training lines, ``ends``
-        the indices of the line ends in ``block``. ``path`` is the path of the training file.
+        A run is recorded if it is longer than the longest run found so far for its story.
+
+        Args:
+            block: Word ids (values of ``_word_numbers``) of training lines.
+            ends: Indices of the line ends in ``block``.
+            path: Path of the training file.
         """
         if not len(block):
             return

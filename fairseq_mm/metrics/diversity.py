@@ -21,7 +21,7 @@ Tokens = Sequence[str]
 
 
 def ngrams(tokens: Tokens, n: int) -> list[tuple[str, ...]]:
-    """Return all n-grams in order; an empty list if there are fewer than n tokens."""
+    """Return all n-grams of a text in order; an empty list if the text has fewer than n tokens."""
     return list(zip(*(tokens[i:] for i in range(n))))
 
 
@@ -29,8 +29,7 @@ def distinct_n(texts: Iterable[Tokens], n: int) -> float:
     """Compute distinct-n: the number of distinct n-grams of all texts over the number of n-grams.
 
     Defined in section 5.2 of Li et al. 2016 (A Diversity-Promoting Objective Function). The result
-    is 0 if no text has an n-gram, and falls with the amount of text: compare equal numbers of
-    texts.
+    is 0 if no text has an n-gram. It falls with the amount of text: compare equal numbers of texts.
     """
     different: set[tuple[str, ...]] = set()
     total = 0
@@ -42,10 +41,10 @@ def distinct_n(texts: Iterable[Tokens], n: int) -> float:
 
 
 def first_words_of(texts: Iterable[Tokens], length: int) -> list[list[str]]:
-    """Cut every text off after its first ``length`` words; shorter texts are left out.
+    """Cut every text off after its first ``length`` words; leave out shorter texts.
 
-    distinct-n falls with the length of texts. Over texts of equal length, it compares systems that
-    write texts of different lengths.
+    distinct-n falls with the length of texts. Equal lengths make it comparable between systems
+    that write texts of different lengths.
     """
     return [list(tokens[:length]) for tokens in texts if len(tokens) >= length]
 
@@ -87,9 +86,9 @@ def novel_ngram_counts(
 ) -> list[tuple[int, int]]:
     """Count the novel n-grams of a summary, which its source lacks, and all of its n-grams.
 
-    Returns ``(novel, all)`` for each order from 1 to ``max_order``. The score of a corpus is the
-    sum of ``novel`` over the sum of ``all`` (See et al. 2017, section 6.2). An n-gram counts as
-    often as it occurs. Both texts must be tokenized in the same way.
+    Returns the pair (novel n-grams, all n-grams) for each order from 1 to ``max_order``. The score
+    of a corpus is the sum of novel n-grams over the sum of all n-grams (See et al. 2017, section
+    6.2). An n-gram counts as often as it occurs. Both texts must be tokenized in the same way.
     """
     counts = []
     for n in range(1, max_order + 1):
@@ -99,10 +98,10 @@ def novel_ngram_counts(
 
 
 def repeated_share(sentences: Sequence[Tokens], n: int) -> Optional[float]:
-    """Compute the share of n-grams of a sentence that earlier sentences of the story contain.
+    """Compute the share of a sentence's n-grams that occur in earlier sentences of the story.
 
     The result, 0 to 1, is the mean over the second and later sentences; sentences of fewer than n
-    tokens are ignored. It is None if none of the second and later sentences has an n-gram.
+    tokens are ignored. The result is None if no sentence is left.
     """
     seen: set[tuple[str, ...]] = set()
     shares = []
@@ -129,7 +128,7 @@ def repeated_sentences(sentences: Sequence[Tokens]) -> Optional[float]:
 def shared_between_stories(stories: Iterable[Sequence[Tokens]], n: int) -> float:
     """Compute ``1 - distinct n-grams / n-grams`` over the sentences of all stories.
 
-    The result is 0 if no sentence has an n-gram, and grows with the amount of text: compare equal
+    The result is 0 if no sentence has an n-gram. It grows with the amount of text: compare equal
     numbers of stories.
     """
     sentences = [sentence for story in stories for sentence in story]

@@ -1,9 +1,9 @@
 """Counts, writes and reads the document frequencies of a data folder's references.
 
-``<split>.document_frequencies.npz`` has in how many items each n-gram of the references occurs, as
-rewards by CIDEr-D need them. The n-grams contain the end token. The file has these arrays:
-``words`` (UTF-8, one word a line), ``ngrams`` [N, 4] int32 (numbers of words, then -1),
-``counts`` [N] int32, ``documents`` (number of items), and ``texts`` (digest of the texts).
+``<split>.document_frequencies.npz`` has the number of items (such as images) in whose references
+each n-gram occurs. Rewards by CIDEr-D need these numbers. The n-grams contain the end token. The
+file has these arrays: ``words`` (UTF-8, one word a line), ``ngrams`` [N, 4] int32 (numbers of
+words, then -1), ``counts`` [N] int32, ``documents`` (number of items), and ``texts`` (their digest).
 """
 
 import hashlib
@@ -48,9 +48,9 @@ def digest_texts(paths: Iterable[str]) -> str:
 
 
 def count_frequencies(items: Iterable[Sequence[Sequence[Hashable]]]) -> Counter:
-    """Count in how many items each n-gram of orders 1 to 4 occurs.
+    """Count in how many items (such as images) each n-gram of orders 1 to 4 occurs.
 
-    An item is the words of each of its references.
+    ``items`` has the references of each item, each a sequence of words.
     """
     return count_documents([ngram_counts(words) for words in references] for references in items)
 

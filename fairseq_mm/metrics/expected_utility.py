@@ -1,11 +1,11 @@
-"""Computes how similar each of several texts is to the others: the utilities of minimum Bayes risk.
+"""Computes the expected utility of each of several texts, for minimum Bayes risk decoding.
 
 Eikema, Aziz. Sampling-Based Approximations to Minimum Bayes Risk Decoding for Neural Machine
 Translation. EMNLP 2022. https://arxiv.org/abs/2108.04718
 
-The samples h_1 to h_N of a model are candidates and, as draws from its distribution, references.
-The expected utility of h_i is the mean over j other than i of u(h_i, h_j). The paper averages over
-j = i, too, whose utility is the highest possible for every candidate; it is left out here.
+The samples h_1 to h_N of a model serve both as candidates and as references. The expected utility
+of h_i is the mean over j other than i of u(h_i, h_j), the similarity of h_i and h_j. The paper's
+mean includes j = i, which has the same, highest utility for every candidate; it is left out here.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Tokens = list[str]
 
 
 def expected_utilities(texts: Sequence[str], utility: str) -> list[float]:
-    """Compute the expected utility of each of N texts, the other texts being the references.
+    """Compute the expected utility of each of N texts, with the other texts as references.
 
     The texts are tokenized as coco-caption does, in lower case and without punctuation.
 

@@ -42,8 +42,8 @@ def gate_statistics(scores: np.ndarray) -> dict[str, float]:
 def bin_edges(scores: np.ndarray, most: int = MOST_BINS) -> list[float]:
     """Compute the edges of bins that include all scores.
 
-    The width of the bins is the smallest of 1, 2 or 5 times a power of ten with which at most
-    ``most`` bins are necessary. If all scores are equal, there is a single bin of width 0.001.
+    The width of the bins is 1, 2 or 5 times a power of ten: the smallest such width with which
+    ``most`` bins are enough. If all scores are equal, there is a single bin of width 0.001.
     """
     low, high = float(np.min(scores)), float(np.max(scores))
     exponent = -3 if high == low else math.floor(math.log10((high - low) / most))

@@ -30,7 +30,7 @@ _OF_ONE_RUN = [name for name in (*_DECODING.split(), "data") if name != "gen_sub
 
 @dataclass
 class GeneratedOutput:
-    """Texts in fairseq-generate's output, by item: a line of the split, numbered from 0.
+    """Parsed output of fairseq-generate. An item is a line of the split, numbered from 0.
 
     Args:
         splits: Names of the splits in the log.
@@ -56,8 +56,8 @@ class GeneratedOutput:
     def repeats_targets(self) -> bool:
         """Return True if every generated text equals its target, as with ``--score-reference``.
 
-        Return False if there are fewer than ten items. Return False also if the output contains
-        fairseq-generate's log, because the log has the value of ``--score-reference``.
+        The texts are not compared, and the result is False, if there are fewer than ten texts, or
+        if the output has a log; ``scores_references`` then has the value of the option.
         """
         # a few generated texts may all be equal to their targets
         if self.scores_references is not None or len(self.hypotheses) < 10:
@@ -73,8 +73,7 @@ class GeneratedOutput:
 
 
 def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> dict[str, object]:
-    """Read the values of the settings ``names`` from the line of fairseq-generate's log that lists
-    all settings.
+    """Read the settings ``names`` from fairseq-generate's log, which lists all settings in a line.
 
     Settings that are not in the line are left out.
     """
@@ -91,7 +90,7 @@ def read_settings(log: str, names: Iterable[str] = tuple(_DECODING.split())) -> 
 
 
 def has_generated_lines(path: str, text: str) -> bool:
-    """Return whether ``text``, the content of the file ``path``, has ``H-`` or ``D-`` lines of
+    """Return True if ``text``, the content of the file ``path``, has ``H-`` or ``D-`` lines of
     fairseq-generate. Raise UserError if it has only other lines of fairseq-generate."""
     if re.search(r"^[HD]-[0-9]{1,15}\t", text, re.MULTILINE):
         return True
@@ -108,8 +107,8 @@ def parse_generated(path: str, text: str) -> GeneratedOutput:
     """Parse ``text``, the content of the file ``path``: the output of one fairseq-generate run.
 
     If the split was generated in shards, the file may hold the joined outputs of all shards. Raise
-    UserError if an ``H-`` or ``D-`` line has no score, an item was generated more than once, or the
-    logs of the shards have different settings.
+    UserError if an ``H-`` or ``D-`` line has no score, a line of the split was generated more than
+    once, or the logs of the shards have different settings.
     """
     # other commands log the options of generation too, but generate nothing
     log = re.sub(r"^.*\bfairseq_cli\.(?!generate\b).*$", "", text, flags=re.MULTILINE)

@@ -1,7 +1,7 @@
 """Reads generated texts: fairseq-generate's output, JSONL, plain text files, COCO results.
 
-The format is detected from the content. Texts are returned by item id. If an item has several
-texts, one text is returned and the id is reported.
+The format is detected from the content. Texts are returned by the id of their item (image, video or
+story). If an item has several texts, one text is returned and the id is reported.
 """
 
 import re
@@ -22,15 +22,15 @@ from fairseq_mm.metrics.generated_output import (
 
 @dataclass
 class Hypotheses:
-    """Generated texts by item id, in the order of the file.
+    """Generated texts by item id (of an image, a video or a story), in the order of the file.
 
     Args:
         texts: Dict from item id to text.
         layout: Detected format of the file.
         repeated: Ids of items that should have one text, but have several; the first text is in
             ``texts``.
-        unused: Number of further texts that are ignored without being an error: lower ranks of an
-            n-best list, and the texts of an item's second and later lines in the split.
+        unused: Number of further texts that are ignored without an error: lower ranks of an n-best
+            list, and texts of an item's second and later lines in the split.
         cut_short: Ids of items whose lines are incomplete at the end of the file.
         equal_to_targets: Ids of all items, if every text equals its target in the ``T-`` line of
             fairseq-generate's output; otherwise empty.
@@ -59,7 +59,7 @@ class Hypotheses:
         self._last_key = key
 
     def check_one_run(self, path: str) -> None:
-        """Raise UserError if every id occurs again after other ids, as in two joined files.
+        """Raise UserError if every id has several texts, as in a file that joins several runs.
 
         ``path`` is the path of the file, for the message.
         """
@@ -78,12 +78,13 @@ def read_hypotheses(
     visual_ids: Optional[Sequence[str]] = None,
     split: Optional[str] = None,
 ) -> Hypotheses:
-    """Read a file of generated texts. Raise UserError naming file and line, if the format is wrong.
+    """Read a file of generated texts. Raise UserError naming the line, if the format is wrong.
 
     Args:
         path: Path of the file.
-        item_ids: Ids of the references in order. Line i of a plain text file is the text of item i,
-            unless the lines are an id, a tab and a text, like the output of fairseq-mm caption.
+        item_ids: Ids of the items (images, videos or stories) that have references, in order. Line
+            i of a plain text file is the text of item i, unless the lines are an id, a tab and a
+            text, like the output of fairseq-mm caption.
         visual_ids: Item id of each line of the split. The ids are needed for the output of
             fairseq-generate, and for plain text files with one line per line of the split. With
             None, fairseq-generate's output is refused.
@@ -217,8 +218,8 @@ def _begin_with_ids(path: str, lines: Sequence[str], item_ids: Sequence[str]) ->
     """Return True if lines are an id, a tab and a text, False if they are only texts.
 
     The result is True if all lines have a tab, and at least one line begins with an id of
-    ``item_ids`` or with a path that ends with such an id. Raise UserError if more than half of the
-    lines begin so, but another line has no tab: the file was cut short.
+    ``item_ids``, or with a path that ends with such an id. Raise UserError if more than half of the
+    lines begin so, but another line has no tab, since the file was then cut short.
     """
     known = set(item_ids)
     keys = [line.split("\t")[0] for line in lines if "\t" in line]

@@ -16,18 +16,17 @@ MIN_TEXTS = 20
 
 
 def mauve_score(people: np.ndarray, system: np.ndarray) -> float:
-    """Compute MAUVE, 0 to 1; 1 if texts of the system are distributed as texts of people are.
+    """Compute MAUVE, 0 to 1; 1 if the texts of the system and of people have the same distribution.
 
-    The package clusters the vectors, with a cluster for ten texts, and compares how often texts of
-    people and of the system are in each cluster.
+    The package clusters the vectors, with one cluster for ten texts, and compares how often texts
+    of people and of the system are in each cluster.
 
     Args:
         people: ``[N, D]`` vectors of texts that people wrote.
         system: ``[M, D]`` vectors of generated texts.
 
     Raises:
-        UserError: if the package is not installed, there are fewer than 20 texts of either, or the
-            vectors cannot be clustered.
+        UserError: if the package is missing, N or M is below 20, or the clustering fails.
     """
     mauve = import_extra("mauve", extra="mauve", purpose="--metrics mauve")
     if min(len(people), len(system)) < MIN_TEXTS:
@@ -50,5 +49,5 @@ def mauve_score(people: np.ndarray, system: np.ndarray) -> float:
 
 
 def count_buckets(people: int, system: int) -> int:
-    """Return the number of clusters for so many texts, the default of the package."""
+    """Return the number of clusters for ``people`` and ``system`` texts, the package's default."""
     return max(2, round(min(people, system) / 10))

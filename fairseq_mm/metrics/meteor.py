@@ -3,9 +3,9 @@
 Hypothesis and reference are aligned word by word (:mod:`._meteor_alignment`) in four stages: equal
 words, equal stems, synonyms, paraphrases. The score is the weighted harmonic mean of precision and
 recall, reduced by a penalty for fragmented alignments. Content words have another weight than
-function words, and each stage has a weight. With several references, the one with the highest score
-counts. The corpus score, which coco-caption calls METEOR, is computed from summed statistics and is
-not the mean of the items' scores.
+function words, and each stage has a weight. Of several references, the reference with the highest
+score counts. The corpus score, which coco-caption calls METEOR, is computed from summed statistics
+and is not the mean of the scores of the single texts.
 
 The tables come from pycocoevalcap (:mod:`._meteor_tables`). Where Java is installed, the jar itself
 can be run instead, with ``jar=True``.
@@ -61,11 +61,11 @@ _CHARACTERS_AT_ONCE = 2_000_000
 
 
 class _Statistics:
-    """Counts from which METEOR's score is computed, of one pair of texts or summed over pairs.
+    """Counts from which METEOR's score is computed, for one pair of texts or summed over pairs.
 
-    ``lengths`` are the numbers of words of hypothesis and reference, ``function_words`` the numbers
-    of their function words. ``content`` and ``function`` count the aligned content and function
-    words of each stage, first the hypothesis's, then the reference's.
+    All attributes except ``chunks`` have two elements, for hypothesis and reference. ``lengths``
+    are numbers of words, ``function_words`` numbers of function words. ``content`` and ``function``
+    are the numbers of aligned content words and aligned function words of each stage.
     """
 
     SIZE = 5 + 4 * len(STAGES)  # numbers of to_list
@@ -83,7 +83,7 @@ class _Statistics:
         return sum(self.content[side]) + sum(self.function[side])
 
     def is_one_chunk(self) -> bool:
-        """Return True if all words of both texts are aligned in one chunk: no penalty applies."""
+        """Return True if one chunk has all words of both texts, so that no penalty applies."""
         return self.chunks == 1 and all(
             self.count_aligned(side) == self.lengths[side] for side in (0, 1)
         )
@@ -106,7 +106,7 @@ class _Statistics:
 
     @classmethod
     def from_list(cls, numbers: Sequence[int]) -> "_Statistics":
-        """Return the statistics of a corpus from the sums of what :meth:`to_list` returns."""
+        """Return the statistics of a corpus from the summed results of :meth:`to_list`."""
         statistics = cls()
         statistics.lengths, statistics.function_words = list(numbers[:2]), list(numbers[2:4])
         size = len(STAGES)
@@ -174,7 +174,7 @@ def _tokenize(text: str, normalize: bool) -> list[str]:
 
 
 def _batches(sizes: Sequence[int]) -> Iterator[range]:
-    """Yield ranges of items whose sizes sum to at most ``_CHARACTERS_AT_ONCE``, or single items."""
+    """Yield ranges of texts whose sizes sum to at most ``_CHARACTERS_AT_ONCE``, or single texts."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > _CHARACTERS_AT_ONCE:
@@ -191,9 +191,9 @@ def _best_statistics(
     tasks: Sequence[str],
     normalize: bool,
 ) -> Iterator[list[tuple[float, _Statistics]]]:
-    """Yield, for each item and task, score and statistics with the reference that scores highest.
+    """Yield, for each hypothesis, a pair of score and statistics for each task.
 
-    The alignment is the same for all tasks.
+    The pair is for the reference with the highest score. All tasks have the same alignment.
     """
     aligner = Aligner(load_tables())
     sizes = [sum(map(len, (text, *texts))) for text, texts in zip(hypotheses, references)]
@@ -238,13 +238,13 @@ def meteor(
 ) -> tuple[float, list[float]]:
     """Score tokenized texts (tokens joined by spaces), each against its references.
 
-    Returns the score of the corpus and the scores of the items, between 0 and 1. Raise UserError if
-    pycocoevalcap is missing, the numbers of texts differ, an item has no reference, ``task`` is
-    unknown, or two texts are too long to be aligned.
+    Returns the score of the corpus and the score of each hypothesis, between 0 and 1. Raise
+    UserError if pycocoevalcap is missing, the numbers of texts differ, a hypothesis has no
+    reference, ``task`` is unknown, or two texts are too long to be aligned.
 
     Args:
-        hypotheses: One text per item.
-        references: References of each item.
+        hypotheses: Generated texts.
+        references: References of each hypothesis.
         task: Task for which the parameters were tuned; coco-caption uses ``rank``.
         normalize: True for METEOR's own tokenization with lower-casing, the jar's ``-norm``.
         timeout: Seconds without an answer after which Java counts as hung.
@@ -265,10 +265,10 @@ def meteor_sums(
     task: str = "rank",
     normalize: bool = True,
 ) -> tuple[list[float], np.ndarray]:
-    """Return the items' scores, and the counts whose sums determine the score of a corpus.
+    """Return the score of each hypothesis, and counts whose sums determine the score of a corpus.
 
-    :func:`meteor` explains the arguments and errors. The counts, ``[items, 21]``, are integers;
-    :func:`score_sums` computes a corpus score from their sums.
+    :func:`meteor` explains the arguments and errors. The counts, ``[N, 21]`` for N hypotheses, are
+    integers; :func:`score_sums` computes a corpus score from their sums.
     """
     _check(hypotheses, references, (task,))
     best = [item for (item,) in _best_statistics(hypotheses, references, (task,), normalize)]
@@ -279,7 +279,7 @@ def meteor_sums(
 
 
 def score_sums(task: str, sums: np.ndarray) -> float:
-    """Compute the score of a corpus from ``sums``, the ``[21]`` summed counts of its items, with
+    """Compute the score of a corpus from ``sums``, the ``[21]`` summed counts of its texts, with
     the parameters of ``task``."""
     return _Statistics.from_list(sums.tolist()).score(_PARAMETERS[task])
 

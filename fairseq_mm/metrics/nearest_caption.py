@@ -1,7 +1,7 @@
 """Finds the training caption with the highest CIDEr-D similarity to a generated caption.
 
-Document frequencies are counted over the training items, as CIDEr-D counts them over the evaluated
-items. An inverted index of n-grams scores all training captions at once.
+Document frequencies are counted over the training images, as CIDEr-D counts them over the test
+images. An inverted index of n-grams scores all training captions at once.
 """
 
 import math
@@ -40,7 +40,7 @@ class NearestCaption:
 
     Args:
         captions: Tokenized training captions.
-        items: Id of the item (image) of each caption. Document frequencies count items.
+        items: Id of the image of each caption. Document frequencies count images.
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], items: Sequence[str]) -> None:

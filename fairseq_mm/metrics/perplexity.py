@@ -1,7 +1,7 @@
 """Computes the perplexity of given texts from sums of log-probabilities and token counts.
 
-Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``. L
-counts the end token, since the model has to predict it as well; the paper does not say this.
+Mao et al. 2015 (m-RNN), equation 5: ``log2 PPL(s) = -1/L sum_n log2 P(w_n | w_1..n-1, image)``. The
+length L includes the end token, which the model predicts as well; the paper does not say this.
 """
 
 import math
@@ -36,8 +36,8 @@ def mean_sentence_perplexity(texts: Iterable[LogProbability]) -> float:
 
 
 def corpus_perplexity(texts: Iterable[LogProbability]) -> float:
-    """Compute the perplexity of all texts as one text, so that tokens have equal weights (Mao et
-    al. 2015, equation 6). Raise ValueError if there is no token."""
+    """Compute the perplexity of all texts as one text, so that every token has the same weight (Mao
+    et al. 2015, equation 6). Raise ValueError if there is no token."""
     texts = list(texts)
     num_tokens = sum(text.num_tokens for text in texts)
     if num_tokens == 0:
@@ -122,13 +122,13 @@ def read_log_probabilities(path: str) -> dict[int, LogProbability]:
 def perplexity_rows(
     texts: Optional[Mapping[int, LogProbability]], expected: Optional[int] = None
 ) -> list[Row]:
-    """Return the table rows of the perplexity over tokens and of the mean over sentences.
+    """Return two lines of the score table: perplexity over tokens, and mean over sentences.
 
     Args:
         texts: Log-probabilities by line number of the split, see :func:`read_log_probabilities`.
-            With None, the rows have no values, and say that --reference-scores is missing.
+            With None, the values are missing, and a note says that --reference-scores is missing.
         expected: Number of lines of the split; None if it is not known. Lines that ``texts`` lacks
-            are counted in a note of the rows.
+            are counted in a note.
     """
     note = "needs --reference-scores" if texts is None else ""
     missing = [n for n in range(expected or 0) if n not in (texts or ())]

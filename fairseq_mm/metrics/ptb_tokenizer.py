@@ -6,11 +6,10 @@ coco-caption pipes captions through Stanford's ``PTBTokenizer -preserveLines -lo
 conventions and from the output of ``PTBTokenizer``; ``tests/metrics/test_ptb_tokenizer.py``
 compares both.
 
-Differs from the original: each text is tokenized independently. The original looks past the end of
-the line: whether a caption that ends in a single letter ("vitamin C.") keeps the full stop after
-this letter depends on the first word of the *next* caption in the file. Words of more than 1,000
-characters are split after each 1,000, and HTML comments of more than 1,000 characters are not
-treated as tags. Real captions have neither.
+Differs from the original: each text is tokenized independently. In the original, a caption that
+ends in a single letter ("vitamin C.") keeps its full stop depending on the first word of the *next*
+caption in the file. Words of more than 1,000 characters are split after each 1,000, and HTML
+comments of more than 1,000 characters are not treated as tags. Real captions have neither.
 """
 
 import re

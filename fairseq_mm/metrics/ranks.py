@@ -21,7 +21,7 @@ RECALL_AT = (1, 5, 10)
 
 @dataclass(frozen=True)
 class TrueRanks:
-    """Ranks of all true candidates in the retrieved lists of their queries.
+    """Ranks of all true candidates, in the list of candidates that each query retrieves.
 
     Q is the number of queries, P the number of pairs of a query and one of its true candidates.
 
@@ -55,9 +55,9 @@ def true_ranks(
     ``-inf``, or a block of scores has a wrong shape.
 
     Args:
-        score_block: Function of ``(start, end)`` that returns the scores ``[end - start, C]`` of
-            the queries ``start`` to ``end - 1`` and all candidates; greater is better. ``-inf``
-            removes a candidate from a query's list.
+        score_block: Function that maps ``(start, end)`` to the scores ``[end - start, C]`` of all
+            candidates for the queries ``start`` to ``end - 1``; greater is better. ``-inf`` removes
+            a candidate from a query's list.
         query_groups: ``[Q]`` group of each query, such as the number of its image.
         candidate_groups: ``[C]`` group of each candidate; candidates in the query's group are true.
         block: Number of queries per call of ``score_block``.
@@ -176,10 +176,10 @@ def chance_summary(num_true: np.ndarray, num_candidates: np.ndarray) -> RankSumm
 
 
 def median_rank(first: np.ndarray) -> int:
-    """Compute the median of ranks, rounded down if it lies between two ranks.
+    """Compute the median of the ranks ``first``, rounded down if it lies between two ranks.
 
-    ``first`` are the ranks of the first true candidates, ``[queries]``, counted from 1. This is the
-    usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
+    ``first`` has the rank of each query's first true candidate, ``[queries]``, from 1. The result
+    is the usual Med r of image-sentence retrieval, ``floor(median of ranks from 0) + 1``.
     """
     return int(np.floor(np.median(first)))
 
@@ -193,9 +193,9 @@ def curve_percentages() -> np.ndarray:
 def recall_curve(ranks: TrueRanks, percentages: Optional[np.ndarray] = None) -> np.ndarray:
     """Compute the recall, in percent, in the first p % of each query's list.
 
-    This is the curve of Mao et al. 2015, figure 4. The recall of a query is the number of its true
-    candidates that are retrieved over the number of all its true candidates; the curve is the mean
-    over queries. ``percentages`` are the values of p, ``[points]``, by default the points of
+    This is the curve of Mao et al. 2015, figure 4. The recall of a query is the share of its true
+    candidates that are in the first p % of its list; the curve is the mean over queries.
+    ``percentages`` are the values of p, ``[points]``, by default the points of
     :func:`curve_percentages`. Returns ``[points]``.
     """
     percentages = curve_percentages() if percentages is None else np.asarray(percentages)

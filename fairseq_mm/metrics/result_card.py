@@ -1,4 +1,4 @@
-"""Builds the card of a result: the facts that show how a score was computed, or why it differs."""
+"""Builds the card of a result: a dict of facts that show how a score was computed."""
 
 import os
 import platform
@@ -51,8 +51,8 @@ def decoding_settings(path: str) -> dict[str, object]:
 
 
 def allows_unk(path: str) -> Optional[bool]:
-    """Return True if the texts of a file were generated with ``<unk>`` allowed, False if it was
-    forbidden; None if the file does not say so."""
+    """Return True if the model was allowed to generate ``<unk>`` in a file's texts, False if not;
+    None if the file does not say so."""
     value = decoding_settings(path).get("allow_unk")
     return value if isinstance(value, bool) else None
 

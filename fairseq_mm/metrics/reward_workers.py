@@ -48,7 +48,7 @@ class RewardWorkers:
         self._end = weakref.finalize(self, _close, self._pipes, self._processes, os.getpid())
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Begin to compute the rewards of some items; :meth:`collect` must follow."""
+        """Begin to compute the rewards of some jobs; :meth:`collect` must follow."""
         if not self._pipes:
             self._waiting = list(jobs)
             return
@@ -59,7 +59,7 @@ class RewardWorkers:
                 pipe.send(jobs[i * share : (i + 1) * share])
 
     def collect(self) -> list[list[float]]:
-        """Return the rewards of the submitted items: one list of numbers per item.
+        """Return the rewards of the submitted jobs: one list of numbers per job.
 
         Raises:
             RuntimeError: if a worker has ended.

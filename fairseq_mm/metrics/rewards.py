@@ -1,8 +1,8 @@
-"""Computes rewards of sampled texts: weighted sums of CIDEr-D, BLEU and ROUGE-L of one item.
+"""Computes rewards of sampled texts: weighted sums of CIDEr-D, BLEU and ROUGE-L of one text.
 
-Words are text or numbers. A text that was ended has the end token as its last word, in references
-and in samples, so that the n-grams contain the end. Otherwise, nothing in the reward would tell a
-caption from one that stops before its last noun ("a dog runs through the").
+Words are text or numbers. A finished text has the end token as its last word, in references and in
+samples, so that the n-grams contain the end. Otherwise, the reward would not distinguish a complete
+caption from a caption that stops before its last noun ("a dog runs through the").
 """
 
 import math
@@ -19,7 +19,7 @@ Words = Sequence[Hashable]
 
 
 class Job(NamedTuple):
-    """Samples and references of one item."""
+    """Sampled texts of one image (or video) and its references."""
 
     samples: Sequence[Words]
     references: Sequence[Words]
@@ -66,7 +66,7 @@ class Rewards:
         self.frequencies = frequencies
 
     def score(self, job: Job) -> list[float]:
-        """Compute the reward of each sample of an item."""
+        """Compute the reward of each sample of a job."""
         samples, references = job
         totals = [0.0] * len(samples)
         for name, weight in self.weights.items():

@@ -1,12 +1,11 @@
-"""Computes the ROUGE of one item (Lin 2004) in two protocols.
+"""Computes the ROUGE of one text (Lin 2004) in two protocols.
 
-:func:`rouge_l` follows coco-caption: longest common subsequence, F-measure with beta 1.2, and the
-best precision and the best recall over the references, which are maximised separately before they
-are combined.
+:func:`rouge_l` follows coco-caption: longest common subsequence, F-measure with beta 1.2. It
+combines the best precision and the best recall over the references, each determined separately.
 
 :func:`rouge_n_f1` and :func:`rouge_l_f1` are for summaries (Yu et al. 2021, section 4.4, whose
 scores they reproduce): one reference, unchanged tokens, the F-measure with beta 1. In both
-protocols the corpus score is the mean over items.
+protocols the corpus score is the mean over texts.
 """
 
 from collections import Counter
@@ -56,7 +55,7 @@ def rouge_l(hypothesis: Sequence[Hashable], references: Sequence[Sequence[Hashab
 def rouge_n_f1(hypothesis: Sequence[str], reference: Sequence[str], n: int) -> float:
     """Compute ROUGE-N between 0 and 1: F1 of clipped n-gram counts (Lin 2004, section 2; beta 1).
 
-    It is 0 if either text has fewer than n tokens. Raise ValueError if ``n`` is below 1.
+    The result is 0 if either text has fewer than n tokens. Raise ValueError if ``n`` is below 1.
     """
     if n < 1:
         raise ValueError(f"`n` must be 1 or more, but is {n} instead.")
@@ -76,8 +75,8 @@ def _ngrams(tokens: Sequence[str], n: int) -> Counter:
 def rouge_l_f1(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
     """Compute ROUGE-L between 0 and 1 for texts that are not split into sentences.
 
-    It is the F1 of the longest common subsequence (Lin 2004, section 3.1; beta 1); 0 if a text is
-    empty.
+    The result is the F1 of the longest common subsequence (Lin 2004, section 3.1; beta 1); 0 if a
+    text is empty.
     """
     common = longest_common_subsequence(hypothesis, reference)
     return 2 * common / (len(hypothesis) + len(reference)) if common else 0.0

@@ -1,4 +1,4 @@
-"""Defines the rows of a table of scores, their signatures, and the tokenized items to score."""
+"""Defines the lines of a table of scores, their signatures, and the tokenized texts to score."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ _TWO_DECIMALS = frozenset(
 
 
 def count_label(references: Sequence[Sequence[object]]) -> str:
-    """Return the number of references per item, such as ``5``, or ``3-5`` if it varies."""
+    """Return the number of references per text, such as ``5``, or ``3-5`` if it varies."""
     counts = {len(item) for item in references} or {0}
     return str(min(counts)) if len(counts) == 1 else f"{min(counts)}-{max(counts)}"
 
@@ -59,7 +59,9 @@ def format_figure(name: str, value: Optional[float], *, decimals: int = 5) -> st
 
 @dataclass
 class Row:
-    """One score, or the reason why it is missing.
+    """One score, a line of the score table, or the reason why the score is missing.
+
+    An item is one scored text with its references, such as the caption of an image.
 
     Args:
         name: Name of the score, such as ``bleu4``.
@@ -72,8 +74,8 @@ class Row:
             whose sums over the items determine the score; None if the score is not computed from
             such sums.
         statistic: Function that computes the score from ``sums.sum(axis=0)``.
-        per_item: Score of each item (None for an item without one); None if the metric has no
-            scores of items.
+        per_item: Score of each item (None for an item that has no score); None if the metric does
+            not score single items.
     """
 
     name: str
@@ -89,7 +91,7 @@ class Row:
 
 @dataclass
 class TokenizedItems:
-    """Tokenized hypothesis and references of each item: the input of the metrics.
+    """Tokenized hypothesis and references of each item (image, video or story): input of metrics.
 
     Args:
         hypotheses: Tokens of each item's hypothesis.
@@ -104,8 +106,8 @@ class TokenizedItems:
         training_words: Number of words in the training text that was searched for runs.
         texts: Hypotheses without tokenization, for the metric ``meteor_vist``.
         reference_texts: References without tokenization, for the metric ``meteor_vist``.
-        references_of: Unit to which references belong, such as ``album``, for signatures; None if
-            they belong to the item itself.
+        references_of: Noun for signatures if an item shares its references with other items, such
+            as ``album``; otherwise None.
         sentences: Tokens of each sentence of each hypothesis; None if the texts have no separators
             of sentences.
         written_sentences: Tokens of each sentence of stories that people wrote, whose scores are
@@ -171,15 +173,15 @@ def ratio_row(
     scored: Optional[int] = None,
     per_item: Optional[Sequence[Optional[float]]] = None,
 ) -> Row:
-    """Build the table row of a score that is the ratio of two sums over the items.
+    """Build the table line of a score that is the ratio of two sums over the texts.
 
     Args:
         name: Name of the score.
-        sums: ``[items, 2]`` numerator and denominator of each item.
+        sums: ``[texts, 2]`` numerator and denominator of each text.
         sign: Signature of the score.
-        note: Remark in the row.
-        scored: Number of items that have the score; None for all.
-        per_item: Scores of the items; by default their ratios, None if the denominator is 0.
+        note: Remark in the line.
+        scored: Number of texts that have the score; None for all.
+        per_item: Scores of the texts; by default their ratios, None if the denominator is 0.
     """
     sums = np.asarray(sums, dtype=float)
     if per_item is None:
@@ -197,9 +199,9 @@ def ratio_row(
 
 
 def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> Row:
-    """Build the table row of a score that is the mean of the items' ``scores``.
+    """Build the table line of a score that is the mean of ``scores``, one per text.
 
-    ``sign`` is the signature of the score, ``note`` a remark in the row.
+    ``sign`` is the signature of the score, ``note`` a remark in the line.
     """
     # as a ratio of sums, so that the bootstrap resamples means like all other scores
     sums = np.stack([np.asarray(scores, dtype=float), np.ones(len(scores))], axis=1)
@@ -207,8 +209,8 @@ def mean_row(name: str, scores: Sequence[float], sign: str, note: str = "") -> R
 
 
 def rows_without(signs: Mapping[str, str], note: str) -> list[Row]:
-    """Build table rows for scores that could not be computed; ``note`` has the reason.
+    """Build table lines for scores that could not be computed; ``note`` has the reason.
 
-    ``signs`` maps the name of each row's score to its signature.
+    ``signs`` maps the name of each score to its signature.
     """
     return [Row(name, None, sign, 0, note) for name, sign in signs.items()]

@@ -1,7 +1,8 @@
 """Computes self-BLEU: how much the texts of a corpus resemble each other.
 
 Defined by Zhu et al. 2018 (Texygen), section 3.1: BLEU of each text against all other texts of the
-corpus as its references, averaged over the texts. BLEU is that of :mod:`fairseq_mm.metrics.bleu`.
+corpus as its references, averaged over the texts. BLEU is defined in
+:mod:`fairseq_mm.metrics.bleu`.
 """
 
 import bisect
@@ -15,15 +16,14 @@ from fairseq_mm.metrics.bleu import MAX_ORDER, NUM_SUMS, bleu_from_sums, ngram_c
 def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
     """Compute BLEU-4 of each text against all other texts.
 
-    The time grows with the number of words: of each n-gram only the two highest counts are kept,
-    which decide how often any text may match it. The results equal BLEU with the other texts as
-    references.
+    The time grows only with the number of words: for each n-gram, it suffices to store the two
+    highest counts in a text. The results equal BLEU with the other texts as references.
 
     Args:
         texts: Tokens of each text.
 
     Returns:
-        BLEU-4 of each text, 0 to 1. A high mean tells that the texts are alike.
+        BLEU-4 of each text, 0 to 1. A high mean shows that the texts are alike.
 
     Raises:
         ValueError: if there are fewer than two texts.
@@ -48,7 +48,7 @@ def self_bleu(texts: Sequence[Sequence[str]]) -> list[float]:
 
 
 def _two_highest(counts: Sequence[dict]) -> dict[object, tuple[int, int, int]]:
-    """Return the text with the highest count of each n-gram, this count, and the next highest."""
+    """Return for each n-gram the text with its highest count, this and the next highest count."""
     highest: dict[object, tuple[int, int, int]] = {}
     for number, ngrams in enumerate(counts):
         for ngram, count in ngrams.items():
@@ -61,7 +61,7 @@ def _two_highest(counts: Sequence[dict]) -> dict[object, tuple[int, int, int]]:
 
 
 def _closest_other(lengths: Sequence[int], length: int) -> int:
-    """Return the length closest to ``length`` after one text of this length is taken out."""
+    """Return the length closest to ``length`` among ``lengths`` without one text of this length."""
     start, end = bisect.bisect_left(lengths, length), bisect.bisect_right(lengths, length)
     if end - start > 1:
         return length

@@ -2,9 +2,8 @@
 
 "For each model, we tune a temperature parameter for the softmax at generation time"; the paper does
 not say how. In this module, the log-likelihood of the text and its first and second derivative are
-summed over the words at a few temperatures, in one pass over the text. Between two neighbouring
-temperatures, the maximum is searched on the polynomial of degree 5 whose value and derivatives at
-both temperatures are these sums.
+computed at a few temperatures, in one pass over the text. Between two neighbouring temperatures,
+these values define a polynomial of degree 5, whose maximum is searched.
 """
 
 from typing import NamedTuple
@@ -68,8 +67,8 @@ def _hermite(
 ) -> np.ndarray:
     """Evaluate a polynomial of degree 5 at each point of ``t``, which are between 0 and 1.
 
-    The polynomial is defined by its ``value`` and its first and second derivative (``slope`` and
-    ``curvature``), each given at 0 and at 1, ``[2]``.
+    The polynomial is defined by its ``value``, first derivative ``slope`` and second derivative
+    ``curvature`` at 0 and at 1, ``[2]`` each.
     """
     t3, t4, t5 = t**3, t**4, t**5
     step = 10 * t3 - 15 * t4 + 6 * t5

@@ -1,4 +1,4 @@
-"""Computes all text metrics of a system on a set of items, as one table row per score."""
+"""Computes all text metrics of a system on a test set, as one table line per score."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -194,7 +194,7 @@ def content_f1(
     exceed 1. A frequent word that is not aligned stays among the content words. If several
     hypothesis words are aligned with one frequent word, only the first of them is removed from the
     hypothesis. As in the authors' script, precision is divided by the number of the reference's
-    content words and recall by the hypothesis's; this exchange does not change F1.
+    content words and recall by the number of the hypothesis's; this exchange does not change F1.
 
     Two scores of Yu et al. 2021, Table 2, were computed with the alignments of another model's
     output: 72.5 (row "+ FG") and 72.1 (row "+ VTF"). With the right alignments, they are 68.92 and
@@ -407,7 +407,7 @@ METRIC_OF_FIGURE = {
 
 
 def score_texts(items: TokenizedItems, metrics: Sequence[str]) -> list[Row]:
-    """Compute the rows of the scores of each metric, in the order of ``metrics``.
+    """Compute the table lines of the scores of each metric, in the order of ``metrics``.
 
     ``metrics`` are keys of :data:`METRICS`.
     """

@@ -1,4 +1,7 @@
-"""Makes the rows of self-BLEU, of repeated n-grams, and of distinct-n at equal length."""
+"""Builds table lines of scores of variety: self-BLEU, repeated n-grams, and distinct-n.
+
+Distinct-n falls with the length of texts, so it reads the same number of words of each text.
+"""
 
 import numpy as np
 

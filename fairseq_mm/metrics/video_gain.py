@@ -1,8 +1,8 @@
 """Computes the video's share of a system's gain over a baseline (Yu et al. 2021, section 5.1).
 
-The gain, system score - baseline score, comes from the video and from a better text model. The
-video's share of it is (system - text-only) / (system - baseline), where text-only is the score of
-the system's text model without the video. The paper reports 83.6 %, the mean over ROUGE-1, -2, -L.
+The gain, system score - baseline score, has two causes: the video and a better text model. The
+video's share is (system - text-only) / (system - baseline), where text-only is the score of the
+system's text model without the video. The paper reports 83.6 %, the mean over ROUGE-1, -2, -L.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class VideoGain:
         video_gains: Score of the system minus score of its text model without the video.
         shares: ``video_gains`` over ``gains``; None for a metric in which the system is not better
             than the baseline.
-        share: Mean of ``shares``; None if one of them is None.
+        share: Mean of ``shares``; None if a share is None.
     """
 
     gains: tuple[float, ...]
@@ -65,15 +65,15 @@ def share_interval(
 ) -> Optional[tuple[float, float]]:
     """Compute the 95 % bootstrap interval of the video's share, see :func:`video_gain`.
 
-    The result is None if the system is not better than the baseline in one of the sampled corpora,
-    since the share is then not defined.
+    The result is None if the share is not defined, because the system is not better than the
+    baseline in one of the sampled corpora.
 
     Args:
-        system: ``[items, metrics]`` scores of the system.
+        system: ``[items, metrics]`` scores of the system for each summary.
         text_only: ``[items, metrics]`` scores of the system's text model.
         baseline: ``[items, metrics]`` scores of the baseline, or ``[metrics]`` if only its corpus
             scores are known, which then count as exact.
-        samples: Number of sampled corpora; each has the same items for all systems.
+        samples: Number of sampled corpora; each has the same summaries for all systems.
         seed: Seed of the random numbers.
     """
     num_items, measures = system.shape
