@@ -3,9 +3,9 @@
   fairseq-mm embed DATA --checkpoint best.pt --split train --output vectors.h5
   fairseq-mm embed DATA --checkpoint best.pt --of words --output words.h5
 
-The store has one row of unit length per item. The id of an image is its own id, the id of a
-sentence is SPLIT:LINE (lines are counted from 0, as in fairseq-generate), and the id of a word is
-word:WORD; a word is embedded as a sentence of one word. Sentences and words need no features, so
+The store has one vector of length 1 per image, sentence or word. Images keep their ids, the id of
+a sentence is SPLIT:LINE (lines are counted from 0, as in fairseq-generate), and the id of a word
+is word:WORD; a word is embedded as a sentence of one word. Sentences and words need no features, so
 DATA may contain only text (fairseq-mm prepare captions --without-images). The command also writes
 vectors.SPLIT.visual_ids, with the sentence id of each line of the split. If this file is used as
 SPLIT.visual_ids of a data folder, a model (sc_nlm) is trained on the vector of each sentence, not

@@ -28,8 +28,8 @@ For an ensemble this temperature is not computed, because the k most probable
 tokens of an ensemble change with the temperature.
 
 --counting transtory adds the perplexity that the released code of Transtory-XL
-would report, which is lower: the loss is averaged within each sentence, in which
-one more token with loss 0 is counted, and then averaged over sentences.
+would report, which is lower. That code counts one more token with loss 0 in each
+sentence, averages the loss within each sentence, and then over sentences.
 --shuffled-images adds the perplexity of the same stories under the images of
 another album; the more a model follows its images, the higher this perplexity is.
 """

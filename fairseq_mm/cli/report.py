@@ -5,10 +5,10 @@
   fairseq-mm report --data data-bin/flickr8k --hypotheses a.jsonl \\
       --hypotheses b.jsonl --name greedy --name beam --output page.html
 
-The page has the items first, then the scores, the training curves and what was
-run. Words are marked if the text alone proves a fault: a phrase that is said
-twice in a row, an unknown word, an end that is cut off. The page counts these
-faults in the references as well.
+The page has the images or videos with their texts first, then the scores, the
+training curves, and the command. Errors that the text alone shows are marked: a
+phrase that is said twice in a row, an unknown word, an end that is cut off. The
+page counts these errors in the references as well.
 
 --hypotheses is a file in any format that `fairseq-mm score --data` accepts, and
 its texts are assigned to the references in the same way. For several systems,

@@ -20,14 +20,14 @@
 
 HYPOTHESES is the output of fairseq-generate for --split of --data, a JSONL file
 of {"id", "hypothesis"} or {"id", "caption"}, a COCO results file, or a plain
-text file: line i is item i of the references, unless lines are id, tab, text,
-like the output of fairseq-mm caption. References are
+text file, whose lines are id, tab and text (like the output of fairseq-mm
+caption), or whose line i is the text for item i of the references. References are
 DATA/SPLIT.references.jsonl, another such file, a COCO annotation file (.json),
 or a plain text file with one reference a line, whose items are numbered from 0.
 In a folder of fairseq-preprocess, the binarised targets are the references.
 Missing, repeated and unknown ids are reported on stderr, the other items are
-scored, and each score says how many items were scored, and how many there are. If
-a file contains the output of several runs, it is not scored.
+scored, and each score says how many of all items were scored. A file that
+contains the output of several runs is not scored.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens in lower case without
 punctuation). `m_rnn` is the protocol of Mao et al. 2015: text is split and
@@ -39,7 +39,7 @@ output of the following command over all captions, not one per item:
         --all-lines ...
 
 `how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are
-what spaces separate; ROUGE-1, -2 and -L are means of F1 with beta 1 (in the preset
+separated by spaces; ROUGE-1, -2 and -L are means of F1 with beta 1 (in the preset
 coco, rouge_l has beta 1.2); BLEU, METEOR and CIDEr-D are computed as in the preset
 coco; Content F1 is computed from the alignment of METEOR without normalisation of
 the text. If there is DATA/SPLIT.transcripts.jsonl, novel1 to novel4 are the shares
@@ -56,16 +56,16 @@ numbers, the interval does not count the baseline's own uncertainty.
 
 `wp` (Fan et al. 2018) measures stories without references: how varied they are,
 and copied_words, the mean length of the longest contiguous run of words that a
-story shares with a story of DATA/text/train.wp_target (section 7.1, where
-"longest common subsequence" can only mean that).
+story shares with a story of DATA/text/train.wp_target ("longest common
+subsequence" in section 7.1).
 
 `vist` scores stories of five images with <sent> between their sentences.
 meteor_vist is the challenge's protocol (EvalVIST: METEOR 1.5 with the task hter,
 the whole story as one segment without normalisation, the best of its references,
 mean over image sequences). meteor_vist_rank uses METEOR's default task, whose
-scores are about half as large: never compare the two. The other rows are the
-metrics of coco-caption over whole stories, and the repetition of sentences
-(repeated_*: against earlier sentences of the same story). The output says how many
+scores are about half as large: never compare the two. The other scores are the
+metrics of coco-caption over whole stories, and the shares of words, trigrams and
+sentences that repeat earlier sentences of the story (repeated_*). The output says how many
 image sequences of the split were scored, and how many images have features.
 
 clipscore, refclipscore, bertscore and mauve need a trained model (--clip-model,

@@ -4,9 +4,9 @@
   fairseq-mm serve --checkpoint captions=m_rnn glac fusion --index photos
   fairseq-mm serve --checkpoint glac --host 0.0.0.0 --token-file token.txt
 
-The page has a form for each checkpoint, which its task decides: captions of an
-image, stories of five images, stories of prompts, which appear while they are
-written, and summaries of videos with transcripts. With --index, a folder that
+The page has a form for each checkpoint, which depends on its task: captions of an
+image, stories of five images, stories of prompts (shown while they are written),
+or summaries of videos with transcripts. With --index, a folder that
 fairseq-mm index has indexed can be searched. The API answers with the JSON
 records that caption, tell and summarize write; /openapi.json describes it.
 
