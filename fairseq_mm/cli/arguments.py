@@ -384,8 +384,8 @@ def check_outputs(outputs: Mapping[str, Optional[str]], read: Iterable[str] = ()
         read: Paths of the files that the command reads.
 
     Raises:
-        UserError: if an output is a folder, the folder around it does not exist, two outputs are
-            the same file, or an output is a file that is read.
+        UserError: if an output is a folder, its parent folder does not exist, two outputs are the
+            same file, or an output is a file that is read.
     """
     # real paths, because a link or ./ names the same file
     sources = {os.path.realpath(path) for path in read}
@@ -428,7 +428,7 @@ def check_writable(option: str, path: Optional[str]) -> None:
     If ``path`` is None, nothing is checked.
 
     Raises:
-        UserError: if the path is a folder, or the folder around it does not exist.
+        UserError: if the path is a folder, or its parent folder does not exist.
     """
     folder = os.path.dirname(path or "")
     if folder and not os.path.isdir(folder):

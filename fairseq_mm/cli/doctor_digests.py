@@ -39,8 +39,8 @@ class FolderDigests:
     Attributes:
         record: Digests in ``prepare.json``; None if ``prepare.json`` has no digests.
         damage: Error message if ``prepare.json`` cannot be read; else empty.
-        changed: Dict from the relative path of each changed file to the rest of its message, such
-            as "is not the file that ...".
+        changed: Dict from the relative path of each changed file to the end of its error message,
+            such as "is not the file that ...".
         unrecorded: Files without a digest, although ``prepare`` writes files of such names.
         stores: Dict from the relative path of a feature store to its number of items and checksum.
         is_whole: True if no file has changed since ``prepare`` wrote it, and none is missing.
@@ -169,7 +169,7 @@ class FolderDigests:
         yield ok("digests", f"{self.folder}/prepare.json has the digests of {number} files")
 
     def _build_store_records(self) -> dict[str, Any]:
-        """Return new values for two fields of ``prepare.json``; None removes the field."""
+        """Return new ``store`` and ``stores`` fields of ``prepare.json``; None removes a field."""
         # The record of a store that differs is kept unless the change is accepted.
         old = {} if self.record is None else self.record.stores
         remaining = {x: old[x] for x in old if not self.accept or x not in self.changed}

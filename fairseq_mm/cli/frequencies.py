@@ -1,4 +1,4 @@
-"""Counts the document frequencies of a data folder, which rewards by CIDEr-D need.
+"""Counts n-grams of a data folder for training with rewards by CIDEr-D.
 
   fairseq-mm frequencies DATA
   fairseq-mm frequencies DATA --documents 20000

@@ -338,9 +338,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read_examples(model: Any, inputs: Sequence[Input], **options: Any) -> Iterator[Any]:
-    """Yield for each input a list of one example, for the one model, or a UserError.
+    """Yield for each input a list with its example, or a UserError if it cannot be read.
 
-    The error is yielded, not raised, as :meth:`TextRun.generate` expects.
+    :meth:`TextRun.generate` expects a list with one example per model; here there is one model.
 
     Args:
         model: Generator, whose processor makes the examples.

@@ -447,8 +447,8 @@ class DatasetTexts:
 class DatasetLikelihood:
     """Likelihood of the texts of a dataset, as ``fairseq-generate --score-reference`` computes it.
 
-    This class works with every model that fairseq can decode, :class:`.TextLikelihood` only with
-    the story models of this package.
+    It works with every model that fairseq can decode. :class:`.TextLikelihood` works only with the
+    story models of this package.
     """
 
     def __init__(

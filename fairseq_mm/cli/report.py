@@ -172,7 +172,7 @@ def _later_sections(
     differences: "Optional[Chart]",
     curves: "Optional[Sequence[Chart]]",
 ) -> "list[Section]":
-    """Return the sections after the items: scores, training curves, and what was run.
+    """Return the sections after the cards: scores, training curves, and the command.
 
     ``lines`` is empty for no scores, ``differences`` None for no chart of differences, and
     ``curves`` None without a training log.

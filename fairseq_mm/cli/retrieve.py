@@ -207,9 +207,9 @@ def _read(path: Path) -> list[str]:
 def _check_neighbours(
     args: argparse.Namespace, prompts: Sequence[str], neighbours: "list[list[NearPrompt]]"
 ) -> None:
-    """Report on stderr the prompts with fewer nearest training prompts than the largest ``--k``.
+    """Report on stderr the prompts for which fewer training prompts were found than ``--k`` needs.
 
-    Raise UserError if all prompts have fewer. ``neighbours`` has the nearest training prompts.
+    Raise UserError if this is true of all prompts. ``neighbours`` has the results of each prompt.
     """
     k = max(args.k)
     few = [i for i, near in enumerate(neighbours) if len(near) < k]

@@ -176,10 +176,10 @@ def _prefix(output: GeneratedOutput) -> str:
 
 
 def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]:
-    """Find out how fairseq-generate has converted tokens to the text of its ``T-`` lines.
+    """Return the known functions that can have converted tokens to the text of the ``T-`` lines.
 
-    The ``D-`` lines are converted from the ``H-`` lines in the same way. The result has the
-    functions from (tokens, line of the split) to text for which this is true; it may be empty.
+    They are called with (tokens, line of the split), and convert the output's ``H-`` lines to its
+    ``D-`` lines. fairseq-generate converts ``T-`` lines in the same way.
     """
     # fairseq-generate decodes targets like hypotheses, but prints only hypotheses in both forms:
     # H- before decoding, D- after it
@@ -202,9 +202,9 @@ def _decoders(output: GeneratedOutput, folder_text: "SplitText") -> list[Decode]
 
 
 def _is_beginning(text: str, line: str) -> bool:
-    """Return True if ``line`` begins with ``text``, by their letters and digits.
+    """Return True if ``line`` begins with ``text``; only letters and digits are compared.
 
-    All characters are compared if ``text`` has no letters or digits.
+    If ``text`` has no letters or digits, all characters are compared.
     """
     letters = extract_letters(text)
     if letters or not extract_letters(line):

@@ -57,9 +57,9 @@ def constant_texts(
 
 
 def _check_sentences(text: str, data: str, split: str) -> None:
-    """Raise UserError if visual stories have another number of sentences than ``text``.
+    """Raise UserError if ``text`` has not as many sentences as the split's visual stories.
 
-    The first story of the split is examined.
+    Only the first story of the split is examined.
     """
     from fairseq_mm.data.binarised_split import find_split_text
 
@@ -89,8 +89,7 @@ def _open_text(option: str, data: Optional[str], split: str) -> "SplitText":
 def _most_frequent_text(text: "SplitText") -> str:
     """Return the most frequent line of a text.
 
-    For visual stories, join the most frequent first sentence, the most frequent second sentence,
-    ...
+    For visual stories, join the most frequent first sentence, second sentence, and so on.
     """
     if len(text) == 0:
         raise UserError(f"{text.path}: must have training texts, but is empty.")

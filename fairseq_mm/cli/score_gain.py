@@ -134,8 +134,8 @@ def get_scores_of_rows(path: str, ids: Sequence[str], rows: Sequence[Row]) -> Sy
 
     Args:
         path: Path of HYPOTHESES.
-        ids: Ids of the items.
-        rows: Computed scores, with scores by item.
+        ids: Ids of the scored items.
+        rows: Scores that the command has computed, with the scores of single items.
     """
     columns = {row.name: row.per_item for row in rows}
     by_item = dict(zip(ids, zip(*(columns[name] for name in METRICS))))

@@ -88,7 +88,7 @@ def compare(
 def make_entry(row: Row, *, samples: int, seed: int) -> dict[str, object]:
     """Return the JSON record of one score.
 
-    With ``samples`` > 0, it has a 95 % confidence interval from as many bootstrap samples.
+    If ``samples`` is above 0, the record has a 95 % bootstrap interval from this number of samples.
     """
     entry: dict[str, object] = {
         "metric": row.name,

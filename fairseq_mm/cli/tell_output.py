@@ -112,10 +112,10 @@ def _open_rankings(
     sequences: Sequence[ImageSequence],
     store: Any,
 ) -> dict[str, Any]:
-    """Return the object that ranks stories for ``--best-by ranking``, by name of the system.
+    """Return a dict from each system's name to the object that ranks its stories.
 
-    The dict is empty without this option. A story is ranked by its own images and by the first
-    ``_POOL`` image sequences of the run that can be read.
+    The dict is empty without ``--best-by ranking``. A story's likelihood under its own images is
+    compared with its likelihood under other image sequences, among the first ``_POOL`` of the run.
     """
     if args.best_by != "ranking":
         return {}

@@ -1,4 +1,4 @@
-"""Generates stories of prompts, stories without prompts, and prompts, for ``fairseq-mm tell``."""
+"""Generates stories, from prompts or without, and prompts themselves, for ``fairseq-mm tell``."""
 
 import argparse
 import json
@@ -224,7 +224,7 @@ def _write_stories(
 def _report_prompt(texts: TextRun, where: str, prompt: Any, unknown: dict[str, str]) -> None:
     """Warn if a prompt was truncated; add a remark about its unknown words to ``unknown``.
 
-    ``unknown`` is a dict from the name of a prompt, such as ``where``, to the remark.
+    The key of the remark is ``where``, the name of the prompt in messages.
     """
     if prompt.num_truncated:
         texts.warn(
