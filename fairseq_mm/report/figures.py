@@ -61,13 +61,11 @@ def draw(
     """Draw a figure, and return it as the text of an ``<svg>`` element.
 
     Args:
-        plot: Function that draws onto matplotlib's axes. It returns the texts that appear on
-            hover, a dict from the SVG id of an artist to a list with a text for each of the
-            artist's marks; or None for no texts.
+        plot: Function that draws onto matplotlib's axes. It returns the texts to show on hover, a
+            dict from an artist's SVG id to one text per mark; None for no texts.
         width: Width in inches of 72 pixels.
         height: Height in inches of 72 pixels.
-        label: Description for screen readers, for a figure that is put into a page; None for the
-            content of an SVG file.
+        label: Description for screen readers, for a figure in a page; None for an SVG file.
 
     Raises:
         UserError: If matplotlib is missing.
@@ -139,7 +137,7 @@ def check_figures_folder(folder: str) -> None:
     """Check that figures can be written into ``folder``, which need not exist.
 
     Raises:
-        UserError: If ``folder`` is a file, the folder around it does not exist, or matplotlib is
+        UserError: If ``folder`` is a file, its parent folder does not exist, or matplotlib is
             missing.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):

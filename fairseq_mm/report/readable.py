@@ -39,7 +39,7 @@ MAIN = ("cider", "bleu4", "meteor", "meteor_vist", "rouge_l", "content_f1", "rou
 
 
 class Readable(NamedTuple):
-    """Score for readers.
+    """Rounded score with its unit, as pages show it.
 
     Attributes:
         text: Rounded number, without unit.
@@ -64,8 +64,8 @@ def label(name: str) -> str:
 def readable(name: str, value: Optional[float], *, is_difference: bool = False) -> Readable:
     """Round a score.
 
-    Scores between 0 and 1 become points or per cent with one decimal, counts integers, numbers of
-    words have one decimal, and all other scores three significant digits. None becomes a dash.
+    Scores between 0 and 1 become points or per cent with one decimal. Counts become integers.
+    Numbers of words get one decimal, other scores three significant digits. None becomes a dash.
 
     Args:
         name: Name of the score, such as ``bleu4``.

@@ -55,12 +55,12 @@ class ReportItem(NamedTuple):
 def items_section(
     items: Sequence[ReportItem], systems: Sequence[str], *, first_of: Optional[int] = None
 ) -> Section:
-    """Return the page section with one card per item.
+    """Return the page section with one card per image, image sequence or video.
 
     Args:
         items: Items in the order of the split.
         systems: Name of each system.
-        first_of: Number of items of the split if ``items`` are only the first ones, else None.
+        first_of: Number of items of the split if ``items`` is only its beginning, else None.
     """
     names = list(
         dict.fromkeys(name for item in items for text in item.texts for name in text.scores)

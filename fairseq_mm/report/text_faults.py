@@ -37,7 +37,7 @@ def find_faults(text: str) -> list[Word]:
 
     - ``unknown``: the word is ``<unk>`` or an indexed unknown token, such as ``<unk-0>``.
     - ``repeat``: the word belongs to a phrase that directly follows the same phrase. Between
-    phrases of two words or more, there may be "and", "or" or "with". Punctuation ends a phrase.
+      phrases of two words or more, there may be "and", "or" or "with". Punctuation ends a phrase.
     - ``cut``: the word is the last one, but cannot end a text, such as "a".
     """
     written = text.split()

@@ -19,8 +19,8 @@ class Times(NamedTuple):
 
     Attributes:
         step: Seconds from the start of one frame to the start of the next; None if unknown.
-        thumbnails: Data URIs of images. The video is divided into as many parts of equal length,
-            and each image is the frame in the middle of its part. Empty for no thumbnails.
+        thumbnails: Data URIs of n frames, from the middle of n equal parts of the video; empty for
+            no thumbnails.
     """
 
     step: Optional[float] = None

@@ -21,8 +21,8 @@ def clip_step(attributes: Mapping[str, Any], frame_rate: Optional[float] = None)
 
     Args:
         attributes: Attributes of the feature store: ``stride`` in frames, and ``frame_rate``.
-        frame_rate: Frame rate of the video file. It is used if the store's ``frame_rate`` is no
-            number, such as ``native``, which says that every frame of the video was read.
+        frame_rate: Frame rate of the video file, used if the store's ``frame_rate`` is no number:
+            ``native`` means that every frame was read.
     """
     stride = _number(attributes.get("stride"))
     rate = _number(attributes.get("frame_rate")) or frame_rate
