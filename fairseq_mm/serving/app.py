@@ -39,7 +39,7 @@ class Server:
 
     Args:
         systems: Systems with different names.
-        limits: Limits of a request.
+        limits: Maximum sizes and times of requests.
         token: Token that requests must have; None for no token.
 
     Attributes:

@@ -153,7 +153,7 @@ class ModelThread:
 
     @contextlib.contextmanager
     def receiving(self) -> Iterator[None]:
-        """Return a context in which the body of a request is received.
+        """Context for receiving the body of a request.
 
         Before each batch, the thread waits a moment for such requests, so that they can join the
         batch.

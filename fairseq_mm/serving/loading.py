@@ -31,7 +31,7 @@ def load_systems(
         names: Name and path of each system. A system without a name ("") is named by its
             architecture. The path is a checkpoint, or several checkpoints of an ensemble, see
             :meth:`.Checkpoint.open_all`.
-        limits: Limits of a request.
+        limits: Maximum sizes and times of requests.
         weights: Paths of weights files (state dicts) of image or video networks. Each checkpoint
             uses the file whose digest it records.
         weights_dtype: Type of the weights of linear layers, see :class:`.GenerationConfig`.
@@ -78,7 +78,7 @@ def load_indexes(
 
     Args:
         names: Name and path of each folder. Without a name (""), the folder's own name is used.
-        limits: Limits of a request.
+        limits: Maximum sizes and times of requests.
         device: Device of the embedding models; by default a GPU if there is one.
 
     Yields:

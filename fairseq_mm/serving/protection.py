@@ -1,4 +1,4 @@
-"""Checks of every request before it is read: host, origin and token; and headers of answers."""
+"""Checks host, origin and token of every request, and adds security headers to answers."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""Answers search queries of the server, sentences or images, with images of an indexed folder."""
+"""Answers the server's search queries (sentences or images) with images of an indexed folder."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ class SearchSystem:
     Args:
         name: Name on the page and in the API.
         index: Index of the folder.
-        limits: Limits of a request.
+        limits: Maximum sizes and times of requests.
 
     Raises:
         UserError: if the embedding model of the index cannot be loaded.

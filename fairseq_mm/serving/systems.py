@@ -60,7 +60,7 @@ class System(Protocol):
     Attributes:
         name: Name on the page and in the API.
         kind: Key of ``KINDS``.
-        limits: Limits of a request.
+        limits: Maximum sizes and times of requests.
         batch_size: Maximum number of queries that are answered together.
         reads_prompt: True if the model writes stories from prompts.
         about: Description in one line.
@@ -118,7 +118,7 @@ class TextSystem(System):
         model: Generator.
         kind: Key of ``KINDS``.
         about: Description of the checkpoint in one line.
-        limits: Limits of a request.
+        limits: Maximum sizes and times of requests.
         weights_dtype: Type of the weights of linear layers, see :class:`.GenerationConfig`.
     """
 
