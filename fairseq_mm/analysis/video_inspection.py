@@ -328,7 +328,7 @@ class VideoInspection:
         return list(lines)
 
     def _summary(self, line: int, summaries: Optional[Mapping[str, str]]) -> list[str]:
-        """Return the tokens of the summary that the decoder reads in a line.
+        """Return the tokens of the summary that the decoder reads for a line of the split.
 
         ``summaries`` maps video ids to texts that replace the references; UserError is raised if
         the video is not among them. Unknown words are returned as written, not as ``<unk>``.
