@@ -59,9 +59,9 @@ def unit_vectors(vectors: Any, what: str, *, names: Optional[Sequence[str]] = No
 
 
 class VectorStore:
-    """Feature store with one vector per item; vectors are scaled to length 1 when they are read.
+    """Feature store with one vector per image or sentence, scaled to length 1 when read.
 
-    Raises UserError if the store is empty or an item has more than one vector.
+    Raises UserError if the store is empty or a key has more than one vector.
 
     Args:
         store: Opened feature store.

@@ -104,7 +104,7 @@ class TextLikelihood:
         raise NotImplementedError
 
     def _can_share(self, pair: Pair, other: Pair) -> bool:
-        """Return True if one batch can encode both pairs, (condition, token indices of a text)."""
+        """Return True if the conditions of the two pairs can be encoded in one batch."""
         return True
 
     def _split_batches(

@@ -74,8 +74,7 @@ def logit_chunks(
     Args:
         decoder: Decoder with the method ``output_layer``.
         features: [N, E] hidden states.
-        chunk_bytes: Maximum size of a chunk of float32 logits, in bytes; a chunk has one row at
-            least.
+        chunk_bytes: Maximum bytes of a chunk of float32 logits; a chunk has at least one row.
 
     Yields:
         Slice of the chunk's rows in ``features``, and the logits [rows, vocabulary], which the
@@ -133,7 +132,7 @@ def tempered_log_probs(logits: Tensor, target: Tensor, inverse_temperatures: Ten
 def mixture(members: Sequence[Tempered]) -> Tempered:
     """Average the probabilities of an ensemble's models, and combine their derivatives.
 
-    ``members`` has the log-probabilities of each model, the result the logarithms of the averages.
+    ``members`` has the log-probabilities of each model; the averages are returned as logarithms.
     """
     log_probs = torch.stack([member.log_probs for member in members])
     weights = log_probs.softmax(0)
@@ -222,7 +221,7 @@ class TemperatureSums:
     def __call__(self, features: Sequence[Tensor], target: Tensor) -> Tensor:
         """Return log P of N tokens at temperature 1, [N].
 
-        The log P at all temperatures are added to the attributes ``sums`` and ``top_sums``.
+        Log P at all temperatures is added to the attributes ``sums`` and ``top_sums``.
 
         Args:
             features: [N, E] hidden states of each model.
