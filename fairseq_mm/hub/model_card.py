@@ -228,7 +228,7 @@ def _table(title: str, rows: Sequence[tuple[str, Any]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text without line breaks and characters that Markdown would interpret."""
+    """Return text without line breaks and without characters that Markdown would interpret."""
     return "".join(x for x in " ".join(text.split()) if x not in "<>[]`*|#!\\")
 
 
