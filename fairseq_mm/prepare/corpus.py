@@ -1,8 +1,8 @@
 """Holds the examples of a task by split, read from releases or from a user's own JSON lines.
 
 A task declares a :class:`FieldTable`: its text fields, its field of images or videos, and the nouns
-for its examples in messages. All tasks share the code that samples splits and leaves out examples
-without features.
+for its examples in messages. The code that samples splits and leaves out examples without features
+is common to all tasks.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class Field(NamedTuple):
         name: Name of the field in the user's JSON lines.
         many: True for a list of texts, False for one text.
         length: Required length of the list; None for any length.
-        may_be_file: True if the field may name a text or subtitle file instead of having the text.
+        may_be_file: True if the field may contain the name of a text or subtitle file.
         remedy: End of the error message about an empty text.
     """
 
@@ -43,11 +43,11 @@ class FieldTable(NamedTuple):
         kind: Kind of data, such as ``captions``, which is recorded in ``prepare.json``.
         noun: Noun for an example, such as ``image`` or ``story``.
         nouns: Plural of ``noun``.
-        groups: Plural noun for the groups of examples that sampling a split keeps together, such as
-            ``albums``.
+        groups: Plural noun, such as ``albums``, for the groups of examples that stay in one split
+            when splits are sampled.
         texts: Text fields.
         visual: Field of the images or of the video; None for a task without them.
-        uniform: Optional fields that must be in every line if they are in one.
+        uniform: Optional fields that must be in all lines or in none.
         id_is_key: True if ``id`` is the key of the image or video in the feature store.
         repeated: End of the error message about two examples with the same id.
         streamed: True if examples are read anew at each iteration, since they do not fit into
@@ -79,14 +79,14 @@ class Example:
     Args:
         texts: Dict from the name of a text field to its texts, such as the captions of an image or
             the sentences of a story.
-        where: Place of the example in the input, for messages: ``path:line``, or the path if the
+        where: Position of the example in the input, for messages: ``path:line``, or the path if the
             line is not known.
         id: Id of the image, video or story; None for a pair of prompt and story without id.
         visual: Keys of the example's images or video in the feature store, in order.
         group: Name of the group of examples that must be in one split, such as an album or a
             prompt; None if the example is a group of its own.
-        places: Dict from the name of a text field to its place in the input, for fields whose place
-            differs from ``where``.
+        places: Dict from the name of a text field to its position in the input, for fields whose
+            position differs from ``where``.
     """
 
     texts: dict[str, list[str]]
@@ -97,7 +97,7 @@ class Example:
     places: dict[str, str] = field(default_factory=dict)
 
     def draw_key(self, seed: int) -> str:
-        """Return a hash of ``seed`` and the example's group.
+        """Return a hash of ``seed`` and the example's group, such as its album.
 
         :meth:`Corpus.draw` samples the groups with the smallest hashes.
         """
@@ -131,7 +131,7 @@ Examples = Union[list[Example], Streamed]
 
 @dataclass
 class Corpus:
-    """Examples of a data set by split, with remarks and counts of the function that read them.
+    """Examples of a data set by split, with notes and counts of the function that read them.
 
     Args:
         table: Field table of the task.
@@ -145,18 +145,16 @@ class Corpus:
         further_references: Dict from split to visual stories that are no examples, but still serve
             as references of their album.
         missing: Dict from the key of an image or video to the reason why it cannot be used.
-        counts: For each split, a dict from the name of a count to its number; these counts are made
-            while reading.
+        counts: Dict from split to its counts from reading, a dict from name to number.
         exceptions: Dict from the description of a kind of irregular examples to their ids.
-        notes: One-line remarks for the user.
+        notes: One-line notes for the user.
         vocabulary_deviations: Function that returns a message for each dictionary whose size
             differs from the published size; None if no sizes were published. The arguments are the
             options of the preparation, and a dict from the file name of a dictionary to its number
             of types.
-        write_features: Function that writes the features of the release; None if the release has no
-            features. The first argument is the data folder. The second is a temporary folder, whose
-            files are moved to the data folder when all are complete. The function writes to one of
-            the two, and returns a line for the user.
+        write_features: Function that writes the features of the release, and returns a line for the
+            user; None if the release has no features. The arguments are the data folder and a
+            temporary folder, whose files are moved to the data folder when all are complete.
         features_written: The line that ``write_features`` returned.
     """
 
@@ -196,9 +194,9 @@ class Corpus:
         ]
 
     def add_exception(self, what: str, ids: list[str]) -> None:
-        """Add the ids of irregular examples to ``exceptions``; an empty list is not added.
+        """Add the ids of irregular examples to ``exceptions``, unless the list is empty.
 
-        ``what`` is a description of these examples, such as ``"listed without captions"``.
+        ``what`` describes the irregular examples, such as ``"listed without captions"``.
         """
         if ids:
             self.exceptions[what] = ids
@@ -334,7 +332,7 @@ def check_once(example: Example, seen: dict[str, str], table: FieldTable, remedy
 
     Args:
         example: Example to check.
-        seen: Dict from the ids of earlier examples to their places in the input; the id of
+        seen: Dict from the ids of earlier examples to their positions in the input; the id of
             ``example`` is added.
         table: Field table of the task.
         remedy: End of the error message; by default ``table.repeated``.

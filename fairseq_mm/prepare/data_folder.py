@@ -1,4 +1,8 @@
-"""Writes data folders: one process at a time, all files at once when they are complete."""
+"""Writes prepared files to data folders.
+
+Only one process at a time may write to a folder. All files are moved to the folder at once, when
+they are complete.
+"""
 
 import contextlib
 import json
@@ -90,11 +94,11 @@ _writers: set[tuple[int, int, str]] = set()
 
 @contextmanager
 def locked_output(output: Path) -> Iterator[None]:
-    """Lock a data folder against other writers; create it if it does not exist.
+    """Lock a data folder against other writers; create the folder if it does not exist.
 
-    If this function has created the folder and it is empty at the end, the folder is removed.
-    Feature stores have a lock of their own, and can be written at the same time. Raise UserError if
-    another process or thread holds the lock, or the folder cannot be created.
+    A folder that this function has created is removed if it is empty at the end. Feature stores
+    have a lock of their own, and can be written at the same time. Raise UserError if another
+    process or thread holds the lock, or the folder cannot be created.
     """
     writer = (os.getpid(), threading.get_ident(), os.path.realpath(output))
     if writer in _writers:
@@ -127,13 +131,13 @@ def finish_killed_run(
     Nothing is moved if the run had not completed all files, or prepared another kind of data. If
     files are moved and the killed run had the same ``arguments``, return the content of its
     ``prepare.json``, otherwise None. Raise UserError if another process writes to ``output``,
-    ``output`` cannot be written, or the temporary folder holds files that no run makes.
+    ``output`` cannot be written, or the temporary folder has files that are not in ``files``.
 
     Args:
         output: Data folder.
         files: Paths, relative to ``output``, of all files that a run may make.
         kind: Kind of data, such as ``captions``.
-        arguments: Arguments of the current run, as JSON values; with None, None is returned.
+        arguments: Arguments of the current run, as JSON values; if None, the result is None.
     """
     output = Path(os.path.abspath(output))
     partial = output / _PARTIAL
@@ -167,8 +171,7 @@ def partial_folder(
 
     After an error the files are deleted. Inside the ``with`` block, ``output`` is locked. Raise
     UserError if another process writes to ``output``, ``output`` cannot be written, ``output`` has
-    prepared data that may not be replaced, or an older temporary folder holds files that no run
-    makes.
+    prepared data that may not be replaced, or an old temporary folder has files not in ``files``.
 
     Args:
         output: Data folder.
@@ -206,7 +209,7 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def is_half_moved(folder: str) -> bool:
-    """Return True if a killed run left prepared files in the temporary folder of a data folder.
+    """Return True if a killed run left prepared files in the temporary folder of ``folder``.
 
     The run was killed after it had prepared all files, but before it had moved every file to the
     data folder ``folder``.

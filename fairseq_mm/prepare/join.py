@@ -30,8 +30,8 @@ _TOKENIZER = ("tokenizer", "keep_case", "keep_punctuation")
 class JoinedWriter(CaptionWriter):
     """Writer of a data folder that joins other data folders.
 
-    Their tokenized captions are not tokenized again, and their untokenized captions become the
-    references.
+    The captions of these folders are tokenized already, and are not tokenized again. Their
+    untokenized captions become the references.
     """
 
     def tokenize_field(self, example: Example, name: str) -> list[list[str]]:
@@ -172,7 +172,7 @@ def _prefix_repeated_ids(
     corpus: Corpus,
     stores: dict[Path, list[tuple[str, str]]],
 ) -> None:
-    """If an id occurs in two folders, put the name of its folder before every id.
+    """Put the name of the folder before every id if an id occurs in two folders.
 
     Args:
         selected: Examples by folder and split; their ids change in place.

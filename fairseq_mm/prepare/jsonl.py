@@ -22,11 +22,10 @@ def read_jsonl(table: FieldTable, paths: Paths, *, keys: str = "name") -> Corpus
     Raise UserError with ``path:line`` if a line is wrong, or if there is no example.
 
     Args:
-        table: Field table of the task. Each line must have the required fields of the task. An
-            optional field of the task, and the field ``split`` (train, valid or test), must be in
-            every line if it is in one.
-        paths: Dict from split to files that have only examples of this split. The files of the key
-            None have the field ``split`` in each line; without it, all lines belong to train.
+        table: Field table of the task. Each line must have the required fields of the task. The
+            fields ``table.uniform`` and ``split`` must be in all lines or in none.
+        paths: Dict from split to files that have only examples of this split. In files under the
+            key None, each line has the field ``split``; without it, all lines belong to train.
         keys: Part of the path of an image or video that is its key in the feature store: ``name``
             (file name), ``stem`` (file name without suffix) or ``path`` (the path as in the line).
     """
@@ -73,8 +72,11 @@ class _Reader:
     """Reader of examples that compares each line with all earlier lines.
 
     Raises UserError if only some of the lines have an optional field, if two examples have the same
-    id, or if two images or videos would have the same key in the feature store. ``table`` describes
-    the fields of the task's examples; for ``keys`` see :func:`make_visual_key`.
+    id, or if two images or videos would have the same key in the feature store.
+
+    Args:
+        table: Fields of the task's examples.
+        keys: Form of the keys, see :func:`make_visual_key`.
     """
 
     def __init__(self, table: FieldTable, keys: str) -> None:
@@ -86,10 +88,8 @@ class _Reader:
         self.number = 0
 
     def examples(self, paths: Paths) -> Iterator[tuple[str, Example]]:
-        """Yield split and example of each line, file by file.
-
-        For ``paths`` see :func:`read_jsonl`.
-        """
+        """Yield the split and the example of each line, file by file; for ``paths`` see
+        :func:`read_jsonl`."""
         split_paths = [(split, path) for split, files in paths.items() for path in files]
         for file_split, path in split_paths:
             for number, line in read_lines(path):
@@ -207,10 +207,10 @@ def _check_type(table: FieldTable, field: Field, value: object, where: str) -> N
 
 
 def text_or_file(entry: dict[str, Any], name: str, folder: Path, where: str = "") -> str:
-    """Return the text of a field that may name a file instead of having the text.
+    """Return the text of a field, or the text of the file that the field names.
 
-    The file is named by the field itself, with a suffix such as ``.srt``, or by the field
-    ``NAME_file``. Raise UserError if the file cannot be read.
+    The field may be a file name with a suffix such as ``.srt``. In its place, the field
+    ``NAME_file`` may name a file. Raise UserError if the file cannot be read.
 
     Args:
         entry: Fields of a JSON line.

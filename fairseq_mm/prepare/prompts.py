@@ -36,10 +36,10 @@ TABLE = FieldTable(
 class PromptWriter(FolderWriter):
     """Writer of prompts to ``text/<split>.wp_source`` and of stories to ``text/<split>.wp_target``.
 
-    The other arguments are those of :class:`FolderWriter`.
+    :class:`FolderWriter` explains the other arguments.
 
     Args:
-        story_words: Number of words to which stories are cut; 0 keeps them whole.
+        story_words: Number of words to which stories are cut; 0 to write whole stories.
         split_symbols: Write a control symbol of fairseq in the text as three words (``<``, ``pad``,
             ``>``), as in the WritingPrompts release, instead of refusing the text.
     """
@@ -139,7 +139,7 @@ class PromptWriter(FolderWriter):
     def describe(self, counts: dict[str, int]) -> str:
         """Return the counts of a split as text, with the mean lengths of prompts and uncut stories.
 
-        Table 1 of Fan et al. 2018 has these mean lengths.
+        Table 1 of Fan et al. 2018 states these mean lengths.
         """
         whole_stories = counts["story_words"] + counts["words_cut"]
         lengths = f"{counts['prompt_words'] / counts['pairs']:,.1f} words a prompt"

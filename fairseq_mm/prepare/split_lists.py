@@ -1,4 +1,4 @@
-"""Reads JSON entries and lists of the images of a split, for several releases."""
+"""Reads JSON files that list the images of splits, and lists of image ids, for several releases."""
 
 import re
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ _KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "valid", "test"
 
 
 def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of each entry of a list in a JSON file.
+    """Yield the elements of a list in a JSON file, each with ``path: name[number]`` for messages.
 
-    A place is ``path: name[number]``, for messages. Raise UserError if there is no such list.
+    Raise UserError if there is no such list.
 
     Args:
         content: Parsed content of the file, a JSON object.
@@ -35,10 +35,10 @@ def list_entries(content: object, path: Path, name: str) -> Iterator[tuple[str, 
 
 @contextmanager
 def fields_at(where: str) -> Iterator[None]:
-    """Report a missing or malformed field of a JSON entry as UserError.
+    """Convert errors of a missing or malformed field of a JSON object to UserError.
 
-    The ``with`` statement must contain the code that reads the fields. ``where`` is the place of
-    the entry, for the message.
+    The ``with`` statement must contain the code that reads the fields. ``where`` names the object
+    in the message.
     """
     try:
         yield
@@ -50,7 +50,7 @@ def fields_at(where: str) -> Iterator[None]:
 def read_karpathy(path: Path, *, name: str, published: dict[str, int]) -> Corpus:
     """Read one of Karpathy's division files: ``dataset_coco.json``, ``dataset_flickr30k.json``.
 
-    Each entry of the file's list ``images`` has ``filename``, which becomes the id, ``split`` and
+    Each element of the file's list ``images`` has ``filename``, which becomes the id, ``split`` and
     ``sentences`` (each with ``raw`` and ``tokens``). Raise UserError if the file holds another data
     set, or an image lacks a field.
 
@@ -125,9 +125,9 @@ def select_splits(
 ) -> None:
     """Fill ``corpus.splits`` according to lists of images, and add to ``corpus.exceptions``.
 
-    Exceptions are listed images without captions, images with captions that are in no list, and ids
-    that are no image names. Raise UserError if no image of a list has captions, or an image is in
-    two lists.
+    The exceptions are images in a list that have no captions, images with captions that are in no
+    list, and ids that are no image names. Raise UserError if no image of a list has captions, or an
+    image is in two lists.
 
     Args:
         corpus: Corpus without splits, which is changed.

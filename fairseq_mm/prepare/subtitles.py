@@ -1,9 +1,9 @@
 """Reads transcript files: text, or subtitles (``.srt``, ``.vtt``) without times and marks.
 
-In automatic captions of YouTube, each line is shown again as the upper line of the next cue, so
-that a file has every word two or three times. If at least half of the cues begin with the end of
-the cue before, these repetitions are removed. In other files, a line that occurs twice was spoken
-twice, and stays.
+In automatic captions of YouTube, each line is shown again as the upper line of the next cue (the
+text that is shown at one time). The file therefore has every word two or three times. If at least
+half of the cues begin with the end of the previous cue, these repetitions are removed. In other
+files, a line that occurs twice was spoken twice, and stays.
 """
 
 import html
@@ -86,7 +86,7 @@ def subtitles_to_text(text: str) -> Optional[str]:
 
 
 def _parse_cues(lines: list[str]) -> list[list[str]]:
-    """Return the lines of text of each cue; lines before the first cue are a header."""
+    """Return the text lines of each cue (a text with its time); skip lines before the first cue."""
     is_webvtt = lines[0].lstrip("\ufeff").startswith("WEBVTT")
     cues: list[list[str]] = []
     in_block = False
@@ -108,9 +108,9 @@ def _parse_cues(lines: list[str]) -> list[list[str]]:
 
 
 def _is_name(lines: list[str], is_webvtt: bool) -> bool:
-    """Return True if the last line before a cue's time is the number or name of the cue.
+    """Return True if the last of ``lines`` is the number or name of the next cue, not spoken text.
 
-    ``lines`` are the lines since the time of the cue before. Names are possible only in WebVTT.
+    ``lines`` are the lines between the times of two cues. Names are possible only in WebVTT.
     """
     if not lines or not lines[-1].strip():
         return False
@@ -125,7 +125,7 @@ def _split_words(line: str) -> list[str]:
 
 
 def _repeated_words(before: list[list[str]], cue: list[list[str]]) -> int:
-    """Count the words at the beginning of a cue that repeat the end of the cue before.
+    """Count the words at the beginning of a cue that repeat the end of the previous cue.
 
     Words count as repeated only if they are whole lines of one of the two cues, or if they are more
     words than two cues share by chance. ``before`` and ``cue`` have the words of each line of the

@@ -55,7 +55,7 @@ DICTIONARY = f"dict.{SOURCE}.txt"
 class VideoWriter(FolderWriter):
     """Writer of transcripts to ``text/<split>.tran`` and of summaries to ``text/<split>.desc``.
 
-    The other arguments are those of :class:`FolderWriter`.
+    :class:`FolderWriter` explains the other arguments.
 
     Args:
         tokenize: Function from a text to the text that ``subwords`` encodes.
@@ -145,11 +145,11 @@ class VideoWriter(FolderWriter):
         return DICTIONARY
 
     def finish_text(self, folder: Path, corpus: Corpus, counts: dict[str, dict[str, int]]) -> None:
-        """Write the subword tokenizer's files, and replace unknown words by indexed OOV tokens,
-        ``<unk-0>``, ``<unk-1>`` and so on, if the options ask for such tokens.
+        """Write the subword tokenizer's files. If the options ask for indexed OOV tokens, replace
+        unknown words by ``<unk-0>``, ``<unk-1>`` and so on.
 
-        The numbers of replaced words are added to ``counts``, which has a dict from the name of a
-        count to its number for each split.
+        The numbers of replaced words are added to ``counts``, which maps a split to a dict from the
+        name of a count to its number.
         """
         self.subwords.save(folder)
         if not self.subwords.indexed_oov:
@@ -193,8 +193,8 @@ class VideoWriter(FolderWriter):
     def _index_oov(self, folder: Path, split: str, known: set[str]) -> dict[str, int]:
         """Replace the words of a split that are not in ``known`` by ``<unk-0>``, ``<unk-1>`` etc.
 
-        The replaced words are listed in ``<split>.unknowns.jsonl``. Return how many words were
-        replaced in transcripts and how many in summaries, as entries of the counts.
+        The replaced words are listed in ``<split>.unknowns.jsonl``. Return the numbers of replaced
+        words in transcripts and in summaries, by name of the count.
         """
         counts = dict.fromkeys((f"numbered_in_{plural}" for plural in _PLURALS.values()), 0)
         paths = [folder / "text" / f"{split}.{side}" for side in self.sides]

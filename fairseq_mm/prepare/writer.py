@@ -1,4 +1,4 @@
-"""Writes a corpus as a data folder: everything that a task reads except its features.
+"""Writes a corpus as a data folder: all files of a task except the features.
 
 ``text/<split>.SIDE`` has the tokens of a text in each line; SIDE is ``txt``, or one suffix for each
 of two texts, such as ``tran`` (transcripts) and ``desc`` (summaries). The same line of
@@ -52,9 +52,9 @@ class Vocabulary:
 
     Args:
         text: Noun for the text, such as ``captions``, for messages.
-        default: Value that ``threshold`` gets if it is None.
+        default: Value of ``threshold`` if it is None.
         threshold: Minimum number of occurrences in the training split; rarer words become unknown.
-        max_words: Maximum number of words, of which the most frequent are kept; None for all.
+        max_words: Maximum number of words; rarer words are left out. None for all words.
         dictionary: Path of an existing ``dict.txt``; None to make a dictionary.
         prefix: Prefix of the options' names in messages and ``prepare.json``, such as ``source-``.
     """
@@ -93,7 +93,7 @@ class Vocabulary:
         }
 
     def arguments(self, side: str, dictionary: Optional[Path]) -> list[str]:
-        """Return the arguments of fairseq-preprocess about the dictionary of one side.
+        """Return the arguments of fairseq-preprocess for the dictionary of source or target texts.
 
         ``side`` is ``src`` or ``tgt``. ``dictionary`` is the path of an existing dictionary; with
         None, fairseq-preprocess makes one.
@@ -115,8 +115,8 @@ class FolderWriter:
 
     Args:
         tokenize: Function from a text to its tokens.
-        vocabularies: Dict from the file name of a dictionary to its options; with a single entry,
-            both sides of a pair share the dictionary.
+        vocabularies: Dict from the file name of a dictionary to its options; with a single
+            dictionary, both sides of a pair share it.
         settings: Settings of the tokenizer, for ``prepare.json``.
         skip_empty: Leave out texts without a word, or the examples with them, instead of refusing
             the data.
@@ -131,8 +131,8 @@ class FolderWriter:
         extra_files: Paths, relative to the data folder, of all other files that the writer may
             make.
         counts: Names of the counts of each split, the number of examples first.
-        left_out: Name in ``prepare.json`` for examples that ``skip_empty`` leaves out; None if they
-            are not listed there.
+        left_out: Name in ``prepare.json`` for the list of examples that ``skip_empty`` leaves out;
+            None if they are not listed.
         required: Words that a dictionary must have, and that texts must not have.
     """
 
@@ -193,8 +193,10 @@ class FolderWriter:
         """
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Write files that are made from the binarised text to ``folder``; called after
-        fairseq-preprocess."""
+        """Write files that are made from the binarised text to ``folder``.
+
+        This method is called after fairseq-preprocess.
+        """
 
     def options(self) -> dict[str, object]:
         """Return the options that determine the written files, for ``prepare.json``."""
@@ -403,7 +405,7 @@ class FolderWriter:
         return token_lists
 
     def symbol_remedy(self, symbol: str) -> str:
-        """Return advice for the error message about a text with fairseq's control symbol
+        """Return the last sentence of the error about a text with fairseq's control symbol
         ``symbol``."""
         return ""
 
@@ -482,18 +484,17 @@ class FolderWriter:
     def check_unknown(self, side: str, split: str, counts: dict[str, int]) -> None:
         """Raise UserError if so many words are unknown that the dictionary must be a wrong one.
 
+        This method accepts every dictionary; subclasses may override it.
+
         Args:
             side: Suffix of the text whose unknown words are counted.
             split: Split of the text.
             counts: Counts of the split.
-
-        This method accepts every dictionary; subclasses may override it.
         """
 
 
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
-    """Return the entry of ``prepare.json`` that records each feature store: its number of items and
-    its checksum.
+    """Return the entry of ``prepare.json`` with the number of items and the checksum of each store.
 
     If ``partial``, the temporary folder of the run, has a ``features.json``, the stores are those
     in its list; otherwise the store is ``features.h5`` in the data folder ``output``, if this file

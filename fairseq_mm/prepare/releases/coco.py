@@ -57,7 +57,7 @@ def read_coco(division: str, files: list[Path], lists: dict[str, Path]) -> Corpu
     """Read COCO captions in one of three divisions into splits; ids are file names.
 
     Args:
-        division: ``karpathy``, ``official`` or ``m_rnn``, see the help of ``prepare coco``.
+        division: ``karpathy``, ``official`` or ``m_rnn``, see the docstring of this module.
         files: ``dataset_coco.json`` for karpathy, else ``captions_train2014.json`` and
             ``captions_val2014.json``.
         lists: For m_rnn, dict from ``valid`` and ``test`` to a file of image numbers; otherwise
@@ -113,7 +113,7 @@ def _select_listed(
 
 
 def read_annotations(path: Path) -> dict[int, Example]:
-    """Read an annotation file of the release; return its images with their captions, by number.
+    """Read an annotation file of the release; return a dict from image number to example.
 
     Images without captions are included.
     """
@@ -149,7 +149,7 @@ def _number(value: Any) -> int:
 def read_image_numbers(path: Path) -> list[int]:
     """Read a file that lists images, and return their numbers.
 
-    The file is a JSON list, or has one entry per line. An entry is a number, or a file name such as
+    The file is a JSON list, or has one image per line. An image is a number, or a file name such as
     ``COCO_val2014_000000391895.jpg``.
     """
     # the lists of the released code are object arrays

@@ -77,8 +77,7 @@ def _file_name(line: str) -> str:
 def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
     """Read the captions of a .token or .csv file, by image name.
 
-    Return also the names of images with a malformed line that :func:`read_results_csv` has
-    repaired.
+    Return also the names of images for which :func:`read_results_csv` has repaired a line.
     """
     # Karpathy's file in the place of the release's is a likely mistake
     if path.suffix == ".json":
@@ -89,9 +88,9 @@ def _read_captions(path: Path) -> tuple[dict[str, Example], list[str]]:
 def read_flickr30k(karpathy_file: Path, captions_file: Optional[Path] = None) -> Corpus:
     """Read Flickr30k in Karpathy's division.
 
-    ``karpathy_file`` is ``dataset_flickr30k.json``. ``captions_file`` is the release's
-    ``results_20130124.token`` or ``results.csv``, from which the captions are read; with None they
-    are read from ``karpathy_file``.
+    ``karpathy_file`` is ``dataset_flickr30k.json``. The captions are read from ``captions_file``,
+    the release's ``results_20130124.token`` or ``results.csv``; if it is None, from
+    ``karpathy_file``.
     """
     corpus = read_karpathy(karpathy_file, name="flickr30k", published=FLICKR30K_IMAGES)
     if captions_file is None:
@@ -109,8 +108,8 @@ def read_results_csv(path: Path) -> tuple[dict[str, Example], list[str]]:
     """Read ``results.csv``: a heading, and lines ``name.jpg| 0| caption``.
 
     Return the images with their captions by file name, and the names of images with a repaired
-    line. The released table has a line without its second bar (``2199200615.jpg| 4   A dog ...``);
-    it is repaired by splitting it after the number.
+    line. The released table has one line without its second bar (``2199200615.jpg| 4   A dog
+    ...``), which is split after the number.
     """
     repaired = []
 

@@ -183,7 +183,7 @@ def _read_set(folder: Path) -> tuple[list[Example], list[Path], dict[str, list[s
 def _read_by_id(path: Path) -> dict[str, tuple[str, str]]:
     """Read a file of lines ``VIDEO word word ...``.
 
-    Return a dict from the id of the video to its text and the ``path:line`` of the text.
+    Return a dict from the id of a video to its text and the ``path:line`` of the text.
     """
     texts: dict[str, tuple[str, str]] = {}
     for number, line in read_lines(path):
@@ -246,9 +246,8 @@ def write_features(source: "FeatureSource", path: Path, *, dtype: str) -> bool:
     """Write the features of videos to a feature store, or continue an interrupted run.
 
     ``source`` reads the features of each video from its ``.npy`` file, see :func:`find_features`.
-    Return False if the store at ``path`` already has all videos with this dtype, so that nothing
-    was written, otherwise True. Raise UserError that names the ``.npy`` file if its features are
-    not ``[rows, 2048]`` finite numbers.
+    Return True if the store was written, False if the store at ``path`` already had all videos with
+    this dtype. Raise UserError naming the ``.npy`` file if it is not ``[N, 2048]`` and finite.
     """
     from fairseq_mm.data.feature_importers import import_features
     from fairseq_mm.data.feature_store import FeatureStore

@@ -161,8 +161,8 @@ def _annotations(content: object, path: Path) -> Iterator[tuple[str, dict[str, A
 def _field(annotation: dict[str, Any], name: str, where: str, kind: type = str) -> Any:
     """Return the field ``name`` of an annotation.
 
-    Raise UserError if it is missing or no text or, if ``kind`` is ``int``, no integer. ``where`` is
-    the place of the annotation, for messages.
+    Raise UserError if the field is missing or has another type than ``kind``. ``where`` names the
+    annotation in messages.
     """
     value = annotation.get(name)
     # True is an int in Python, but no position
