@@ -5,8 +5,8 @@ files of the tokenizer. ``bart_back.py`` converts in the other direction.
 
 Names of tensors differ only by a prefix: fairseq's ``encoder.layers.0.fc1.weight`` is Hugging
 Face's ``model.encoder.layers.0.fc1.weight``. Encoder, decoder and output layer share the
-embeddings, which fairseq stores three times and Hugging Face once. In both packages, row 2 of a
-position table is for the first word.
+embeddings, which fairseq stores three times and Hugging Face once. In both packages, the first word
+has row 2 of the position embeddings.
 """
 
 import json
@@ -88,7 +88,7 @@ def convert_bart(
             ``pytorch_model.bin``, ``vocab.json`` and ``merges.txt`` or ``tokenizer.json``.
         output: Folder to write: ``model.pt``, ``dict.txt``, ``encoder.json``, ``vocab.bpe``,
             ``subwords.json``.
-        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE piece; None
+        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE token; None
             to compute the numbers from the merges.
         overwrite: True to replace files of an existing folder.
 
@@ -172,7 +172,7 @@ def _rename(
 
     Args:
         weights: Weights by Hugging Face's names.
-        options: Options of fairseq's BART, which give the expected shapes.
+        options: Options of fairseq's BART, which determine the expected shapes.
         folder: Folder of Hugging Face's BART, for messages.
         notes: List to which a sentence about omitted weights is appended.
     """
@@ -204,8 +204,8 @@ def _expected_shapes(
 
     Args:
         options: Options of fairseq's BART.
-        num_rows: Number of rows of the word embeddings.
-        positions: Numbers of rows of the encoder's and of the decoder's position table.
+        num_rows: Number of word embeddings.
+        positions: Numbers of position embeddings of encoder and decoder.
     """
     C = options["encoder_embed_dim"]
     shapes: dict[str, tuple[int, ...]] = {EMBEDDINGS[0]: (num_rows, C)}
@@ -265,7 +265,7 @@ def check_tensors(
         weights: Weights by fairseq's names; the shared embeddings only as
             ``encoder.embed_tokens.weight``.
         options: Options of fairseq's model.
-        positions: Numbers of rows of the encoder's and of the decoder's position table.
+        positions: Numbers of position embeddings of encoder and decoder.
         path: Path of the model, for messages.
 
     Raises:

@@ -1,7 +1,7 @@
 """Converts checkpoints of fairseq's BART to folders that Hugging Face's transformers loads.
 
-The checkpoint can be of any version of fairseq. It can be a published checkpoint, a result of
-:mod:`fairseq_mm.conversion.bart`, or a checkpoint trained from such a file.
+The checkpoint can be a published checkpoint, a result of :mod:`fairseq_mm.conversion.bart`, or a
+checkpoint trained from such a file, of any version of fairseq.
 """
 
 import os
@@ -135,7 +135,7 @@ def convert_bart_to_huggingface(
 def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
     """Return ``--arch`` and all options of the model in a checkpoint.
 
-    Raise UserError if Hugging Face's BART cannot compute the value of an option.
+    Raise UserError if Hugging Face's BART does not support the value of an option.
 
     Args:
         state: Content of the checkpoint.
@@ -163,7 +163,7 @@ def _options(state: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _select_weights(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights of a checkpoint that Hugging Face's BART has too, and notes on omissions.
+    """Return the weights that Hugging Face's BART has, too, and notes about omitted weights.
 
     The weights keep fairseq's names. ``state`` is the content of the checkpoint.
     """

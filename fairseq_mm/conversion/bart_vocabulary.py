@@ -1,11 +1,11 @@
 """Converts between Hugging Face's BART vocabulary and fairseq's dictionary with GPT-2 BPE.
 
-Hugging Face and fairseq have the same order of rows in the embeddings: four special symbols, the
-BPE pieces, and ``<mask>`` last. Hugging Face's ``vocab.json`` names a piece by its letters.
-fairseq's ``dict.txt`` names a piece by its number in GPT-2's ``encoder.json``; it lacks ``<mask>``,
-which fairseq's denoising task adds. GPT-2's numbers can be computed without ``encoder.json``: first
-come the 256 bytes, then the pieces that result from the merges in ``merges.txt``, in their order,
-then ``<|endoftext|>``.
+The embeddings of Hugging Face and of fairseq have the same order: four special symbols, the BPE
+tokens, and ``<mask>`` last. Hugging Face's ``vocab.json`` lists a token by its letters. fairseq's
+``dict.txt`` lists a token by its number in GPT-2's ``encoder.json``; it lacks ``<mask>``, which
+fairseq's denoising task adds. GPT-2's numbers can be computed without ``encoder.json``: first come
+the 256 bytes, then the tokens that result from the merges in ``merges.txt``, in their order, then
+``<|endoftext|>``.
 """
 
 import json
@@ -31,11 +31,10 @@ class BartVocabulary(NamedTuple):
     """Vocabulary of a BART.
 
     Attributes:
-        symbols: Symbols of fairseq's dictionary in the order of the rows of the embeddings; special
-            symbols and ``<mask>`` are included.
-        encoder: GPT-2's number of each BPE piece. fairseq's texts and dictionary have this number
-            instead of the piece.
-        merges: Pairs of pieces that the BPE merges, in the order of the merges.
+        symbols: Symbols of fairseq's dictionary in the order of the embeddings; special symbols and
+            ``<mask>`` are included.
+        encoder: GPT-2's number of each BPE token, which replaces the token in fairseq's texts.
+        merges: Pairs of tokens that the BPE merges, in the order of the merges.
     """
 
     symbols: list[str]
@@ -55,10 +54,10 @@ class BartVocabulary(NamedTuple):
         return [_VERSION, *(" ".join(pair) for pair in self.merges)]
 
     def pieces(self) -> dict[str, int]:
-        """Return the content of ``vocab.json``: the row in the embeddings of each BPE piece.
+        """Return the content of ``vocab.json``: the index in the embeddings of each BPE token.
 
         Raises:
-            UserError: if the dictionary lacks pieces that the BPE produces.
+            UserError: if the dictionary lacks tokens that the BPE produces.
         """
         letters = {str(number): piece for piece, number in self.encoder.items()}
         rows = {letters.get(symbol, symbol): row for row, symbol in enumerate(self.symbols)}
@@ -81,8 +80,8 @@ def read_huggingface_vocabulary(
 
     Args:
         folder: Folder with ``vocab.json`` and ``merges.txt``, or only ``tokenizer.json``.
-        rows: Number of rows of the embeddings.
-        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE piece; None
+        rows: Number of embeddings.
+        encoder_json: Path of GPT-2's ``encoder.json``, which has the number of each BPE token; None
             to compute the numbers from the merges.
 
     Raises:
@@ -112,10 +111,10 @@ def read_huggingface_vocabulary(
 
 
 def read_encoder(path: str) -> dict[str, int]:
-    """Read GPT-2's ``encoder.json``, which maps each BPE piece to its number.
+    """Read GPT-2's ``encoder.json``, which maps each BPE token to its number.
 
     Raises:
-        UserError: if the file is not ``{"piece": number, ...}``.
+        UserError: if the file is not ``{"token": number, ...}``.
     """
     encoder = read_json(path)
     if (
@@ -128,10 +127,10 @@ def read_encoder(path: str) -> dict[str, int]:
 
 
 def read_merges(path: str) -> list[tuple[str, str]]:
-    """Read the pairs of pieces that a BPE merges from ``merges.txt`` or ``vocab.bpe``.
+    """Read the pairs of tokens that a BPE merges from ``merges.txt`` or ``vocab.bpe``.
 
     Raises:
-        UserError: if the file cannot be read, or a line is not two pieces.
+        UserError: if the file cannot be read, or a line is not two tokens.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:
@@ -146,8 +145,8 @@ def read_merges(path: str) -> list[tuple[str, str]]:
 def _read_tokenizer(folder: str) -> tuple[dict[str, int], list[tuple[str, str]], str]:
     """Read a tokenizer in Hugging Face's format.
 
-    Returns the row in the embeddings of each piece, the pairs of pieces that the BPE merges, and
-    the path of the file with the pieces, for messages.
+    Returns the index of each token in the embeddings, the pairs of tokens that the BPE merges, and
+    the path of the file with the tokens, for messages.
     """
     vocabulary, merges, whole = (
         os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "tokenizer.json")
@@ -186,14 +185,13 @@ def _check_pair(parts: Sequence[str], path: str) -> tuple[str, str]:
 
 
 def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str, int]:
-    """Return GPT-2's number of each BPE piece.
+    """Return GPT-2's number of each BPE token.
 
-    Bytes come first, then the pieces that result from merges, then other pieces, which users have
-    added to the tokenizer.
+    Bytes come first, then the tokens that result from merges, then tokens that users have added.
 
     Args:
-        merges: Pairs of pieces that the BPE merges, in the order of the merges.
-        by_row: Dict from the row of the embeddings to its piece.
+        merges: Pairs of tokens that the BPE merges, in the order of the merges.
+        by_row: Dict from the index in the embeddings to the token.
     """
     alphabet = list(bytes_to_unicode().values())
     encoder: dict[str, int] = {}
@@ -211,12 +209,12 @@ def _numbers(merges: list[tuple[str, str]], by_row: dict[int, str]) -> dict[str,
 
 
 def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list[str]:
-    """Return the symbols of fairseq's dictionary in the order of the rows of the embeddings.
+    """Return the symbols of fairseq's dictionary in the order of the embeddings.
 
     Args:
-        by_row: Dict from the row of the embeddings to its piece.
-        rows: Number of rows of the embeddings.
-        encoder: Dict from the piece to GPT-2's number, which is the symbol of the piece.
+        by_row: Dict from the index in the embeddings to the token.
+        rows: Number of embeddings.
+        encoder: Dict from the token to GPT-2's number, which is the symbol of the token.
     """
     symbols = list(SPECIAL)
     used = set(by_row.values())
@@ -235,7 +233,7 @@ def _symbols(by_row: dict[int, str], rows: int, encoder: dict[str, int]) -> list
 def write_vocab_json(pieces: dict[str, int], path: str) -> None:
     """Write ``vocab.json`` in Hugging Face's format to ``path``.
 
-    ``pieces`` maps each BPE piece to its row of the embeddings.
+    ``pieces`` maps each BPE token to its index in the embeddings.
     """
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         json.dump(pieces, file, ensure_ascii=False)

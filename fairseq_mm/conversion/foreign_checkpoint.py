@@ -28,9 +28,10 @@ from fairseq_mm.errors import UserError
 
 
 def checkpoint_path(checkpoint: str) -> str:
-    """Return the path of a checkpoint's file.
+    """Return the file path of a checkpoint.
 
-    It is the file itself, a folder's ``model.pt``, or the ``model.safetensors`` of a model folder.
+    If ``checkpoint`` is a folder, the file is ``model.pt`` in it, or ``model.safetensors`` in a
+    model folder of this package. Otherwise the result is ``checkpoint``.
     """
     if not os.path.isdir(checkpoint):
         return checkpoint
@@ -81,7 +82,7 @@ def read_foreign_checkpoint(path: str) -> dict[str, Any]:
     Raises:
         UserError: if the file does not exist, is not such a dictionary, has other objects than
             tensors, containers, numbers and options, or has an option that fairseq would evaluate
-            as Python code and that is not a literal.
+            as Python code although it is not a literal.
     """
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such checkpoint.")
@@ -105,8 +106,8 @@ def read_plain_pickle(
 
     Args:
         path: Path of the pickle.
-        stand_ins: Dict from (module, name) of each further class that the pickle may have, to a
-            function that builds an object in place of the class's object.
+        stand_ins: Further allowed classes: dict from (module, name) of a class to a function that
+            builds the object that replaces an object of the class.
 
     Returns:
         Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
@@ -133,7 +134,7 @@ def read_plain_pickle(
 
 
 def repaired_text(text: str) -> str:
-    """Decode a text as UTF-8 that was wrongly decoded as Latin-1, as from a pickle of Python 2.
+    """Repair a text that is UTF-8, but was decoded as Latin-1, as in a pickle of Python 2.
 
     A text that is not UTF-8 is returned unchanged.
     """

@@ -19,8 +19,8 @@ def checkpoint_state(arguments: Sequence[str], weights: Mapping[str, Tensor]) ->
     The checkpoint can be used for generation, ``--restore-file`` and ``--finetune-from-model``.
 
     Args:
-        arguments: Arguments of fairseq-train with which the model could have been trained: data
-            folder, ``--task``, ``--arch`` and the options that differ from their defaults.
+        arguments: Arguments of fairseq-train for a training of this model: data folder, ``--task``,
+            ``--arch`` and the options that differ from their defaults.
         weights: State dict of the model.
     """
     parser = options.get_training_parser()
@@ -67,8 +67,8 @@ def checkpoint_of_config(
 def complete_options(arch: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options ``given``, with the defaults of ``arch`` for all missing options.
 
-    ``arch`` must be an architecture of one of fairseq's models that has no dataclass of options,
-    such as ``bart_base``. If fairseq does not know it, no option is added.
+    ``arch`` must be an architecture of a fairseq model whose options are no dataclass, such as
+    ``bart_base``. No option is added if fairseq does not know ``arch``.
     """
     namespace = Namespace(**given)
     # older versions of fairseq had fewer options; an unknown architecture has no defaults

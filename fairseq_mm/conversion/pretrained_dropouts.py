@@ -21,8 +21,8 @@ def pretrained_dropouts(path: str) -> dict[str, float]:
             model trained from such a checkpoint.
 
     Returns:
-        Dict with the probability for each of the options ``dropout``, ``attention_dropout`` and
-        ``activation_dropout`` that the checkpoint has.
+        Dict from ``dropout``, ``attention_dropout`` and ``activation_dropout`` to the probability;
+        options that the checkpoint lacks are left out.
 
     Raises:
         UserError: if the file is not a checkpoint of such a model, or a dropout is not a

@@ -80,8 +80,8 @@ def convert_released(
 def _write_network(released: ReleasedModel, path: str, feature_dim: int) -> dict[str, Any]:
     """Write the state dict of a released model's image network to ``path``.
 
-    Raise UserError if the network's features do not have the dimension ``feature_dim``, which the
-    model reads. Return the attributes that identify the network as an extractor of features.
+    Return the attributes that identify the network as an extractor of features. Raise UserError if
+    the network's features have another dimension than ``feature_dim``, the model's input.
     """
     with library_errors():
         torch.save(released.cnn, path)

@@ -19,9 +19,9 @@ Values that the files lack are taken from the released code: transformers have 4
 (the number of Transtory-XL's heads is read from its biases), and the memory of Transtory-XL has 50
 slots. The tensors' names and shapes are certain for GLAC, GLAC with decoder attention,
 Transtory-decoder and Transtory-XL (from Hugging Face's transformers 2.5.1). For Transtory-full,
-the names ``transformer_Encoder.*`` and ``linear.*`` are not certain, nor whether a ReLU follows the
-layer ``linear``; this package applies none. A checkpoint with a non-local block is refused, because
-the place of this block's tensors (``theta``, ``phi``, ``g``, ``W``) in the encoder is not known.
+two assumptions are not certain: the names ``transformer_Encoder.*`` and ``linear.*``, and that no
+ReLU follows the layer ``linear``. A checkpoint with a non-local block is refused, because the names
+of this block in the encoder (of its tensors ``theta``, ``phi``, ``g``, ``W``) are not known.
 """
 
 import glob
@@ -110,7 +110,7 @@ class _Files(NamedTuple):
     def locate(self, name: str) -> str:
         """Return ``FILE: TENSOR`` for a message about the tensor ``name``.
 
-        ``name`` begins with ``encoder.`` or ``decoder.``, which tells the file.
+        ``name`` begins with ``encoder.`` or ``decoder.``, the file that has the tensor.
         """
         part, _, rest = name.partition(".")
         return f"{getattr(self, part)}: {rest}"
@@ -228,9 +228,7 @@ def _rename(name: str) -> str:
 def _split(
     weights: Mapping[str, Tensor], origins: dict[str, str], files: _Files
 ) -> dict[str, Tensor]:
-    """Return weights in which tensors that this package stores as several tensors are split.
-
-    An example is the matrix that computes queries, keys and values together.
+    """Split weights that this package stores as several tensors, such as joint queries and keys.
 
     Args:
         weights: Weights by the names of this package.
@@ -276,10 +274,10 @@ def _need(is_so: bool, name: str, files: _Files) -> None:
 def _reorder_rows(
     x: Tensor, rows: Sequence[int], special: Mapping[str, int], *, is_input: bool
 ) -> Tensor:
-    """Reorder the rows of a released embedding or output layer for this package's dictionary.
+    """Reorder a released embedding or output layer for this package's dictionary.
 
     Args:
-        x: Embedding, or weight or bias of the output layer.
+        x: Embedding, or weight or bias of the output layer; each row belongs to a word.
         rows: Row in ``x`` of each word, in the order of the new dictionary.
         special: Row in ``x`` of each special token, such as ``<start>``.
         is_input: True for an embedding, False for an output layer.
@@ -357,7 +355,7 @@ def _infer_options(weights: Mapping[str, Tensor], notes: list[str]) -> tuple[str
 
 
 def _count(names: Mapping[str, Any], prefix: str) -> int:
-    """Count the layers of a module: the different numbers after ``prefix`` in ``names``."""
+    """Count the layers of a module: the different numbers that follow ``prefix`` in ``names``."""
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     return len({match[1] for match in map(pattern.match, names) if match})
 
@@ -369,7 +367,7 @@ def _build_weights(
 
     Args:
         arch: ``--arch`` of the model.
-        options: Options of the model; missing ones have their defaults.
+        options: Options of the model; missing options have their defaults.
         words: Words of the dictionary, without special symbols.
         feature_dim: Dimension of the image features.
     """

@@ -2,9 +2,9 @@
 ``vse_bow``. Released code: https://github.com/ryankiros/visual-semantic-embedding
 
 ``X.npz`` has the weights, ``X.npz.pkl`` the options, ``X.npz.dictionary.pkl`` the words and their
-numbers, from 2 on. A number is a row of the word embedding. Number 0 is the end token, which is
-read after the words of a sentence; number 1 is the unknown word. Words whose number is not below
-the option ``n_words`` count as unknown, too; there are two such words in the released training.
+numbers, from 2 on. The number of a word is its row in the word embedding. Number 0 is the end
+token, which is read after the words of a sentence; number 1 is the unknown word. Words whose number
+is ``n_words`` (an option) or higher count as unknown, too; in the released training, there are two.
 
 With the word vector x and the previous state h, the GRU computes the next state h' by
 
@@ -154,7 +154,7 @@ def read_released_vse(path: str) -> ReleasedModel:
 
 
 def read_margin(options: Mapping[str, Any], path: str) -> float:
-    """Return the option ``margin`` of a training with a ranking loss, by default 0.2.
+    """Return the option ``margin`` of a training with a ranking loss; 0.2 if it is missing.
 
     Args:
         options: Options of the released training.
@@ -170,7 +170,7 @@ def read_margin(options: Mapping[str, Any], path: str) -> float:
 
 
 def known_words(by_number: Mapping[int, str], notes: list[str]) -> tuple[list[int], list[str]]:
-    """Select the words that a dictionary of fairseq can have.
+    """Select the words that fairseq's dictionary can contain.
 
     Args:
         by_number: Dict from the row of the embedding to its word.
@@ -225,7 +225,7 @@ def check_names(names: Iterable[str], expected: Iterable[str], path: str) -> Non
         path: Path of the file, for messages.
 
     Raises:
-        UserError: if a name is missing, or there is an unexpected one.
+        UserError: if a name is missing or is not among the expected names.
     """
     missing, unexpected = sorted({*expected} - {*names}), sorted({*names} - {*expected})
     if missing or unexpected:
@@ -245,7 +245,7 @@ def check_shapes(
         path: Path of the file, for messages.
 
     Raises:
-        UserError: if a shape is not the expected one.
+        UserError: if a shape differs.
     """
     for name, shape in expected.items():
         actual = tuple(tensors[name].shape)
@@ -263,7 +263,7 @@ def num_rows_and_columns(matrix: Any) -> tuple[int, int]:
 
 
 def format_words(words: Sequence[str]) -> str:
-    """Return a text for a message: the first three words of a list, and how many more there are."""
+    """Return the first three words of a list and the number of further words, for a message."""
     shown = ", ".join(map(repr, words[:_NAMED]))
     return shown + (f" and {len(words) - _NAMED} more" if len(words) > _NAMED else "")
 
@@ -284,7 +284,7 @@ def _read_arrays(path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _read_dictionary(path: str, rows: int, notes: list[str]) -> dict[int, str]:
-    """Read the word of each row of the embedding from row 2 on; rows 0 and 1 are special.
+    """Read the word of each row of the embedding; rows 0 and 1 are special and have no word.
 
     Args:
         path: Path of ``X.npz.dictionary.pkl``.

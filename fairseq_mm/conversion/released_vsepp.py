@@ -58,7 +58,7 @@ def read_released_vsepp(
     Args:
         path: Path of the checkpoint, for messages.
         state: Content of the checkpoint.
-        vocabulary: Path of the model's vocabulary. If None, the UserError asks the user for it.
+        vocabulary: Path of the model's vocabulary; None if the user has not given it.
 
     Raises:
         UserError: if ``vocabulary`` is None, missing or damaged, if it does not fit the model, or
@@ -194,10 +194,7 @@ def read_vocabulary(path: str, program: str) -> tuple[dict[int, str], dict[str, 
 
 
 def _torchvision_names(network: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the image network's weights by torchvision's names.
-
-    ``network`` are these weights by the names in VSE++'s checkpoint.
-    """
+    """Rename the image network's weights from VSE++'s to torchvision's names."""
     # DataParallel wrapped a whole ResNet, but only the features of AlexNet and VGG
     renamed = {
         re.sub(r"^(features\.)?module\.", r"\1", name[len(_NETWORK) :]): x

@@ -1,8 +1,8 @@
 """Converts checkpoints of fairseq's own story model (``fconv_self_att``) to ``--arch conv_story``.
 
 The sizes of the layers are read from the checkpoint's options, because the same ``--arch`` has had
-different sizes in different versions of fairseq. A fusion model contains a pretrained model as its
-frozen part. The options of its checkpoint do not describe this part, whose sizes are inferred from
+different sizes in different versions of fairseq. A fusion model contains a frozen pretrained model,
+which the options of its checkpoint do not describe. The sizes of the frozen model are inferred from
 the weights.
 """
 
@@ -97,11 +97,10 @@ class ConvertedStories:
     Attributes:
         arch: ``--arch`` of the new checkpoint.
         options: Options of the new model.
-        frozen_options: Options of the new model's frozen part; None without fusion.
+        frozen_options: Options of a fusion model's pretrained model; None without fusion.
         conversion: Converted weights, and which tensors were converted, missing or left over.
         state: Content of the new checkpoint; None if a tensor is missing or has the wrong shape.
-        fitting_options: Values of options with which the weights would fit, if they do not fit the
-            checkpoint's options; else None.
+        fitting_options: Options that fit the weights, if the checkpoint's do not; else None.
         notes: Assumptions of the conversion, one sentence each.
     """
 
@@ -118,8 +117,8 @@ def read_fairseq_stories(path: str) -> FairseqStories:
     """Read a checkpoint of ``fconv_self_att``.
 
     Raises:
-        UserError: if the file is not such a checkpoint, or ``conv_story`` lacks a part of the
-            model.
+        UserError: if the file is not such a checkpoint, or the model has a layer or an option that
+            ``conv_story`` does not support.
     """
     return fairseq_stories(path, read_foreign_checkpoint(path))
 
@@ -132,8 +131,8 @@ def fairseq_stories(path: str, state: Mapping[str, Any]) -> FairseqStories:
         state: Content of the checkpoint.
 
     Raises:
-        UserError: if the content is not such a checkpoint, or ``conv_story`` lacks a part of the
-            model.
+        UserError: if the content is not such a checkpoint, or the model has a layer or an option
+            that ``conv_story`` does not support.
     """
     weights = state.get("model")
     options: dict[str, Any] = {}
@@ -187,9 +186,9 @@ def convert_stories(
             ``none`` for a model that does not attend to the prompt's padding.
         layers_from_weights: True to infer numbers and sizes of layers from the weights instead of
             reading them from the options.
-        pretrained: Checkpoint of the pretrained model that a fusion model contains. Options of the
-            frozen part that its weights do not show, such as dropout, are read from it; if None,
-            the fusion model's options are used.
+        pretrained: Checkpoint of the frozen pretrained model that a fusion model contains. Options
+            that weights do not show, such as dropout, are read from it; if None, the fusion model's
+            options are used.
 
     Raises:
         UserError: if the model cannot be converted.
@@ -262,8 +261,8 @@ def save_checkpoint(state: Mapping[str, Any], path: str) -> None:
 def architecture_name(options: Mapping[str, Any]) -> str:
     """Return the ``--arch`` of the model ``conv_story`` whose self-attention ``options`` describe.
 
-    The choices are the architectures that Fan et al. 2018 compare. If none of them has this kind
-    of self-attention, the result is ``conv_story_wp``.
+    The choices are the architectures that Fan et al. 2018 compare; if none matches, the result is
+    ``conv_story_wp``.
     """
     layers = len(parse_layers(options["decoder_layers"], "--decoder-layers"))
     attends = parse_flags(options["self_attention"], "--self-attention", layers)
@@ -312,12 +311,12 @@ def _frozen_options(
     own: Mapping[str, Any],
     notes: list[str],
 ) -> dict[str, Any]:
-    """Return the options of a fusion model's frozen part.
+    """Return the options of the frozen pretrained model in a fusion model.
 
     Args:
         checkpoint: Checkpoint of the fusion model; sizes are inferred from its weights.
-        other: Checkpoint of the pretrained model, for options that weights do not show; or again
-            ``checkpoint``, if the pretrained model is not given.
+        other: Checkpoint of the pretrained model, for options that weights do not show; if there is
+            none, ``checkpoint`` again.
         own: Options of the fusion model.
         notes: List to which a sentence about assumptions is appended.
     """
@@ -379,7 +378,7 @@ def _state(
 
     Args:
         checkpoint: Converted checkpoint of fairseq.
-        model: Model of this package, from which tensors that are not converted are taken.
+        model: Model of this package, which provides the tensors that are not converted.
         result: Options and converted weights of the new checkpoint.
     """
     model_options = {**config_defaults(ConvStoryConfig), **result.options, "_name": result.arch}
@@ -429,8 +428,7 @@ def load_story_dictionaries(
     Args:
         source_file: Path of the dictionary of the prompts.
         target_file: Path of the dictionary of the stories.
-        types: Numbers of words, special symbols included, that the model has for prompts and for
-            stories.
+        types: Vocabulary sizes of the model for prompts and for stories, special symbols included.
         checkpoint: Path of the model's checkpoint, for messages.
 
     Raises:

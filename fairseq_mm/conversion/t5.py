@@ -3,7 +3,7 @@
 The conversion to ``--arch t5`` writes a checkpoint (``model.pt``), one dictionary for source and
 target (``dict.txt``) and the subword tokenizer (``subwords.json``, ``sentencepiece.model``), which
 the checkpoint contains as well. The checkpoint, and checkpoints that were trained from it, can be
-converted back. ``t5_vocabulary.py`` describes the order of the embedding's rows.
+converted back. ``t5_vocabulary.py`` describes the order of the embeddings.
 """
 
 import os
@@ -169,7 +169,7 @@ def _convert_config(config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the ``--arch`` whose sizes, such as ``encoder_layers``, are those in ``options``.
+    """Return the ``--arch`` that has the sizes in ``options``, such as ``encoder_layers``.
 
     The second result is a dict of the sizes. For a model of another size than T5 small, base and
     large, the results are ``t5`` and an empty dict.
@@ -183,8 +183,8 @@ def _find_architecture(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]
 def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
     """Remove all copies of the embedding [V, D] from ``weights``, and return one copy.
 
-    Raise UserError if there is none, or the copies differ. ``folder`` is the folder of the model,
-    for messages.
+    Raise UserError if there is no copy, or the copies differ. ``folder`` is the folder of the
+    model, for messages.
     """
     copies = [weights.pop(name).float() for name in _THEIR_EMBEDDINGS if name in weights]
     if not copies:
@@ -200,7 +200,7 @@ def _pop_embedding(weights: dict[str, Tensor], folder: str) -> Tensor:
 def _pop_own_output(
     config: Mapping[str, Any], weights: dict[str, Tensor], embedding: Tensor, notes: list[str]
 ) -> Any:
-    """Remove the output layer from ``weights``, and return the one for ``--arch t5``.
+    """Remove the output layer from ``weights``, and return the output layer for ``--arch t5``.
 
     The output layer of ``--arch t5`` either shares the embedding and scales its input, or has its
     own weights and does not scale. In transformers, sharing and scaling are two separate settings.
@@ -312,7 +312,7 @@ def _format_names(names: list[str]) -> str:
 
 
 def is_t5(state: Mapping[str, Any]) -> bool:
-    """Return True if ``state``, the content of a checkpoint, is of ``--arch t5`` of any size."""
+    """Return True if ``state``, a checkpoint's content, is of ``--arch t5`` of any size."""
     return str((_model_options(state) or {}).get("_name")).startswith("t5")
 
 

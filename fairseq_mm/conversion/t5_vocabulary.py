@@ -1,12 +1,12 @@
 """Converts T5's vocabulary to a dictionary of fairseq.
 
-The rows of T5's embedding are padding, ``</s>``, ``<unk>``, the sentencepiece pieces,
+The rows of T5's embedding are padding, ``</s>``, ``<unk>``, the sentencepiece tokens,
 ``<extra_id_99>`` to ``<extra_id_0>``, and unused rows that fill the vocabulary up to a multiple of
-128. A dictionary of fairseq begins with ``<s>``, padding, ``</s>``, ``<unk>``. Entry i of the
+128. A dictionary of fairseq begins with ``<s>``, padding, ``</s>``, ``<unk>``. Symbol i of the
 dictionary is therefore row i - 1 of T5, and ``<s>``, which T5 lacks, takes T5's last row. A new row
 for ``<s>`` would get some probability in every softmax; without a new row, probabilities do not
-change. If the last row is ``<extra_id_0>``, texts can no longer contain this piece. If the last row
-is an ordinary piece, there is no row for ``<s>``, and the vocabulary is refused.
+change. If the last row is ``<extra_id_0>``, texts can no longer contain this token. If the last row
+is an ordinary token, there is no row for ``<s>``, and the vocabulary is refused.
 """
 
 import torch
@@ -30,9 +30,9 @@ def to_t5_rows(weight: Tensor) -> Tensor:
 
 
 def num_extra_ids(num_pieces: int, num_rows: int) -> int:
-    """Return the number of ``<extra_id_N>`` rows in T5's embedding.
+    """Return the number of ``<extra_id_N>`` tokens in T5's embedding.
 
-    The embedding has ``num_rows`` rows; the first ``num_pieces`` are the sentencepiece pieces.
+    The embedding has ``num_rows`` rows; the first ``num_pieces`` are the sentencepiece tokens.
     """
     return min(_MAX_EXTRA_IDS, num_rows - num_pieces)
 
@@ -40,9 +40,9 @@ def num_extra_ids(num_pieces: int, num_rows: int) -> int:
 def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> Dictionary:
     """Build fairseq's dictionary for a T5.
 
-    Pieces keep their names, so that ``--bpe sentencepiece`` finds them. A piece whose name contains
+    Tokens keep their names, so that ``--bpe sentencepiece`` finds them. A token whose name contains
     white space or is already in the dictionary is renamed to ``<row_N>`` with the number N of its
-    row; unused rows have such names, too.
+    row in the embedding; unused rows have such names, too.
 
     Args:
         pieces: Content of the sentencepiece model.
@@ -51,7 +51,7 @@ def t5_dictionary(pieces: bytes, num_rows: int, path: str, notes: list[str]) -> 
         notes: List to which a sentence is appended if ``<s>`` takes the row of ``<extra_id_0>``.
 
     Raises:
-        UserError: if padding, ``</s>`` and ``<unk>`` are not the first three pieces, or there is no
+        UserError: if padding, ``</s>`` and ``<unk>`` are not the first three tokens, or there is no
             row for ``<s>``.
     """
     import sentencepiece

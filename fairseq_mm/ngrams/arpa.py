@@ -65,8 +65,8 @@ def write_arpa(model: NgramModel, path: Union[str, os.PathLike]) -> None:
 class _Lines:
     """Lines of an ARPA file, read once in order, section by section.
 
-    ``header`` is the line that ended the last section, such as the header of the next section; it
-    is empty if the section ended with the file.
+    ``header`` is the line that ended the last section and is the header of the next section; empty
+    at the end of the file.
     """
 
     def __init__(self, path: str, file: BinaryIO) -> None:
@@ -76,7 +76,7 @@ class _Lines:
         self._file = file
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines before the next header, a line that begins with a backslash; skip blank
+        """Yield lines up to the next header, a line that begins with a backslash; skip blank
         lines."""
         self.header = b""
         for line in self._file:
@@ -99,11 +99,11 @@ class _Lines:
 
 
 class _Section:
-    """The G n-grams of one order that have been read from an ARPA file so far.
+    """The n-grams of one order that have been read from an ARPA file so far, G in number.
 
-    ``words`` has the indices of their words [G * order], one n-gram after the other. ``lines``
-    [G] has the number of each n-gram's line in the file, ``log_probs`` and ``backoffs`` [G] the
-    values in this line; a line without backoff has the backoff 0.
+    ``words`` [G * order] has the word indices of the n-grams, one n-gram after the other. ``lines``
+    [G] has the number of each n-gram's line in the file. ``log_probs`` [G] and ``backoffs`` [G] are
+    the values in this line; a missing backoff is 0.
     """
 
     def __init__(self) -> None:

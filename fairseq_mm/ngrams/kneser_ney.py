@@ -186,8 +186,8 @@ def _interpolate(
             the contexts and suffixes of ``level``.
 
     Returns:
-        The interpolated probabilities [G] of the last words given their contexts, and the weight
-        [C] of the order below for each context; it is 1 for a context that no word follows.
+        The interpolated probabilities [G] of the last words given their contexts, and for each
+        context the weight [C] of the order below; the weight is 1 if no word follows the context.
     """
     C = len(lower)
     discounts = _discounts(counts)[np.minimum(counts, 3)]  # [G]

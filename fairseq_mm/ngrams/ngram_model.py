@@ -1,7 +1,6 @@
 """Stores n-gram language models with backoff in sorted arrays, to look up many n-grams at once.
 
-Jelinek. Statistical Methods for Speech Recognition. MIT Press, 1997. ARPA files, which store such
-models, are described in http://www.speech.sri.com/projects/srilm/manpages/ngram-format.5.html.
+Jelinek. Statistical Methods for Speech Recognition. MIT Press, 1997.
 """
 
 import math

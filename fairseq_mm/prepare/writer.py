@@ -405,8 +405,7 @@ class FolderWriter:
         return token_lists
 
     def symbol_remedy(self, symbol: str) -> str:
-        """Return the last sentence of the error about a text with fairseq's control symbol
-        ``symbol``."""
+        """Return advice to append to the error about the control symbol ``symbol`` in a text."""
         return ""
 
     def dictionary_name(self, side: str) -> str:

@@ -38,7 +38,7 @@ def read_flickr8k(folder: Path) -> Corpus:
     """Read Flickr8k's text release from a folder; only the list of training images is required.
 
     The release has captions of 92 images that are in no list, and a caption of
-    ``2258277193_586949ec62.jpg.1``, which is no image name. ``exceptions`` of the corpus lists these ids.
+    ``2258277193_586949ec62.jpg.1``, which is no image name. ``exceptions`` has these ids.
     """
     token_file = folder / "Flickr8k.token.txt"
     corpus = Corpus(TABLE, "flickr8k", "official", {}, [str(token_file)], published=FLICKR8K_IMAGES)
