@@ -159,8 +159,8 @@ def add(parser: Any, *names: str, **changes: Mapping[str, Any]) -> None:
     Args:
         parser: Parser or group.
         *names: Names of the arguments, keys of the table ``SHARED``.
-        **changes: Keyword arguments of ``add_argument`` that replace those of the table, by
-            argument: ``checkpoint={"required": False}``.
+        **changes: For an argument in ``names``, a dict of keyword arguments of ``add_argument``
+            that override the table, such as ``checkpoint={"required": False}``.
     """
     for name in names:
         parser.add_argument(flag(name), **{**SHARED[name], **changes.get(name, {})})

@@ -43,8 +43,8 @@ class Release(NamedTuple):
 
     Attributes:
         kind: Kind of the release's data, a key of ``KINDS``.
-        module: Module that reads the release. The module's docstring is the help text, and it has
-            the functions ``add_arguments(parser)`` and ``read(args)``.
+        module: Module that reads the release, with functions ``add_arguments(parser)`` and
+            ``read(args)``. Its docstring is the help text.
         options: Names of the options about data that the release accepts, separated by spaces.
         fixed_options: Names of the options whose value the release fixes, separated by spaces.
         values: Dict from the name of an option to its fixed value, or to its default for the

@@ -27,9 +27,9 @@ these two were computed.
 
 Models of stories are tested on each story's own prompt (Fan et al. 2018, section
 5.5, Figure 6) or own images: how often is the story more likely under these than
-under the prompts or images of 9 other stories? They are sampled from the prompts or albums of
-the selected stories; --draws repeats the sampling. Other albums are represented by
-their first image sequence. Ties count half for prompts, and against the model
+under the prompts or images of 9 other stories? They are sampled from the prompts
+or albums of the selected stories; --draws repeats the sampling. Other albums are
+represented by their first image sequence. Ties count half for prompts, and against the model
 for albums. Confidence intervals are computed by bootstrap. The output folder gets
 ranking.json (results and card), stories.jsonl (one story per line) and
 likelihoods.jsonl (one pair of a story and a prompt or album per line). Each pair

@@ -359,7 +359,7 @@ def embed_split_in_order(dataset: Any, model: Any, device: Any) -> SplitVectors:
 
 
 def _join(splits: Sequence[SplitVectors]) -> SplitVectors:
-    """Join the unit vectors of several embeddings, so that products are their mean cosines."""
+    """Join the unit vectors of several embeddings; products of the results are mean cosines."""
     images = [unit_vectors(split.images, "image") for split in splits]
     sentences = [unit_vectors(split.sentences, "sentence") for split in splits]
     return splits[0]._replace(images=np.hstack(images), sentences=np.hstack(sentences))
