@@ -124,7 +124,7 @@ class ExactProducts:
         self._distinct: Optional[tuple[np.ndarray, np.ndarray]] = None
 
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Return [P] inner products of rows ``i`` of the first matrix and ``j`` of the second."""
+        """Return products [P] of row ``i[p]`` (first matrix) and row ``j[p]`` (second matrix)."""
         if len(i) < _MANY:
             return self._multiply_pairs(i, j)
         # a collapsed model gives equal vectors by the thousand: compute equal pairs once

@@ -86,10 +86,9 @@ class VectorStore:
         return self.read(self.store.ids[items])
 
     def read(self, ids: Sequence[str]) -> np.ndarray:
-        """Return the vectors of items, scaled to length 1, ``[items, K]``.
+        """Return the vectors with the keys ``ids``, scaled to length 1, ``[ids, K]``.
 
-        ``ids`` are the items' keys. Raise UserError if an item is not in the store, or if its
-        vector is zero or not finite.
+        Raise UserError if the store lacks a key, or if a vector is zero or not finite.
         """
         rows = np.concatenate([self.store.read(key) for key in ids])
         return unit_vectors(rows, f"{self.store.path}:", names=ids)
