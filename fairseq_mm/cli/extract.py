@@ -19,12 +19,11 @@ OUTPUT.videos.tsv lists frames, frame rate and length of each video.
 
 By default, features are fc7 after its ReLU for AlexNet and VGG, and the last
 feature map averaged over its positions for ResNet, Inception, MobileNet and
-others; with --grid, each position is a vector. Networks of timm, of Hugging Face and of
-open_clip return their library's pooled vector, or with --grid the last map or the
-tokens of the patches. Videos have one vector for each clip
-of 16 frames: the input of the network's classifier. Frames after the last
-whole clip are left out. If a video is shorter than a clip, it is repeated to fill
-the clip.
+others; with --grid, each position is a vector. Networks of timm, of Hugging Face
+and of open_clip return their library's pooled vector, or with --grid the last map
+or the tokens of the patches. Videos have one vector for each clip of 16 frames:
+the input of the network's classifier. Frames after the last whole clip are left
+out. If a video is shorter than a clip, it is repeated to fill the clip.
 """
 
 import argparse

@@ -29,12 +29,12 @@ Models of stories are tested on each story's own prompt (Fan et al. 2018, sectio
 5.5, Figure 6) or own images: how often is the story more likely under these than
 under the prompts or images of 9 other stories? They are sampled from the prompts
 or albums of the selected stories; --draws repeats the sampling. Other albums are
-represented by their first image sequence. Ties count half for prompts, and against the model
-for albums. Confidence intervals are computed by bootstrap. The output folder gets
-ranking.json (results and card), stories.jsonl (one story per line) and
-likelihoods.jsonl (one pair of a story and a prompt or album per line). Each pair
-is computed once; runs with other draws, seeds or stories add their pairs to the
-file.
+represented by their first image sequence. Ties count half for prompts, and
+against the model for albums. Confidence intervals are computed by bootstrap. The
+output folder gets ranking.json (results and card), stories.jsonl (one story per
+line) and likelihoods.jsonl (one pair of a story and a prompt or album per line).
+Each pair is computed once; runs with other draws, seeds or stories add their
+pairs to the file.
 
 An interrupted run continues when started again.
 """

@@ -19,15 +19,15 @@
       --baseline 62.3,46.1,58.2
 
 HYPOTHESES is the output of fairseq-generate for --split of --data, a JSONL file
-of {"id", "hypothesis"} or {"id", "caption"}, a COCO results file, or a plain
-text file, whose lines are id, tab and text (like the output of fairseq-mm
-caption), or whose line i is the text for item i of the references. References are
-DATA/SPLIT.references.jsonl, another such file, a COCO annotation file (.json),
-or a plain text file with one reference a line, whose items are numbered from 0.
-In a folder of fairseq-preprocess, the binarised targets are the references.
-Missing, repeated and unknown ids are reported on stderr, the other items are
-scored, and each score says how many of all items were scored. A file that
-contains the output of several runs is not scored.
+of {"id", "hypothesis"} or {"id", "caption"}, a COCO results file, or a plain text
+file, whose lines are id, tab and text (like the output of fairseq-mm caption), or
+whose line i is the text for item i of the references. References are
+DATA/SPLIT.references.jsonl, another such file, a COCO annotation file (.json), or
+a plain text file with one reference a line, whose items are numbered from 0. In a
+folder of fairseq-preprocess, the binarised targets are the references. Missing,
+repeated and unknown ids are reported on stderr, the other items are scored, and
+each score says how many of all items were scored. A file that contains the output
+of several runs is not scored.
 
 Presets: `coco` is coco-caption's protocol (PTB tokens in lower case without
 punctuation). `m_rnn` is the protocol of Mao et al. 2015: text is split and
@@ -40,11 +40,12 @@ output of the following command over all captions, not one per item:
 
 `how2` scores summaries of videos as Yu et al. 2021 (Tables 1 and 2): words are
 separated by spaces; ROUGE-1, -2 and -L are means of F1 with beta 1 (in the preset
-coco, rouge_l has beta 1.2); BLEU, METEOR and CIDEr-D are computed as in the preset
-coco; Content F1 is computed from the alignment of METEOR without normalisation of
-the text. If there is DATA/SPLIT.transcripts.jsonl, novel1 to novel4 are the shares
-of n-grams that the transcript lacks, for summaries and references.
-DATA/SPLIT.unknowns.jsonl has the words that replace indexed OOV tokens (<unk-0>).
+coco, rouge_l has beta 1.2); BLEU, METEOR and CIDEr-D are computed as in the
+preset coco; Content F1 is computed from the alignment of METEOR without
+normalisation of the text. If there is DATA/SPLIT.transcripts.jsonl, novel1 to
+novel4 are the shares of n-grams that the transcript lacks, for summaries and
+references. DATA/SPLIT.unknowns.jsonl has the words that replace indexed OOV
+tokens (<unk-0>).
 
 --text-only and --baseline compute the share of a gain that comes from the video:
 the mean over ROUGE-1, -2 and -L of (system - text-only) / (system - baseline).
@@ -65,8 +66,9 @@ the whole story as one segment without normalisation, the best of its references
 mean over image sequences). meteor_vist_rank uses METEOR's default task, whose
 scores are about half as large: never compare the two. The other scores are the
 metrics of coco-caption over whole stories, and the shares of words, trigrams and
-sentences that repeat earlier sentences of the story (repeated_*). The output says how many
-image sequences of the split were scored, and how many images have features.
+sentences that repeat earlier sentences of the story (repeated_*). The output says
+how many image sequences of the split were scored, and how many images have
+features.
 
 clipscore, refclipscore, bertscore and mauve need a trained model (--clip-model,
 --bert-model, --mauve-model). clipscore needs no references: without --data and

@@ -5,8 +5,8 @@
   fairseq-mm serve --checkpoint glac --host 0.0.0.0 --token-file token.txt
 
 The page has a form for each checkpoint. The form depends on the task: captions of
-an image, stories of five images, stories of prompts (shown while they are written),
-or summaries of videos with transcripts. With --index, a folder that
+an image, stories of five images, stories of prompts (shown while they are
+written), or summaries of videos with transcripts. With --index, a folder that
 fairseq-mm index has indexed can be searched. The API answers with the JSON
 records that caption, tell and summarize write; /openapi.json describes it.
 
