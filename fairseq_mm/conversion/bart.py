@@ -133,7 +133,7 @@ def convert_bart(
 
 
 def _convert_config(config: Mapping[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Return the options of fairseq's BART, and the ``--arch`` whose defaults are nearest to them.
+    """Return the options of fairseq's BART, and the ``--arch`` with the most similar defaults.
 
     ``config`` is the content of the file ``path``, Hugging Face's ``config.json``.
     """

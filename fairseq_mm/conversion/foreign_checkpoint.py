@@ -111,7 +111,7 @@ def read_plain_pickle(
 
     Returns:
         Content of the pickle. Byte strings of Python 2 are decoded as Latin-1;
-        :func:`repaired_text` repairs those that are UTF-8.
+        :func:`repaired_text` repairs UTF-8 strings.
 
     Raises:
         UserError: if the file is missing or damaged, or has objects of other types.

@@ -45,7 +45,7 @@ class ReleasedModel:
         arch: ``--arch`` of the model in this package.
         options: Options of the model in this package.
         criterion: Options of the training criterion in this package.
-        words: Words of the dictionary in the order of their rows, without special symbols.
+        words: Words of the dictionary in the order of the embedding, without special symbols.
         weights: Weights by the names of this package.
         tensors: Number of tensors in the released file.
         tokenizer: Options of ``fairseq-mm prepare captions`` that split sentences into words as the

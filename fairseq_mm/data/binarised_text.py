@@ -52,8 +52,8 @@ def build_dictionary(words: Iterable[str]) -> Dictionary:
 def load_binarised_text(base: str, *, num_types: int, end: int) -> Any:
     """Load and check a binarised text; return fairseq's dataset of lines.
 
-    ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the number of dictionary
-    entries, special symbols included, and ``end`` the index of the symbol that ends each line.
+    ``base`` is its path without ``.bin`` and ``.idx``, ``num_types`` the size of the
+    dictionary, special symbols included, and ``end`` the index of the symbol that ends each line.
     Raise UserError if a file is missing or damaged, or was binarised with another dictionary.
     """
     for suffix in (".idx", ".bin"):

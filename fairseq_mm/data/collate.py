@@ -79,7 +79,7 @@ def collate(
             ``[N, D]`` or None, ``target`` ``[tokens]`` (None when generating without references)
             and ``is_first`` (False if an earlier line of the split has the same images or video).
             Optional are ``missing`` ``[N]`` bool (True for features of a missing image), ``source``
-            ``[tokens]`` (text input) and ``item`` (number of the images or the video).
+            ``[tokens]`` (text input) and ``item`` (number of its images or video).
         pad: Padding index of the target.
         start: Index of the first token of the decoder's input.
         source_pad: Padding index of the source text, which is padded on the left as in fairseq;

@@ -9,8 +9,8 @@ member         shape                 content
 attributes                           how features were made (``EXTRACTOR_ATTRIBUTES``), and when
 =============  ====================  =======================================================
 
-An item has at least one row: one for a pooled image, 49 for a 7x7 grid, one per video frame. Files
-are written by :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter`.
+An item (image or video) has at least one row: one for a pooled image, 49 for a 7x7 grid, one per
+video frame. :class:`fairseq_mm.data.feature_store_writer.FeatureStoreWriter` writes the files.
 
 The writer adds two checksums, see :mod:`fairseq_mm.data.feature_store_checksum`. If the rows are
 contiguous and not compressed, as the writer stores them, an item is read directly from its place in

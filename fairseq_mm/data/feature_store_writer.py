@@ -262,7 +262,7 @@ class FeatureStoreWriter:
 
     def refuse_others_than(self, keys: Iterable[str]) -> None:
         """Check that all ids in the folder ``<path>.partial`` are among ``keys``. Raise UserError
-        if an id is not: the folder was begun for other items."""
+        if an id is not: the folder was begun for other files."""
         others = self.done - set(keys)
         if others:
             raise UserError(
@@ -391,8 +391,8 @@ class FeatureStoreWriter:
         add_checksum(path)
 
     def discard(self) -> None:
-        """Remove the folder ``<path>.partial`` with all appended items. After a failed ``append``,
-        which closes the writer, the folder stays for the next writer."""
+        """Remove the folder ``<path>.partial`` with all features. After a failed ``append``, which
+        closes the writer, the folder stays for the next writer."""
         if self._is_open:
             self._is_open = False
             _remove_partial(self.partial_path)

@@ -300,7 +300,7 @@ def write_weights(weights: Mapping[str, Any], folder: str) -> dict[str, Any]:
         tensor that shares its memory with another tensor the name under which it is stored.
 
     Raises:
-        UserError: if an entry is no dense tensor of numbers, or safetensors is not installed.
+        UserError: if a weight is no dense tensor of numbers, or safetensors is not installed.
         OSError: if the file cannot be written.
     """
     library = import_extra("safetensors.torch", extra="hub", purpose="writing a model folder")

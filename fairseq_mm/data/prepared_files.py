@@ -234,7 +234,7 @@ def repair_command(folder: AnyPath) -> str:
 
 def check_prepared_file(path: AnyPath) -> None:
     """Compare a file with its digest before it is read; a file without digest is accepted. Raise
-    UserError if the file is not the one that ``prepare`` has written."""
+    UserError if the file has changed since ``prepare`` wrote it."""
     if not _is_checking:
         return
     folder, name = os.path.split(os.fspath(path))

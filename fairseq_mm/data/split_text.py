@@ -23,8 +23,7 @@ Folder = Union[str, os.PathLike]
 
 
 class StorySplit(NamedTuple):
-    """Prompts and stories of a split as lists of words. A prompt and its story have the same
-    index."""
+    """Prompts and their stories, in the same order, each as a list of words."""
 
     prompts: list[list[str]]
     stories: list[list[str]]

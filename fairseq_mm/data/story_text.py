@@ -70,8 +70,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 
 def split_sentences(line: str) -> list[str]:
-    """Split the line of a visual story into sentences. Two separators in a row give an empty
-    sentence."""
+    """Split the line of a visual story into sentences, of which some may be empty strings."""
     # by words, since the separator counts only as a word of its own
     sentences: list[list[str]] = [[]]
     for word in line.split():

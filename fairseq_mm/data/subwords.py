@@ -7,7 +7,7 @@ are:
 - ``none``: the words of the text, split at spaces;
 - ``gpt2``: fairseq's GPT-2 BPE, ``encoder.json`` and ``vocab.bpe``; tokens are the numbers of
   ``encoder.json``, as in the ``dict.txt`` of fairseq's BART;
-- ``sentencepiece``: the pieces of ``sentencepiece.model``, as with ``--bpe sentencepiece``.
+- ``sentencepiece``: the tokens of ``sentencepiece.model``, as with ``--bpe sentencepiece``.
 
 With ``indexed_oov`` (only for ``none``), a data folder writes words outside the dictionary as
 ``<unk-0>``, ``<unk-1>``, ...: see ``indexed_oov.py``.
@@ -302,7 +302,7 @@ class Subwords:
 def _bytes_to_text(match: "re.Match[str]") -> str:
     """Decode the matched run of byte tokens, such as ``<0xC3><0xA9>``.
 
-    Models with byte fallback write these tokens for characters that have no piece.
+    Models with byte fallback write these tokens for characters that the vocabulary lacks.
     """
     return bytes.fromhex(match.group().replace("<0x", "").replace(">", "")).decode(
         "utf-8", errors="replace"

@@ -93,8 +93,8 @@ class CutVideos:
 class NoiseVideos(CutVideos):
     """Feature store that replaces each video by uniform noise with as many frames and channels.
 
-    A model that is trained on the noise shows how much of the gain over a model without videos does
-    not come from the content of the videos (Yu et al. 2021, Table 3). The noise of a video is the
+    Train a model on the noise, and compare it with a model without videos: this gain does not come
+    from the content of the videos (Yu et al. 2021, Table 3). The noise of a video is the
     same in every epoch, process and split.
     """
 

@@ -77,7 +77,7 @@ class ClipVectors:
     def embed_images(self, images: Sequence[AnyImage]) -> list[Union[np.ndarray, UserError]]:
         """Compute the vector ``[D]`` of each image.
 
-        In place of the vector of an image that cannot be read, return the error with the reason.
+        If an image cannot be read, return an error with the reason instead of its vector.
         """
         pixels: list[Any] = []
         for image in images:

@@ -346,8 +346,7 @@ class Extractor:
         batch.add([i for i, _ in needed], [row for _, row in needed])
 
     def pixels(self, image: AnyImage, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-        """Decode and preprocess one image to ``[height, width, 3]`` uint8; see
-        :func:`.read_image`."""
+        """Read (see :func:`.read_image`) and preprocess an image: ``[height, width, 3]`` uint8."""
         return self.preprocessing.apply(read_image(image, max_pixels=max_pixels))
 
     def extract(

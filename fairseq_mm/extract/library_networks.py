@@ -41,7 +41,7 @@ _HUB_ERRORS = {
 
 
 class LibraryRows(nn.Module):
-    """Network that returns the feature vectors of another library's network.
+    """Network of timm, transformers or open_clip that returns feature vectors.
 
     Args:
         network: Network of the library.

@@ -52,7 +52,7 @@ def write_unreadable(output: str, unreadable: Iterable[tuple[str, Unreadable]]) 
 
 
 def write_rows(path: str, rows: Iterable[Sequence[str]]) -> None:
-    """Write a table: one line per row, fields separated by tabs."""
+    """Write ``rows`` to a file, one per line, fields separated by tabs."""
     # Linux allows any bytes in paths; Python decodes those that are not UTF-8 to surrogates
     with open(path + ".tmp", "w", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines("\t".join(row) + "\n" for row in rows)
@@ -217,9 +217,9 @@ def check_finished(
 
 
 def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool:
-    """Return True if an image or video that a finished store lacks must be tried again.
+    """Return True if an image or video that a finished store lacks must be read.
 
-    A file must be tried if no run has tried it, or if it was unreadable and has changed since.
+    A file must be read if no run has tried it, or if it was unreadable and has changed since.
 
     Args:
         item: Image or video.
@@ -234,7 +234,7 @@ def _is_new(item: MediaFile, unreadable: Mapping[str, Optional[Source]]) -> bool
 def check_same_items(writer: FeatureStoreWriter, items: Sequence[MediaFile], noun: str) -> None:
     """Check that a continued run has the same files, with the same content.
 
-    Raise UserError if an image or video that is done is not among ``items``, or has changed.
+    Raise UserError if a file in the store is not among ``items``, or has changed.
 
     Args:
         writer: Writer that continues the store.

@@ -79,9 +79,9 @@ class TextEncoder:
         model: Folder, or name of a model on the hub.
         option: Option of the command line that names the model, for messages.
         kind: Kind of model that is needed, one of :data:`KINDS`.
-        layer: Layer whose hidden states are returned, from 1; 0 for the layer that correlates best
-            with human judgments, if it is known for such a model; None for the last layer. Later
-            layers are not built.
+        layer: Layer whose hidden states are returned, from 1; 0 for the layer that agrees best
+            with human judgments (known for some models); None for the last layer. Later layers
+            are not built.
         device: Device of the model; ``auto`` for a GPU if there is one.
         max_tokens: Maximum number of tokens of a text (default: the number that the model reads).
 

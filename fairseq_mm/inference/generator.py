@@ -651,7 +651,7 @@ def build_processor(loaded: LoadedModels, options: dict[str, Any]) -> Processor:
 
     Args:
         loaded: Models with their task.
-        options: Keyword arguments of the processor; those that are None are left out.
+        options: Keyword arguments of the processor; None values are left out.
 
     Raises:
         UserError: if the processor has no such option.

@@ -106,7 +106,7 @@ def check_same_model(
 
 
 def describe_extractor(identity: Mapping[str, Any]) -> str:
-    """Return the extractor attributes ``identity`` as JSON, the form in which an index has them."""
+    """Return the extractor attributes ``identity`` as JSON, as an index stores them."""
     return json.dumps(dict(identity), sort_keys=True, default=str)
 
 

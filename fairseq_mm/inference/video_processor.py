@@ -201,10 +201,10 @@ class VideoProcessor(Processor[AnyInput]):
                 )
 
     def _split_input(self, value: AnyInput) -> tuple[Any, Union[str, Transcript, None]]:
-        """Return video and transcript of an input, None for a missing part.
+        """Return video and transcript of an input; None for a missing video or transcript.
 
         Raises:
-            UserError: if the models need a missing part, or do not read a given part.
+            UserError: if a video or transcript is missing, or is given but not read by the models.
         """
         name = f"{self.loaded.files[0]}: --arch {self.loaded.architectures[0]}"
         if not isinstance(value, Mapping):

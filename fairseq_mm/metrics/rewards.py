@@ -66,7 +66,7 @@ class Rewards:
         self.frequencies = frequencies
 
     def score(self, job: Job) -> list[float]:
-        """Compute the reward of each sample of a job."""
+        """Compute the reward of each sampled text of ``job``."""
         samples, references = job
         totals = [0.0] * len(samples)
         for name, weight in self.weights.items():

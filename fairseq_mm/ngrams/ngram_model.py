@@ -87,7 +87,7 @@ class NgramModel:
         return np.array(text, dtype=np.int64), np.array(starts)
 
     def ngrams(self) -> Iterator[list[str]]:
-        """Yield a list of n-grams for each table, in the order of its rows; the words of an n-gram
+        """Yield a list of n-grams for each table, in its order; the words of an n-gram
         are separated by spaces."""
         texts = self.words
         yield texts

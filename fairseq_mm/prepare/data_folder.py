@@ -209,11 +209,8 @@ def _files_in(folder: Path) -> list[str]:
 
 
 def is_half_moved(folder: str) -> bool:
-    """Return True if a killed run left prepared files in the temporary folder of ``folder``.
-
-    The run was killed after it had prepared all files, but before it had moved every file to the
-    data folder ``folder``.
-    """
+    """Return True if a run was killed after it had prepared all files, but before it had moved
+    every file to the data folder ``folder``."""
     partial = os.path.join(folder, _PARTIAL)
     return any(os.path.exists(os.path.join(partial, name)) for name in (REPORT, _MOVING))
 

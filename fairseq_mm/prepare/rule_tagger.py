@@ -3,8 +3,8 @@
 The tags are universal tags (Petrov, Das, McDonald. A Universal Part-of-Speech Tagset. LREC 2012,
 https://arxiv.org/abs/1104.2086). Words of the closed classes (determiners, prepositions and so on)
 are listed; nouns and verbs are distinguished by their endings, by the preceding word, and by the
-verb's -ing form, if the texts contain it. A trained tagger is better. The rules suit texts such as
-captions, in which most words are nouns, verbs with -ing, and words of the closed classes.
+-ing forms of verbs that occur in the texts. A trained tagger is better. The rules suit captions, in
+which most words are nouns, verbs with -ing, and words of the closed classes.
 """
 
 from collections.abc import Iterable

@@ -193,9 +193,9 @@ class FolderWriter:
         """
 
     def finish_folder(self, folder: Path, splits: list[str]) -> None:
-        """Write files that are made from the binarised text to ``folder``.
+        """Add files that are made from the binarised text; called after fairseq-preprocess.
 
-        This method is called after fairseq-preprocess.
+        ``folder`` is the folder to write to.
         """
 
     def options(self) -> dict[str, object]:
@@ -495,8 +495,8 @@ class FolderWriter:
 def _store_record(output: Path, partial: Path) -> dict[str, object]:
     """Return the entry of ``prepare.json`` with the number of items and the checksum of each store.
 
-    If ``partial``, the temporary folder of the run, has a ``features.json``, the stores are those
-    in its list; otherwise the store is ``features.h5`` in the data folder ``output``, if this file
+    If ``partial``, the temporary folder of the run, has a ``features.json``, this file lists the
+    stores; otherwise the store is ``features.h5`` in the data folder ``output``, if this file
     exists and is undamaged. Without stores, the result is empty.
     """
     path, listed = output / STORE, partial / STORE_LIST
