@@ -23,6 +23,9 @@ from fairseq_mm.modules.attention import attend, attend_causally, attention_weig
 from fairseq_mm.modules.linear import WeightNormalized, grouped_linear, linear, normal_linear
 
 _FIRST_CAPACITY = 64
+# Networks with more input numbers than this are computed again in the backward pass. Their hidden
+# layers then take more than 20 MB; recomputing fewer would cost a small model a sixth of its time.
+_RECOMPUTED_NUMBERS = 2**19
 
 
 def visible_past(num_times: int, strides: list[int], device: torch.device) -> Tensor:
@@ -267,8 +270,8 @@ class MultiScaleSelfAttention(nn.Module):
         B, T, _ = x.shape
         rows = linear(x, self.input_proj.weight, self.input_proj.bias).view(B * T, -1)  # [BT, 3 E]
         weights = [network.weight() for network in self.networks]
-        is_recomputed = self.is_gated and rows.dtype == torch.float32 and not rows.is_cuda
-        if is_recomputed and torch.is_grad_enabled():
+        is_large = rows.dtype == torch.float32 and rows.numel() > _RECOMPUTED_NUMBERS
+        if self.is_gated and is_large and not rows.is_cuda and torch.is_grad_enabled():
             # the networks' hidden layers need most of a decoder's memory, but only a fifth of its
             # time, so they are recomputed in the backward pass; on a GPU, the time to start their
             # operations would be needed twice

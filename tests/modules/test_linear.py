@@ -12,6 +12,11 @@ I, O, G = 6, 5, 3  # noqa: E741
 MANY = 1 + linear_module._MANY_NUMBERS // I
 
 
+@pytest.fixture(autouse=True)
+def small_products_count_as_large(monkeypatch):
+    monkeypatch.setattr(linear_module, "_MANY_PRODUCTS", 0)
+
+
 def random_leaf(*shape):
     return torch.randn(*shape, requires_grad=True)
 
@@ -61,6 +66,21 @@ def test_other_precisions_are_kept(dtype, rows):
         found = linear(x, weight, bias)
     assert found.dtype == dtype
     torch.testing.assert_close(found, F.linear(x, weight, bias))
+
+
+@pytest.mark.parametrize(("limit", "calls"), [(MANY * I * O, 1), (MANY * I * O + 1, 0)])
+def test_only_large_products_are_convolutions(monkeypatch, limit, calls):
+    convolutions = []
+
+    def record(*inputs, **options):
+        convolutions.append(options)
+        return conv2d(*inputs, **options)
+
+    conv2d = F.conv2d
+    monkeypatch.setattr(linear_module.F, "conv2d", record)
+    monkeypatch.setattr(linear_module, "_MANY_PRODUCTS", limit)
+    linear(torch.randn(MANY, I), torch.randn(O, I))
+    assert len(convolutions) == calls
 
 
 def test_groups_have_their_own_weights():

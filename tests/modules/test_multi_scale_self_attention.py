@@ -126,7 +126,10 @@ def test_equals_loops_over_heads_times_and_keys(is_gated, is_multi_scale):
 
 
 @kinds
-def test_gradients_are_those_of_the_pass_without_recomputation(is_gated, is_multi_scale):
+def test_gradients_are_those_of_the_pass_without_recomputation(
+    monkeypatch, is_gated, is_multi_scale
+):
+    monkeypatch.setattr(multi_scale_self_attention, "_RECOMPUTED_NUMBERS", 0)
     module = build(is_gated, is_multi_scale)
     x = torch.randn(B, T, C)
 
@@ -153,6 +156,7 @@ def test_gradients_are_those_of_the_pass_without_recomputation(is_gated, is_mult
 def test_pass_on_a_gpu_equals_that_on_a_cpu_and_recomputes_nothing(
     monkeypatch, is_gated, is_multi_scale
 ):
+    monkeypatch.setattr(multi_scale_self_attention, "_RECOMPUTED_NUMBERS", 0)
     module = build(is_gated, is_multi_scale)
     x = torch.randn(B, T, C, requires_grad=True)
     expected = module(x)
@@ -164,6 +168,20 @@ def test_pass_on_a_gpu_equals_that_on_a_cpu_and_recomputes_nothing(
     assert_close(out.as_subclass(torch.Tensor), expected)
     for found, gradient in zip(torch.autograd.grad((out * scale).sum(), inputs), gradients):
         torch.testing.assert_close(found.as_subclass(torch.Tensor), gradient)
+
+
+@pytest.mark.parametrize(("limit", "calls"), [(B * T * 3 * E - 1, 1), (B * T * 3 * E, 0)])
+def test_only_large_networks_are_recomputed(monkeypatch, limit, calls):
+    recomputed = []
+
+    def record(project, *inputs, **options):
+        recomputed.append(options)
+        return project(*inputs)
+
+    monkeypatch.setattr(multi_scale_self_attention, "checkpoint", record)
+    monkeypatch.setattr(multi_scale_self_attention, "_RECOMPUTED_NUMBERS", limit)
+    build(True, True)(torch.randn(B, T, C))
+    assert len(recomputed) == calls
 
 
 def test_a_time_sees_the_kept_times_before_it_and_the_zero_slot():
