@@ -22,7 +22,7 @@ ALLOWED = {
     "criterions": {"modules", "metrics"},
     "generation": {"data", "modules"},
     "prepare": {"data"},
-    "tasks": {"compat", "data", "generation", "metrics"},
+    "tasks": {"compat", "data", "extract", "generation", "metrics"},
     "retrieval": {"data", "metrics"},
     "extract": {"compat", "data"},
     "inference": {
@@ -33,7 +33,7 @@ ALLOWED = {
     "analysis": {"data", "inference", "models", "retrieval", "tasks"},
     "report": {"analysis", "data", "extract", "metrics"},
     "serving": {"data", "extract", "generation", "inference", "prepare", "report"},
-    "hub": {"compat", "conversion", "data", "inference", "metrics", "models"},
+    "hub": {"compat", "conversion", "data", "extract", "inference", "metrics", "models"},
 }
 # the top, which may import everything
 TOP = {"cli"}

@@ -4,6 +4,7 @@
   fairseq-mm export best.pt DIR --scores scores.json
   fairseq-mm export bart.pt DIR --data data-bin/how2
   fairseq-mm export DIR m_rnn.pt --to-checkpoint
+  fairseq-mm export checkpoints/joint DIR --separate-network
 
 The folder has model.safetensors (weights), config.json (architecture, task,
 options, extractor of the features, digests of the files), the dictionaries and
@@ -17,9 +18,15 @@ fairseq's own commands (--path, --restore-file, --finetune-from-model) need a
 checkpoint file: --to-checkpoint writes one from a folder, without the state of an
 optimizer. Models of fairseq's own, whose checkpoints have no dictionary, need the
 data folder of their training (--data).
+
+A checkpoint that was trained with its image network (fairseq-train --photos) must be
+separated first: --separate-network writes a folder with the weights of the network,
+such as mobilenet_v2.pt, for fairseq-mm extract --weights, and with
+checkpoint_best.pt, which reads features of this network.
 """
 
 import argparse
+from typing import Any
 
 from fairseq_mm.cli import arguments
 from fairseq_mm.cli.run_set_up import register_quietly
@@ -47,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "Write a checkpoint file from a model folder.",
                 arguments.FLAG,
             ),
+            "--separate-network": (
+                "Write a model that was trained with its image network as two files: a checkpoint "
+                "and the weights of the network.",
+                arguments.FLAG,
+            ),
         },
     )
     arguments.add(
@@ -59,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.to_checkpoint and (args.scores or args.data):
         raise UserError("--to-checkpoint: leave --scores and --data out; a checkpoint has none.")
+    if args.separate_network and (args.scores or args.data or args.to_checkpoint):
+        raise UserError("--separate-network: leave --scores, --data and --to-checkpoint out.")
     file = checkpoint_file(args.checkpoint)
     register_quietly()
     from fairseq_mm.hub import export
@@ -69,6 +83,9 @@ def run(args: argparse.Namespace) -> None:
         num_updates = export.write_checkpoint(file, args.output)
         print(f"{args.output}: checkpoint of {num_updates} updates, without optimizer")
         return
+    if args.separate_network:
+        _separate(Checkpoint.open(file), args.output)
+        return
     export.check_new_folder(args.output)
     scores = None if args.scores is None else read_scores(args.scores)
     checkpoint = Checkpoint.open(file, data=args.data)
@@ -77,3 +94,12 @@ def run(args: argparse.Namespace) -> None:
         f"{args.output}: --arch {checkpoint.arch}, {model.parameters:,} weights: "
         f"{', '.join(model.files)}"
     )
+
+
+def _separate(checkpoint: Any, output: str) -> None:
+    from fairseq_mm.hub.separation import separate_network
+
+    model = separate_network(checkpoint, output)
+    name = model.extractor["extractor"]
+    print(f"{model.weights}: {name}, for fairseq-mm extract --model {name} --weights")
+    print(f"{model.checkpoint}: checkpoint of {model.num_updates} updates, without optimizer")

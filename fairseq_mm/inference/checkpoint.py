@@ -21,6 +21,7 @@ from fairseq.tasks import TASK_REGISTRY
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_mm.compat import float32_by_default
+from fairseq_mm.compat.image_network import check_has_no_network
 from fairseq_mm.compat.loading import named_failures
 from fairseq_mm.compat.model_folders import FOLDER_KEY, load_checkpoint
 from fairseq_mm.compat.unpickling import refusal
@@ -509,6 +510,7 @@ class Checkpoint:
             UserError: if the weights do not fit the architecture or the task.
         """
         try:
+            check_has_no_network(self.weights)
             # the options of a damaged or hostile file may have any type
             with named_failures(self.path):
                 cfg = self._model_cfg

@@ -7,6 +7,7 @@ import torch
 from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor
 
+from fairseq_mm.compat.image_network import NETWORK_NAME, check_has_no_network
 from fairseq_mm.errors import UserError
 from fairseq_mm.modules.decoding_caches import join_rows
 
@@ -105,6 +106,8 @@ class LoadStateDictMixin:
     """
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(self, NETWORK_NAME):
+            check_has_no_network(state_dict)
         model: Any = super()
         try:
             return model.load_state_dict(state_dict, *args, **kwargs)

@@ -10,6 +10,8 @@ from fairseq_mm.models._options import option
 
 SCALINGS = ("root", "scale", "unit", "none")
 FeatureScaling: Any = ChoiceEnum(SCALINGS)  # created at run time, so Any for type checkers
+# below the smallest float16 above 0, so that features of float16 stores do not change
+_LEAST_ROOT = 1e-8
 
 
 def feature_scaling_option() -> Any:
@@ -59,7 +61,11 @@ def scale_vectors(x: Tensor, scaling: str) -> Tensor:
     if scaling == "root":
         # Activations after a ReLU have a large common mean and a few large values, which would hide
         # the others from a linear layer.
-        x = x.sign() * x.abs().sqrt()
+        size = x.abs()
+        if size.requires_grad:
+            # the gradient of the root is infinite at 0, and NaN if multiplied by the sign's 0
+            size = size.clamp(min=_LEAST_ROOT)
+        x = x.sign() * size.sqrt()
         x = x - x.mean(-1, keepdim=True)
     # Clamped, so that a zero vector stays zero.
     return x * x.pow(2).mean(-1, keepdim=True).clamp(min=1e-12).rsqrt()

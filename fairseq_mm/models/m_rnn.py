@@ -73,7 +73,7 @@ from fairseq.models import FairseqEncoderDecoderModel, register_model
 from torch import Tensor, nn
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder
+from fairseq_mm.models._bases import BatchFirstEncoder, FeatureDecoder, LoadStateDictMixin
 from fairseq_mm.models._options import option
 from fairseq_mm.models._pooled_features import (
     FeatureScaling,
@@ -420,7 +420,7 @@ class MRnnDecoder(FeatureDecoder):
 
 
 @register_model("m_rnn", dataclass=MRnnConfig)
-class MRnnModel(FairseqEncoderDecoderModel):
+class MRnnModel(LoadStateDictMixin, FairseqEncoderDecoderModel):
     """Model that writes captions of images (m-RNN)."""
 
     @classmethod

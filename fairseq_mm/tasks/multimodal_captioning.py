@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Optional, Union
+from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
 from fairseq.data import Dictionary
@@ -37,6 +37,12 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.generation.defaults import CAPTIONS
 from fairseq_mm.tasks._generated_text import GeneratedTextScores, check_best_checkpoint_metric
 from fairseq_mm.tasks._generation_options import check_search
+from fairseq_mm.tasks._image_network import (
+    PhotoOptions,
+    attach_image_network,
+    check_photo_options,
+    step_with_scaled_network,
+)
 from fairseq_mm.tasks._ranking_validation import RankingValidation, check_best_ranking, log_ranking
 from fairseq_mm.tasks.multimodal_task import MultimodalTask, MultimodalTaskConfig, is_generating
 
@@ -44,7 +50,9 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class MultimodalCaptioningConfig(MultimodalTaskConfig):
+class TextOfImagesConfig(MultimodalTaskConfig):
+    """Options of captions, and of tasks that extend the task of captions."""
+
     one_per_item: bool = field(
         default=False,
         metadata={
@@ -72,6 +80,11 @@ class MultimodalCaptioningConfig(MultimodalTaskConfig):
     ema_decay: Any = II("ema.ema_decay")  # noqa: RUF009
 
 
+@dataclass
+class MultimodalCaptioningConfig(PhotoOptions, TextOfImagesConfig):
+    """Options of captions of images."""
+
+
 @register_task("multimodal_captioning", dataclass=MultimodalCaptioningConfig)
 class MultimodalCaptioningTask(MultimodalTask):
     """Task of image captions."""
@@ -82,7 +95,7 @@ class MultimodalCaptioningTask(MultimodalTask):
     text_names = ("caption", "captions")
     processor = "fairseq_mm.inference.caption_processor:CaptionProcessor"
     generation_defaults = CAPTIONS
-    config = MultimodalCaptioningConfig
+    config: ClassVar[type[TextOfImagesConfig]] = MultimodalCaptioningConfig
     side_names = ("part-of-speech sequence", "caption")
     # not a dictionary: fairseq-generate would print a source text that does not exist
     source_dictionary = None
@@ -93,13 +106,18 @@ class MultimodalCaptioningTask(MultimodalTask):
         self.num_negatives = 0
         self.pos_sequences: Optional[FolderPosSequences] = None
         self.reads_structure = False
+        self.photos: Optional[Any] = None
+        # None also in tasks without these options, and in configs of older checkpoints
+        self.photos_folder: Optional[str] = getattr(cfg, "photos", None) or None
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "MultimodalCaptioningTask":
         path = os.path.join(cfg.data, "dict.txt")
         dictionary = load_dictionary(path)
         logger.info(f"{path}: {len(dictionary)} types")
-        features = open_folder_features(cfg.data, cfg.features, preload=cfg.preload_features)
+        check_photo_options(cfg)
+        preload = cfg.preload_features and not getattr(cfg, "photos", None)
+        features = open_folder_features(cfg.data, cfg.features, preload=preload)
         # opened now, because models are built before a split is loaded and need the dimension
         return cls(
             cfg,
@@ -165,6 +183,12 @@ class MultimodalCaptioningTask(MultimodalTask):
         check_line_counts({f"{text_path}.idx": len(text), visual_path: len(visual_ids)})
         check_no_empty_line(f"{text_path}.idx", np.asarray(text.sizes))
         options = self.check_split(text_path, text, visual_path, visual_ids)
+        features: Any = self.features
+        if self.photos_folder is not None:
+            features = self.open_photos()
+            features.check_keys(visual_ids, split)
+            if self.cfg.preload_features:
+                features.preload(visual_ids)
         generates = is_generating(combine, kwargs)
         if self.reads_structure:
             assert self.pos_sequences is not None
@@ -175,7 +199,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             lines = np.flatnonzero(first_lines(visual_ids))
         self.datasets[split] = MultimodalDataset(
             visual_ids,
-            self.features,
+            features,
             text,
             self.dictionary,
             split=split,
@@ -188,7 +212,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         )
         logger.info(
             f"{split}: {len(self.datasets[split])} lines of {len(set(visual_ids))} items, features "
-            f"of dimension {self.feature_dim} from {self.features.path}"
+            f"of dimension {self.feature_dim} from {features.path}"
         )
         if self.cfg.eval_gen and not generates and split not in self.generated_text_scores:
             path = os.path.join(self.cfg.data, f"{split}.references.jsonl")
@@ -197,6 +221,43 @@ class MultimodalCaptioningTask(MultimodalTask):
                 self.generated_text_scores[split] = GeneratedTextScores(
                     references, path, visual_ids, visual_path
                 )
+
+    def open_photos(self) -> Any:
+        """Return the images of ``--photos``, which are listed at the first call."""
+        if self.photos is None:
+            # imports torchvision, which trainings on features do without
+            from fairseq_mm.extract.photo_store import PhotoStore
+            from fairseq_mm.extract.preprocessing import Preprocessing
+
+            assert self.photos_folder is not None
+            preprocessing = Preprocessing.from_json(str(self.feature_attributes["preprocessing"]))
+            self.photos = PhotoStore(self.photos_folder, preprocessing)
+        return self.photos
+
+    def build_image_network(self) -> Any:
+        """Build the image network of ``--image-network`` for training.
+
+        Raises:
+            UserError: if the network did not make the features, or cannot be trained.
+        """
+        from fairseq_mm.extract.trained_network import build_trained_network
+
+        assert self.features is not None
+        cfg, path = self.cfg, self.features.path
+        network = build_trained_network(
+            self.feature_attributes,
+            cfg.image_network,
+            store=path,
+            flip=cfg.flip_photos,
+            crop=cfg.crop_photos,
+        )
+        if network.dim != self.feature_dim:
+            raise UserError(
+                f"{path}: features have dimension {self.feature_dim}, but those of "
+                f"{cfg.image_network} have {network.dim}."
+            )
+        network.requires_grad_(cfg.network_lr_scale > 0)
+        return network
 
     def check_split(
         self, text_path: str, text: Any, visual_path: str, visual_ids: list[str]
@@ -223,6 +284,10 @@ class MultimodalCaptioningTask(MultimodalTask):
             with open_dict(cfg):
                 cfg.word_vectors = None
         model = super().build_model(cfg, from_checkpoint)
+        if self.photos_folder is not None:
+            network = self.build_image_network()
+            attach_image_network(model, network)
+            self.open_photos().num_rows = network.num_rows
         # by attributes, so that models of other packages can use this task
         self.ranking = RankingValidation() if hasattr(model, "embed_sentences") else None
         self.reads_structure = getattr(model, "reads_structure", False)
@@ -345,6 +410,15 @@ class MultimodalCaptioningTask(MultimodalTask):
             # take its items for negatives.
             sample = {**sample, "update_num": update_num, "is_dummy": ignore_grad}
         return super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad)
+
+    def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
+        if self.photos_folder is None or not self.cfg.network_lr_scale:
+            super().optimizer_step(optimizer, model, update_num)
+            return
+        started = update_num >= self.cfg.network_update_after
+        scale = self.cfg.network_lr_scale if started else 0.0
+        parameters = [x for x in model.image_network.parameters() if x.requires_grad]
+        step_with_scaled_network(optimizer, parameters, scale)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         super().begin_valid_epoch(epoch, model)

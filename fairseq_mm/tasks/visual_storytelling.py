@@ -42,15 +42,15 @@ from fairseq_mm.generation.defaults import (
     VISUAL_STORY_PRESETS,
 )
 from fairseq_mm.tasks.multimodal_captioning import (
-    MultimodalCaptioningConfig,
     MultimodalCaptioningTask,
+    TextOfImagesConfig,
 )
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class VisualStorytellingConfig(MultimodalCaptioningConfig):
+class VisualStorytellingConfig(TextOfImagesConfig):
     min_words_per_sentence: int = field(
         default=1,
         metadata={"help": "minimum number of words in each sentence of a generated story"},

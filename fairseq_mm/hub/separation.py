@@ -1,0 +1,98 @@
+"""Separates a model from the image network that it was trained with."""
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from fairseq_mm.compat.image_network import NETWORK_PREFIX, has_network
+from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
+from fairseq_mm.conversion.output_folder import output_folder
+from fairseq_mm.data.input_files import compute_sha256
+from fairseq_mm.data.output_file import library_errors
+from fairseq_mm.errors import UserError
+from fairseq_mm.extract.extractor import build_extractor_from_identity
+from fairseq_mm.extract.identity import DECODER
+from fairseq_mm.extract.trained_network import get_torchvision_weights
+from fairseq_mm.hub.export import check_new_folder
+from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.models._provenance import STATE_KEY, encode_json
+
+CHECKPOINT = "checkpoint_best.pt"
+# options of the training that a model without image network does not have
+_PHOTO_OPTIONS = ("photos", "image_network", "flip_photos", "crop_photos")
+_PHOTO_OPTIONS += ("network_lr_scale", "network_update_after")
+
+
+class SeparatedModel(NamedTuple):
+    """Summary of a separation.
+
+    Attributes:
+        checkpoint: Path of the checkpoint without image network.
+        weights: Path of the network's weights.
+        extractor: Attributes that identify the network as an extractor of features.
+        num_updates: Number of updates of the training.
+    """
+
+    checkpoint: str
+    weights: str
+    extractor: dict[str, Any]
+    num_updates: int
+
+
+def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
+    """Write a folder with the model's checkpoint and the weights of its image network.
+
+    The network's weights are a file for ``fairseq-mm extract --weights``. The new checkpoint
+    records its SHA-256, so that the model accepts only features of the trained network.
+
+    Args:
+        checkpoint: Checkpoint of a training with ``--photos``.
+        output: Folder to write; it must not exist, or be empty.
+
+    Raises:
+        UserError: if the checkpoint has no image network, or the folder cannot be written.
+    """
+    if not has_network(checkpoint.weights):
+        raise UserError(
+            f"{checkpoint.path}: must contain an image network (trained with --photos) to be "
+            "separated, but does not."
+        )
+    check_new_folder(output)
+    network: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
+    for name, value in checkpoint.weights.items():
+        if name.startswith(NETWORK_PREFIX):
+            network[name[len(NETWORK_PREFIX) :]] = value
+        else:
+            weights[name] = value
+    name = f"{checkpoint.extractor['extractor']}.pt"
+    num_updates = (checkpoint.state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
+    with output_folder(output) as partial, library_errors():
+        path = os.path.join(partial, name)
+        torch.save(get_torchvision_weights(network), path)
+        # the training read images that Pillow decoded, whatever decoded them before
+        known = {x: value for x, value in checkpoint.extractor.items() if x != DECODER}
+        extractor = {**known, "weights": compute_sha256(path)}
+        build_extractor_from_identity(extractor, path)  # fails if the weights do not fit
+        weights[STATE_KEY] = encode_json({**checkpoint.provenance, "extractor": extractor})
+        content = checkpoint_of_config(
+            _config_without_network(checkpoint),
+            weights,
+            optimizer="FairseqAdam",
+            num_updates=num_updates,
+        )
+        content["task_state"] = dict(checkpoint.task_state)
+        torch.save(content, os.path.join(partial, CHECKPOINT))
+    return SeparatedModel(
+        os.path.join(output, CHECKPOINT), os.path.join(output, name), extractor, num_updates
+    )
+
+
+def _config_without_network(checkpoint: Checkpoint) -> dict[str, Any]:
+    cfg: Any = OmegaConf.to_container(checkpoint.cfg, resolve=True, enum_to_str=True)
+    for name in _PHOTO_OPTIONS:
+        cfg["task"].pop(name, None)
+    return cfg
