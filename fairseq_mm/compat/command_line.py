@@ -193,7 +193,6 @@ def check_hydra_recipe() -> None:
 
 
 def _recipe_file(name: str) -> str:
-    """Return the path of hydra's config ``name``, or "" if hydra did not read it from a file."""
     from hydra.core.global_hydra import GlobalHydra
 
     for source in GlobalHydra.instance().config_loader().get_sources():

@@ -266,7 +266,6 @@ def _newest_intact_beside(path: str) -> Optional[str]:
 
 
 def _shard_of(path: str) -> Optional[str]:
-    """Return the part such as ``-shard3`` of a checkpoint's file name, or None if it has none."""
     match = re.search(r"-shard\d+(?=\.pt$)", path)
     return match and match.group()
 

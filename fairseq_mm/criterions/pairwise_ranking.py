@@ -168,7 +168,6 @@ class PairwiseRankingCriterion(FairseqCriterion):
             self.log_temperature = nn.Parameter(torch.tensor([math.log(loss_temperature)]))
 
     def _check_loss(self, learn_temperature: bool) -> None:
-        """Raise UserError if an option is out of range or does not apply to the chosen loss."""
         defaults = PairwiseRankingConfig()
         if not 0 < self.temperature < math.inf:
             raise UserError(f"--loss-temperature must be above 0, but is {self.temperature}.")

@@ -245,7 +245,6 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
         return tuple(policies)
 
     def _jobs(self, sample: dict[str, Any], drawn: list[Any]) -> list[Job]:
-        """Return the texts and references of each input of a batch."""
         split = sample["split"]
         if split not in self._references:
             self._references[split] = References(self.task.datasets[split], self.text, split)

@@ -88,7 +88,6 @@ class RunningBatch:
         self.encoder_outs = self.model.reorder_encoder_out(self.encoder_outs, rows)
 
     def __len__(self) -> int:
-        """Return the number of inputs whose texts have not ended."""
         return len(self.keys)
 
     def step(self) -> list[tuple[Any, list[dict[str, Any]]]]:

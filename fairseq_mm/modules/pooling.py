@@ -30,7 +30,6 @@ def pool_max(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _is_padding(x: Tensor, lengths: Tensor) -> Tensor:
-    """Return a mask [B, N, 1], True at the padding of x [B, N, D]."""
     positions = torch.arange(x.size(1), device=x.device)
     return (positions >= lengths.unsqueeze(1)).unsqueeze(-1)
 

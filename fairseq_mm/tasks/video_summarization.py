@@ -557,7 +557,6 @@ def _read_video_ids(path: str) -> list[str]:
 
 
 def _reads_video(model: Any) -> bool:
-    """Return True if a model, or a model class, reads videos."""
     return bool(getattr(model, "reads_video", False))
 
 
