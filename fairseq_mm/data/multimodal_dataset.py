@@ -29,6 +29,8 @@ class MultimodalDataset(FairseqDataset):
         lines: Indices of the lines that become examples (default: all lines). The ``id`` of an
             example is the index of its line.
         shuffle: Order examples of equal size randomly, differently in each epoch.
+        groups_items: Order the examples by their images or videos in place of their sizes, so that
+            examples of the same images follow each other.
         missing: Keys of images without features, which become padding in the batch.
         rows_per_image: Number of padding vectors for a missing image.
         start: Index of the token before the first word of a target (default: ``</s>``).
@@ -56,6 +58,7 @@ class MultimodalDataset(FairseqDataset):
         split: str = "",
         lines: Optional[np.ndarray] = None,
         shuffle: bool = False,
+        groups_items: bool = False,
         missing: Collection[str] = (),
         rows_per_image: int = 1,
         start: Optional[int] = None,
@@ -76,6 +79,7 @@ class MultimodalDataset(FairseqDataset):
         self.lines = np.arange(count) if lines is None else np.asarray(lines)
         self.split = split
         self.shuffle = shuffle
+        self.groups_items = groups_items
         self.missing = frozenset(missing)
         self.rows_per_image = rows_per_image
         self.start = target_dictionary.eos() if start is None else start
@@ -207,6 +211,12 @@ class MultimodalDataset(FairseqDataset):
 
     def ordered_indices(self) -> np.ndarray:
         order = np.random.permutation(len(self)) if self.shuffle else np.arange(len(self))
+        if self.groups_items:
+            items = self.item[self.lines]
+            # an item comes where the first of its examples is in the random order
+            place = np.full(self.item.max(initial=0) + 1, len(self))
+            np.minimum.at(place, items[order], np.arange(len(order)))
+            return order[np.argsort(place[items[order]], kind="stable")]
         # stable, so that lines of equal size stay in the random order
         return order[np.argsort(self._num_tokens[order], kind="stable")]
 

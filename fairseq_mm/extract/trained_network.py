@@ -4,6 +4,7 @@ The network has the tensor names of torchvision. Its batch normalisations keep t
 statistics: they normalise as in evaluation, and only their scales and shifts are trained.
 """
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -212,6 +213,30 @@ def _fix_norms(network: nn.Module) -> None:
 
 # the tensor names of torchvision follow this prefix in the state dict of a TrainedNetwork
 LAYERS_PREFIX = "rows.layers."
+
+
+def freeze_layers_before(network: TrainedNetwork, first: str) -> None:
+    """Freeze the parameters before a module of the network.
+
+    Args:
+        network: Network to change.
+        first: Name in torchvision of the first module that stays trained, such as ``features.7``.
+
+    Raises:
+        UserError: if the network has no parameters in such a module.
+    """
+    names = [name[len(LAYERS_PREFIX) :] for name, _ in network.named_parameters()]
+    # in the order of the modules' definition, which is their order in torchvision's networks
+    number = next((i for i, name in enumerate(names) if f"{name}.".startswith(f"{first}.")), None)
+    if number is None:
+        modules = sorted({".".join(name.split(".")[:2]) for name in names})
+        near = difflib.get_close_matches(first, modules, n=4, cutoff=0)
+        raise UserError(
+            f"--network-first-layer {first}: the image network has no such module. Near: "
+            f"{', '.join(near)}."
+        )
+    for parameter in list(network.parameters())[:number]:
+        parameter.requires_grad_(False)
 
 
 def get_torchvision_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

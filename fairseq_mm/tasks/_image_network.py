@@ -47,6 +47,14 @@ class PhotoOptions:
             "0, the network is not trained"
         },
     )
+    network_first_layer: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "with --photos: first module of the image network that is trained, by its name "
+            "in torchvision, such as features.7 of mobilenet_v2 or layer3 of resnet152; the "
+            "modules before it keep their weights (default: train the whole network)"
+        },
+    )
     network_update_after: int = field(
         default=0,
         metadata={
@@ -109,7 +117,10 @@ class _PixelReader:
         """
         if features.dtype != torch.uint8:
             return features, padding_mask
-        features = self.get_image_network()(features)
+        # The captions of an image follow each other in a batch, and share one pass of the network.
+        is_new = (features[1:] != features[:-1]).flatten(1).any(dim=1)
+        is_new = torch.cat([is_new.new_ones(1), is_new])
+        features = self.get_image_network()(features[is_new])[is_new.cumsum(0) - 1]
         return features, padding_mask.new_zeros(features.shape[:2])
 
     def forward(self, features: Tensor, padding_mask: Tensor, *args: Any, **kwargs: Any) -> Any:

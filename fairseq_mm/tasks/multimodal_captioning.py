@@ -205,6 +205,7 @@ class MultimodalCaptioningTask(MultimodalTask):
             split=split,
             lines=lines,
             shuffle=bool(combine),  # fairseq passes True only for the training split
+            groups_items=self.photos_folder is not None,
             num_negatives=self.num_negatives if combine else 0,
             is_target_read=self.is_scored(combine, kwargs),
             seed=self.cfg.seed,
@@ -240,7 +241,7 @@ class MultimodalCaptioningTask(MultimodalTask):
         Raises:
             UserError: if the network did not make the features, or cannot be trained.
         """
-        from fairseq_mm.extract.trained_network import build_trained_network
+        from fairseq_mm.extract.trained_network import build_trained_network, freeze_layers_before
 
         assert self.features is not None
         cfg, path = self.cfg, self.features.path
@@ -257,6 +258,8 @@ class MultimodalCaptioningTask(MultimodalTask):
                 f"{cfg.image_network} have {network.dim}."
             )
         network.requires_grad_(cfg.network_lr_scale > 0)
+        if cfg.network_first_layer:
+            freeze_layers_before(network, cfg.network_first_layer)
         return network
 
     def check_split(
