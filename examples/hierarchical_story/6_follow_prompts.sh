@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prompt following on generated pairs: 6_follow_prompts.sh OUT [ARCH] [options of fairseq-train]
-# Writes PAIRS (4000) pairs with a known dependence, in which each fact has VALUES (8) values, to
+# Writes PAIRS (20000) pairs with a known dependence, in which each fact has VALUES (9) values, to
 # OUT/data, trains ARCH (conv_story_gated) in OUT/ARCH, ranks prompts, and counts the facts that
 # STORIES (100) stories take up. conv_story_fusion trains on OUT/conv_story_gated. SIZE is small by
 # default.
@@ -11,8 +11,8 @@ model=$1/$arch
 export SIZE=${SIZE:-small} STORIES=${STORIES:-100} DRAWS=${DRAWS:-2}
 
 if [ ! -e "$1/pairs/dependence.json" ]; then
-    python "$recipes/prompt_following.py" write "$1/pairs" --train "${PAIRS:-4000}" \
-        --values "${VALUES:-8}"
+    python "$recipes/prompt_following.py" write "$1/pairs" --train "${PAIRS:-20000}" \
+        --values "${VALUES:-9}"
 fi
 if [ ! -e "$data/prepare.json" ]; then
     fairseq-mm prepare writingprompts "$1/pairs" --source-threshold 1 --target-threshold 1 \
