@@ -1,16 +1,16 @@
 """Builds networks of torchvision for images and for clips of videos, cut off after a layer.
 
-A network returns one row of features per image or clip. With ``grid``, networks for images return
-one row per position of the last feature map, or per patch, instead. "Map" means feature map below.
+A network returns one feature vector per image or clip. With ``grid``, networks for images return
+one vector per position of the last feature map, or per patch, instead. "Map" is a feature map.
 
 =====================================  ==============================  =======================
 images                                 features                        with ``grid``
 =====================================  ==============================  =======================
 alexnet, vgg*                          fc7: the second 4096-wide       last map before the
                                        layer after its ReLU            classifier
-resnet*, resnext*, wide_resnet*,       the last map, averaged over     the last map, one row a
-inception_v3, googlenet, mobilenet_*,  its positions (the input of     position, top left first
-densenet*, efficientnet_*, ...         the classifier)
+resnet*, resnext*, wide_resnet*,       the last map, averaged over     the last map, a vector
+inception_v3, googlenet, mobilenet_*,  its positions (the input of     per position, top left
+densenet*, efficientnet_*, ...         the classifier)                 first
 convnext_*, maxvit_t                   the input of the classifier     the last map
 vit_*                                  class token of the last layer   tokens of the patches
 =====================================  ==============================  =======================
@@ -111,20 +111,20 @@ class Backbone(NamedTuple):
     """Network in evaluation mode, and the attributes that identify it in a feature store.
 
     Attributes:
-        network: Network that maps images ``[B, 3, height, width]`` to features ``[B, rows, D]``,
-            or clips ``[B, 3, frames, height, width]`` to features ``[B, D]``.
+        network: Network that maps images ``[B, 3, height, width]`` to N feature vectors each,
+            ``[B, N, D]``, or clips ``[B, 3, frames, height, width]`` to features ``[B, D]``.
         model: Name of the model.
         weights: Text that identifies the weights: SHA-256 of the file, ``torchvision:NAME``,
             ``open_clip:TAG``, ``timm:TAG``, ``hf:REVISION``, or ``none:SEED`` for random weights.
         layer: Name of the layer.
-        grid: True if the network returns one row per position.
+        grid: True if the network returns one feature vector per position.
         preprocessing: Preprocessing that the weights were trained with.
         digest: SHA-256 of the values of the weights, see :func:`.compute_weights_digest`; empty for
             networks of this package and of torchvision.
         library: Name and version of the library of the network, such as ``timm 1.0.31``; empty for
             networks of this package and of torchvision.
-        config: Config of a network of transformers as JSON, from which the network is built again
-            without its folder; empty for other networks.
+        config: Config of a network of transformers as JSON, which replaces the model's folder when
+            the network is built again; empty for other networks.
     """
 
     network: nn.Module
@@ -144,7 +144,7 @@ class LayerRows(nn.Module):
     Args:
         layers: Module that maps ``[B, 3, height, width]`` to a dictionary whose entry ``"layer"``
             is ``[B, D]``, a feature map ``[B, D, height, width]``, or tokens ``[B, tokens, D]``.
-        grid: Return one row per position instead of the mean over positions.
+        grid: Return one vector per position instead of the mean over positions.
         has_class_token: True if the first token represents the image, and the other tokens its
             patches. The class token then takes the place of the mean.
     """
@@ -156,13 +156,13 @@ class LayerRows(nn.Module):
         self.has_class_token = has_class_token
 
     def forward(self, images: Tensor) -> Tensor:
-        """Compute the D-dimensional feature vectors of each image.
+        """Compute the N feature vectors of each image.
 
         Args:
             images: ``[B, 3, height, width]``, normalised.
 
         Returns:
-            rows: ``[B, rows, D]`` float32.
+            rows: ``[B, N, D]`` float32.
         """
         output = self.layers(images)["layer"].float()
         if output.dim() == 4:
@@ -210,8 +210,8 @@ def _list_models(module: ModuleType) -> list[str]:
 def get_weights_entry(model: str, name: str) -> Any:
     """Return torchvision's ``Weights`` object for the weights ``name`` of a model.
 
-    ``name`` is such as ``DEFAULT`` or ``IMAGENET1K_V1``. Raise UserError if the model has no such
-    weights.
+    ``name`` is a name such as ``DEFAULT`` or ``IMAGENET1K_V1``. Raise UserError if the model has no
+    such weights.
     """
     # by the annotation: not all versions of torchvision have get_model_weights
     functions = {**vars(torchvision.models.video), **vars(torchvision.models)}
@@ -228,8 +228,8 @@ def get_weights_entry(model: str, name: str) -> Any:
 def _get_transform(model: str, weights: Optional[str]) -> dict[str, Any]:
     """Return the arguments of the torchvision transform that the weights were trained with.
 
-    ``weights`` is the name of torchvision's weights. With a file or None, return the arguments for
-    the first weights that torchvision lists for the model.
+    ``weights`` is the name of torchvision's weights, a file, or None. For a file or None, the
+    arguments are those of the first weights that torchvision lists for the model.
     """
     enum: Any = type(get_weights_entry(model, "DEFAULT"))
     # a file does not record its transform: the transform of the model's first weights is assumed
@@ -318,8 +318,7 @@ def build_image_backbone(
 
 
 def build_clip_backbone(model: str, *, weights: Optional[str] = None, seed: int = 0) -> Backbone:
-    """Build a network for clips of videos, named as in :func:`list_clip_models`, without its
-    classifier.
+    """Build a network for clips of videos (see :func:`list_clip_models`), without its classifier.
 
     See :func:`.build_backbone` for the arguments and errors.
     """
@@ -355,8 +354,8 @@ def _load_weights(
     Args:
         network: Network to load the weights into, classifier included.
         model: Name of the model.
-        weights: Path of a file, name of torchvision's weights, or ``none`` for random weights,
-            with which the network is not changed.
+        weights: Path of a file, name of torchvision's weights, or ``none`` to leave the network's
+            random weights unchanged.
         seed: Seed with which the random weights were made.
         needed: Names of the tensors that a file must have.
     """
@@ -373,9 +372,8 @@ def _load_weights(
 def default_layer(model: str, grid: bool) -> str:
     """Return the name of the layer whose output is a model's features by default.
 
-    ``grid`` is True for the default layer of features with one row per position of the feature map,
-    False for the layer of features with one row per image. Raise UserError if
-    ``DEFAULT_LAYERS`` has no layer for the model.
+    With ``grid``, the features are one vector per position of a feature map, otherwise one vector
+    per image. Raise UserError if ``DEFAULT_LAYERS`` has no layer for the model.
     """
     for prefix, layers in DEFAULT_LAYERS.items():
         if model.startswith(prefix):

@@ -1,8 +1,8 @@
 """Opens checkpoints and builds their models.
 
 A checkpoint of this package contains its dictionaries, its subword model and the identity of its
-feature extractor, so that a model can be built without the data folder of its training.
-Checkpoints of fairseq's own models lack these; the argument ``data`` names their data folder.
+feature extractor, so that a model can be built without the data folder of its training. For
+checkpoints of fairseq's own models, the argument ``data`` names the data folder.
 """
 
 import copy
@@ -55,7 +55,7 @@ _TASKS_OF_TEXT = ("translation", "language_modeling")
 
 @dataclass(frozen=True)
 class LoadedModels:
-    """One model, or several models that make an ensemble.
+    """One model, or the models of an ensemble, ready to generate.
 
     Args:
         task: Task that generates with the models.
@@ -113,7 +113,7 @@ class LoadedModels:
 def _refuse_training(mode: bool = True) -> None:
     """Raise RuntimeError if ``mode`` is True.
 
-    This function replaces the method ``train`` of models that are prepared for generation.
+    Replaces the method ``train`` of models that are prepared for generation.
     """
     if mode:
         raise RuntimeError("cannot train a model that was prepared for inference")
@@ -123,10 +123,8 @@ class Checkpoint:
     """Content of a checkpoint file or a model folder: config, weights, and a record of the
     training data.
 
-    An ensemble is a list of checkpoints, see :func:`build_models`.
-
     Args:
-        path: Path of the file; for a model folder, of its ``model.safetensors``.
+        path: Path of the checkpoint file, or of the ``model.safetensors`` of a model folder.
         state: Content of the file, as fairseq reads it.
         data: Folder of the training data, to read the dictionary from if the file has none.
 
@@ -275,7 +273,7 @@ class Checkpoint:
         """Check that the model embeds images and sentences.
 
         Raises:
-            UserError: if it generates text.
+            UserError: if the model generates text.
         """
         if not self.is_embedding:
             raise UserError(
@@ -287,7 +285,7 @@ class Checkpoint:
         """Check that the model generates text without the help of other models or of a data folder.
 
         Raises:
-            UserError: if it embeds images and sentences, or reads part-of-speech sequences.
+            UserError: if the model embeds images and sentences, or reads part-of-speech sequences.
         """
         if self.is_embedding:
             raise UserError(
@@ -305,7 +303,7 @@ class Checkpoint:
         """Check that the model is meant for a subcommand of ``fairseq-mm``.
 
         Raises:
-            UserError: if it is meant for another subcommand, which the message names.
+            UserError: if the model is meant for another subcommand, which the message names.
         """
         if self.command != command:
             of = f"fairseq-mm {self.command}" if self.command else "no subcommand of fairseq-mm"
@@ -585,7 +583,7 @@ def build_models(checkpoints: Sequence[Checkpoint], device: Optional[str] = None
 
 
 def _without_notes(value: Any) -> Any:
-    """Return the attributes of an extractor that ensembles must share; another value as it is."""
+    """Drop the extractor attributes that may differ in an ensemble; return other values as is."""
     if not isinstance(value, dict):
         return value
     return {name: value[name] for name in value if name not in EXTRACTOR_NOTES}
@@ -649,7 +647,7 @@ def _read_fairseq_file(path: str) -> dict[str, Any]:
 def _unify_sections(cfg: Any) -> None:
     """Convert config sections that are an ``argparse.Namespace`` to OmegaConf sections.
 
-    Fairseq leaves such namespaces in configs of tasks and models without a dataclass.
+    Configs of tasks and models without a dataclass have such sections.
     """
     with open_dict(cfg):
         for name in ("task", "model"):

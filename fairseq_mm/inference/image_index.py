@@ -160,9 +160,8 @@ class ImageIndex:
         store: Index of the folder.
         checkpoint: Checkpoint of the embedding model, or folder with one; None for the path that
             the index records.
-        weights: Weights file (state dict) of the image extractor, for query images; None for the
-            path that the index records or, if there is no such file, the file beside the checkpoint
-            that has the recorded digest.
+        weights: Weights file (state dict) of the image extractor, for query images. With None,
+            the file is searched at the path that the index records, then beside the checkpoint.
         device: Device of the models, such as ``cpu`` or ``cuda``.
 
     Attributes:

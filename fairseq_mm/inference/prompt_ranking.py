@@ -98,8 +98,8 @@ class PromptRanking:
     ) -> list[RankedStory]:
         """Rank the stories ``hypotheses`` by how well they fit their prompt, ``example``.
 
-        A story is compared under its own prompt and under randomly sampled other prompts, see
-        :class:`PromptRanking`. The sampling depends on ``index``, the index of the prompt.
+        The likelihood of a story under its own prompt is compared with its likelihood under
+        randomly sampled other prompts. The sampling depends on ``index``, the index of the prompt.
 
         Returns:
             The stories in descending order of :attr:`RankedStory.margin`; equal margins keep the
