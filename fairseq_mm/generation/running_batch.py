@@ -243,7 +243,7 @@ class RunningBatch:
         self.totals = torch.cat([self.totals[self._order], newest[1]], dim=1)
 
     def _build_hypothesis(self, row: int, length: int, total: Tensor) -> dict[str, Any]:
-        """Return the hypothesis of a text of ``length`` tokens; ``total`` is its log-probability."""
+        """Return the hypothesis of a text of ``length`` tokens with log-probability ``total``."""
         generator = self.generator
         first = self.tokens.size(1) - length
         end = self.tokens.new_full((1,), generator.eos)
@@ -276,7 +276,7 @@ class RunningBatch:
             self.prefix = self.prefix[kept]
 
     def _settle(self) -> None:
-        """Reorder the models' states, so that each row continues the beam that the last step chose."""
+        """Reorder the models' states, so that each row continues the beam chosen by the last step."""
         if self._order is None:
             return
         self.model.reorder_incremental_state(self.states, self._order)
