@@ -276,7 +276,7 @@ class RunningBatch:
             self.prefix = self.prefix[kept]
 
     def _settle(self) -> None:
-        """Reorder the models' states, so that each row continues the beam chosen by the last step."""
+        """Reorder the models' states, so that each row continues the beam that was chosen."""
         if self._order is None:
             return
         self.model.reorder_incremental_state(self.states, self._order)

@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
 
 
 class _Recorder(Search):
-    """Search strategy that only records the log-probabilities that wrapping strategies pass to it."""
+    """Search strategy that only records the log-probabilities that it receives."""
 
     lprobs: Optional[Tensor] = None
 

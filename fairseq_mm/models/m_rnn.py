@@ -317,7 +317,7 @@ class MRnnDecoder(FeatureDecoder):
         return terms, states
 
     def recurrent_input(self, word: Tensor) -> Tensor:
-        """Compute the recurrent layer's input [..., H] from embedding layer II's output, [..., H]."""
+        """Compute the input [..., H] of the recurrent layer from embedding layer II [..., H]."""
         return word if self.word_to_recurrent is None else self.word_to_recurrent(word)
 
     def make_generation_fast_(self, retain_dropout: bool = False, **unused: Any) -> None:
