@@ -22,8 +22,10 @@ from fairseq_mm.models._provenance import STATE_KEY, encode_json
 
 CHECKPOINT = "checkpoint_best.pt"
 # options of the training that a model without image network does not have
-_PHOTO_OPTIONS = ("photos", "image_network", "flip_photos", "crop_photos")
-_PHOTO_OPTIONS += ("network_lr_scale", "network_first_layer", "network_update_after")
+_PHOTO_OPTIONS = (
+    *("photos", "image_network", "flip_photos", "crop_photos"),
+    *("network_lr_scale", "network_update_after"),
+)
 
 
 class SeparatedModel(NamedTuple):

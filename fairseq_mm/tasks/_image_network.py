@@ -85,7 +85,8 @@ def check_photo_options(cfg: Any) -> None:
     """
     if not getattr(cfg, "photos", None):
         for name, option in PhotoOptions.__dataclass_fields__.items():
-            if getattr(cfg, name, option.default) != option.default:
+            is_given = getattr(cfg, name, option.default) != option.default
+            if is_given and name != "photos":
                 raise UserError(f"--{name.replace('_', '-')} needs --photos.")
         return
     if not cfg.image_network:

@@ -36,6 +36,23 @@ def test_rewards_train_a_checkpoint_on(run_recipe):
     assert "train_self_critical.sh DATA SAVE_DIR CHECKPOINT" in stderr
 
 
+def test_the_image_network_is_trained_and_separated(run_recipe):
+    arguments = ("data", "photos", "saved", "from/best.pt")
+    for arch, criterion, metric in (
+        ("m_rnn", "cross_entropy", "cider"),
+        ("vse_lstm", "pairwise_ranking", "rsum"),
+    ):
+        trained, separated = run_recipe(EXAMPLE, "train_network", *arguments, arch, GPUS="2")
+        args = parse_training(trained)
+        assert (args.arch, args.criterion, args.batch_size) == (arch, criterion, 32)
+        assert args.best_checkpoint_metric == metric
+        assert (args.photos, args.image_network) == ("photos", "from/mobilenet_v2.pt")
+        assert args.finetune_from_model == "from/best.pt"
+        assert separated[1:] == ["export", "saved", "saved/separated", "--separate-network"]
+    stderr = run_recipe(EXAMPLE, "train_network", *arguments, status=2)
+    assert "train_network.sh DATA PHOTOS SAVE_DIR CHECKPOINT ARCH" in stderr
+
+
 def test_the_papers_embedding_is_trained_as_it_says(run_recipe):
     """Kiros et al. 2014, sections 2.2 and 3.1: what the paper names, and nothing else."""
     (call,) = run_recipe(EXAMPLE, "train_vse", "data", "saved", PAPER="1")
