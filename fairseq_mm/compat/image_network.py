@@ -4,7 +4,7 @@ model without image network is loaded."""
 from collections.abc import Mapping
 from typing import Any
 
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import WeightsError
 
 # name of the network's module in the model
 NETWORK_NAME = "image_network"
@@ -17,9 +17,9 @@ def has_network(weights: Mapping[str, Any]) -> bool:
 
 
 def check_has_no_network(weights: Mapping[str, Any]) -> None:
-    """Raise UserError if a model's state dict contains an image network."""
+    """Raise WeightsError if a model's state dict contains an image network."""
     if has_network(weights):
-        raise UserError(
+        raise WeightsError(
             "contains the image network that it was trained with (--photos): separate the two "
             "with fairseq-mm export CHECKPOINT FOLDER --separate-network, and take the checkpoint "
             "of that folder."

@@ -25,7 +25,7 @@ from fairseq_mm.compat.unpickling import (
     refusal,
     tensors,
 )
-from fairseq_mm.errors import UserError, is_user_error
+from fairseq_mm.errors import UserError, WeightsError, is_user_error
 
 # where fairseq reads files that a user, or the options of a checkpoint, name
 LOADING = (
@@ -165,6 +165,8 @@ def named_failures(
     """
     try:
         yield
+    except WeightsError as error:
+        raise UserError(f"{path}: {error}") from None
     except UserError:
         raise
     except OSError as error:

@@ -26,6 +26,10 @@ class UserError(ValueError):
         super().__init__(" ".join(str(message).split()))
 
 
+class WeightsError(UserError):
+    """Error in the weights of a checkpoint; the code that opened the file adds its path."""
+
+
 def import_extra(module: str, *, extra: str, purpose: str) -> ModuleType:
     """Import an optional dependency.
 

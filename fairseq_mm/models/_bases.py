@@ -8,7 +8,7 @@ from fairseq.models import FairseqEncoder, FairseqIncrementalDecoder
 from torch import Tensor
 
 from fairseq_mm.compat.image_network import NETWORK_NAME, check_has_no_network
-from fairseq_mm.errors import UserError
+from fairseq_mm.errors import WeightsError
 from fairseq_mm.modules.decoding_caches import join_rows
 
 EncoderOut = dict[str, list[Tensor]]
@@ -121,7 +121,7 @@ class LoadStateDictMixin:
             more = f" ({len(lines) - _SHOWN} more lines)" if len(lines) > _SHOWN else ""
             cfg = kwargs.get("model_cfg")  # fairseq passes it in some of its calls
             arch = "the model" if cfg is None else f"--arch {cfg._name}"
-            raise UserError(
+            raise WeightsError(
                 f"its weights do not fit {arch}: {shown.rstrip('.')}{more}; the checkpoint was "
                 "trained with other options."
             ) from None
