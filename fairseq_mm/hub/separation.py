@@ -19,13 +19,9 @@ from fairseq_mm.extract.trained_network import get_torchvision_weights
 from fairseq_mm.hub.export import check_new_folder
 from fairseq_mm.inference.checkpoint import Checkpoint
 from fairseq_mm.models._provenance import STATE_KEY, encode_json
+from fairseq_mm.tasks._image_network import PhotoOptions
 
 CHECKPOINT = "checkpoint_best.pt"
-# options of the training that a model without image network does not have
-_PHOTO_OPTIONS = (
-    *("photos", "image_network", "flip_photos", "crop_photos"),
-    *("network_lr_scale", "network_update_after"),
-)
 
 
 class SeparatedModel(NamedTuple):
@@ -95,6 +91,6 @@ def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
 
 def _config_without_network(checkpoint: Checkpoint) -> dict[str, Any]:
     cfg: Any = OmegaConf.to_container(checkpoint.cfg, resolve=True, enum_to_str=True)
-    for name in _PHOTO_OPTIONS:
+    for name in PhotoOptions.__dataclass_fields__:
         cfg["task"].pop(name, None)
     return cfg

@@ -125,6 +125,7 @@ def test_a_training_with_photos_starts_and_goes_on_from_a_checkpoint(
     checkpoint = ("--finetune-from-model", alone / "checkpoint_best.pt", "--save-dir", saved)
     options = ("--eval-gen", "--flip-photos", "--crop-photos", "0.7", "--preload-features")
     options = (*options, "--network-lr-scale", "0.5", *joint(folder))
+    options = (*options, "--network-first-layer", "conv1")  # the first module
     run_fairseq(monkeypatch, "train", data, *TRAIN, *model, *checkpoint, *options, "--max-epoch=1")
     # resumed
     run_fairseq(monkeypatch, "train", data, *TRAIN, *model, *checkpoint, *options, "--max-epoch=2")
@@ -147,6 +148,8 @@ def test_a_training_with_photos_starts_and_goes_on_from_a_checkpoint(
     texts = [task.dictionary.string(best["tokens"]) for best, *_ in found]
     images = [folder / "images" / f"valid{i}.jpg" for i in range(7)]
     parts = fairseq_mm.from_pretrained(tmp_path / "parts", device="cpu")
+    recorded = torch.load(tmp_path / "parts" / "checkpoint_best.pt")["cfg"]["task"]
+    assert not [name for name in recorded if "photos" in name or "network" in name]
     hypotheses = parts.generate(images, beam=2, max_len_b=8)
     assert [best.text for best, *_ in hypotheses] == texts
 
@@ -203,6 +206,34 @@ def test_images_are_flipped_and_cropped_in_training_only(folder):
     network.flip, network.crop = False, 0.5
     assert not is_near(network(pixels), plain).any()
     assert is_near(network.eval()(pixels), plain).all()
+
+
+def test_the_captions_of_an_image_share_one_pass_of_the_network(folder):
+    task, model, _ = set_up(folder / "pooled", "--arch", "m_rnn_tiny", *joint(folder))
+    task.load_dataset("train", combine=True, epoch=1)
+    dataset = task.datasets["train"]
+    items = dataset.item[dataset.ordered_indices()].reshape(12, 3)
+    assert (items == items[:, :1]).all()
+    assert (items[:, 0] != np.arange(12)).any()  # in random order
+    counts = []
+    model.image_network.register_forward_pre_hook(lambda _, inputs: counts.append(len(inputs[0])))
+    batch = first_batch(task)["net_input"]
+    features, _ = model.read_pixels(batch["features"], batch["padding_mask"])
+    assert counts == [3]
+    assert torch.allclose(features, model.image_network(batch["features"]), atol=1e-5)
+
+
+def test_modules_before_the_first_trained_one_keep_their_weights(folder):
+    arguments = ("--arch", "m_rnn_tiny", *joint(folder), "--network-first-layer")
+    _, model, _ = set_up(folder / "pooled", *arguments, "stage4")
+    trained = {
+        name.split(".")[2]
+        for name, weight in model.image_network.named_parameters()
+        if weight.requires_grad
+    }
+    assert trained == {"stage4", "conv5"}
+    with pytest.raises(UserError, match=r"has no such module\. Near: "):
+        set_up(folder / "pooled", *arguments, "stage9")
 
 
 def test_a_network_with_scale_0_is_not_trained(folder):
