@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Captions from grids of features: strong.sh DATA PHOTOS OUT [options of fairseq-train] [variables UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
+# Captions from grids of features: strong.sh DATA PHOTOS OUT [options of fairseq-train] [variables UPDATES=N, NETWORK_UPDATES=N, CRITICAL_UPDATES=N, WEIGHTS=FILE]
 # DATA: a folder of `fairseq-mm prepare flickr8k` or `prepare captions`. Extracts a grid of features of
-# every image, trains transformer_captioner by cross-entropy, captions and scores the validation images.
-# Run it again to continue after an interruption. UPDATES: number of updates.
+# every image, trains transformer_captioner by cross-entropy, and then together with the image network;
+# captions and scores the validation images after each training.
+# Run it again to continue after an interruption. UPDATES: number of updates by cross-entropy.
+# NETWORK_UPDATES: number of updates together with the image network (default: 564, 6 epochs of
+# Flickr8k; 0: none).
 # CRITICAL_UPDATES: number of updates of a second training, for CIDEr-D (default: none; 600 are 3
 # epochs of Flickr8k).
 # WEIGHTS: state dict of mobilenet_v2 (default: torchvision's, downloaded).
@@ -10,8 +13,12 @@ set -euo pipefail
 if [ $# -lt 3 ]; then sed -n 2p "$0" >&2; exit 2; fi
 text=$1 photos=$2 out=$3 options=("${@:4}")
 source "$(dirname "$0")/steps.sh"
-critical=${CRITICAL_UPDATES:-} last_model=transformer_captioner
-total=$((${#critical} ? 5 : 3))
+critical=${CRITICAL_UPDATES:-} network=${NETWORK_UPDATES:-564} last_model=transformer_captioner
+if ! [[ "$network" =~ ^(0|[1-9][0-9]*)$ ]]; then
+    echo "NETWORK_UPDATES must be a number, but is $network." >&2
+    exit 2
+fi
+total=$((3 + (network ? 3 : 0) + (${#critical} ? 2 : 0)))
 if [ -n "$critical" ] && ! [[ "$critical" =~ ^[1-9][0-9]*$ ]]; then
     echo "CRITICAL_UPDATES must be a number of 1 or more, but is $critical." >&2
     exit 2
@@ -21,19 +28,30 @@ if [ ! -e "$text/train.visual_ids" ]; then
     exit 2
 fi
 begin "$(realpath -m "$text")" "$(realpath -m "$photos")" "${options[@]}" "${variables[@]}"
+# Extracts grids of features into a data folder: extract FOLDER [options of fairseq-mm extract]
 extract() {
-    mkdir -p "$data"
+    mkdir -p "$1"
     # the folder's own text with other features
     cp "$text"/dict.txt "$text"/*.bin "$text"/*.idx "$text"/*.visual_ids \
-        "$text"/*.references.jsonl "$data"
+        "$text"/*.references.jsonl "$1"
     fairseq-mm extract "$photos" --model mobilenet_v2 --grid --resize squash --crop none \
-        "${weights[@]}" --output "$data/features.h5"
+        "${@:2}" --output "$1/features.h5"
+}
+train_network() {
+    mkdir -p "$out/network"
+    "$recipes/train_network.sh" "$out/data" "$photos" "$out/network" \
+        "$out/transformer_captioner/checkpoint_best.pt" transformer_captioner \
+        --total-num-update "$network" --max-update "$network" "${options[@]}" 2>&1 \
+        | tee -a "$out/network/train.log"
 }
 train_critically() {
     mkdir -p "$out/self_critical"
-    if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/self_critical/mobilenet_v2.pt"; fi
+    # commands look for the extractor's weights beside the checkpoint
+    if [ -e "$out/$last_model/mobilenet_v2.pt" ]; then
+        cp "$out/$last_model/mobilenet_v2.pt" "$out/self_critical"
+    fi
     "$recipes/train_self_critical.sh" "$data" "$out/self_critical" \
-        "$out/transformer_captioner/checkpoint_best.pt" --arch transformer_captioner \
+        "$out/$last_model/checkpoint_best.pt" --arch transformer_captioner \
         --lr 5e-5 --total-num-update "$critical" --max-update "$critical" \
         --preload-features --num-workers 0 "${options[@]}" 2>&1 | tee -a "$out/self_critical/train.log"
 }
@@ -44,13 +62,20 @@ describe() {
         --metrics bleu,rouge_l,cider,novelty,diversity,seq_rep --json "$out/$1/scores.json"
     fairseq-mm perplexity "$data" --checkpoint "$out/$1" --split valid
 }
-step extract extract
+step extract extract "$data" "${weights[@]}"
 step "train transformer_captioner" train train_transformer.sh transformer_captioner 2820 \
     --validate-interval 3 "${options[@]}"
 step "score transformer_captioner" describe transformer_captioner
+if [ "$network" != 0 ]; then
+    last_model=network/separated
+    step "train network" train_network
+    data=$out/network_data
+    step "extract again" extract "$data" --weights "$out/$last_model/mobilenet_v2.pt"
+    step "score network" describe "$last_model"
+fi
 if [ -n "$critical" ]; then
-    last_model=self_critical
     step "train self_critical" train_critically
+    last_model=self_critical
     step "score self_critical" describe self_critical
 fi
 cat <<END

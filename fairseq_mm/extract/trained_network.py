@@ -6,7 +6,7 @@ statistics: they normalise as in evaluation, and only their scales and shifts ar
 
 import difflib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.backbones import build_image_backbone, list_image_models
 from fairseq_mm.extract.identity import check_is_recorded
 from fairseq_mm.extract.preprocessing import Preprocessing
-from fairseq_mm.extract.weights import checked_weights_file, is_digest
+from fairseq_mm.extract.weights import is_digest, recorded_weights
 
 
 class FixedNorm(nn.Module):
@@ -152,14 +152,19 @@ def crop_randomly(images: Tensor, least: float) -> Tensor:
 
 @float32_by_default
 def build_trained_network(
-    identity: Mapping[str, Any], weights: str, *, store: str, flip: bool = False, crop: float = 1
+    identity: Mapping[str, Any],
+    weights: Optional[str],
+    *,
+    store: str,
+    flip: bool = False,
+    crop: float = 1,
 ) -> TrainedNetwork:
     """Build the network of a feature store's features, in the state in which it computed them.
 
     Args:
         identity: Attributes of the store.
-        weights: Weights file whose SHA-256 the store records. For published or random weights,
-            their name in the store, such as ``torchvision:IMAGENET1K_V1``.
+        weights: Weights file whose SHA-256 the store records. None if the store records published
+            or random weights.
         store: Path of the store, for messages.
         flip: See :class:`TrainedNetwork`.
         crop: See :class:`TrainedNetwork`.
@@ -181,16 +186,12 @@ def build_trained_network(
             f"{store}: the images must have one size to be trained on in batches (extract with "
             "--resize squash, or a crop), but their sizes differ."
         )
-    name, seed = recorded.partition(":")[2], 0
-    if is_digest(recorded):
-        name = checked_weights_file(model, recorded, weights)
-    elif weights != recorded:
+    if weights is not None and not is_digest(recorded):
         raise UserError(
-            f"--image-network must be {recorded}, the weights that {store} records, but is "
-            f"{weights}."
+            f"--image-network {weights}: {store} records published weights ({recorded}), which "
+            "need no file."
         )
-    elif recorded.startswith("none:"):
-        name, seed = "none", int(name)
+    name, seed = recorded_weights(model, recorded, weights)
     backbone = build_image_backbone(
         model,
         weights=name,

@@ -36,8 +36,7 @@ class PhotoOptions:
         default=None,
         metadata={
             "help": "with --photos: weights file of the network that extracted features.h5 "
-            "(fairseq-mm extract --weights); for published weights, their name in the store, such "
-            "as torchvision:IMAGENET1K_V1"
+            "(fairseq-mm extract --weights); published weights are found without this option"
         },
     )
     network_lr_scale: float = field(
@@ -89,10 +88,6 @@ def check_photo_options(cfg: Any) -> None:
             if is_given and name != "photos":
                 raise UserError(f"--{name.replace('_', '-')} needs --photos.")
         return
-    if not cfg.image_network:
-        raise UserError(
-            "--photos needs --image-network, the weights of the network that extracted features.h5."
-        )
     if not 0 <= cfg.network_lr_scale < math.inf:
         raise UserError(f"--network-lr-scale must be 0 or more, but is {cfg.network_lr_scale}.")
     if cfg.network_update_after < 0:

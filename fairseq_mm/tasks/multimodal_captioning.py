@@ -247,15 +247,15 @@ class MultimodalCaptioningTask(MultimodalTask):
         cfg, path = self.cfg, self.features.path
         network = build_trained_network(
             self.feature_attributes,
-            cfg.image_network,
+            cfg.image_network or None,
             store=path,
             flip=cfg.flip_photos,
             crop=cfg.crop_photos,
         )
         if network.dim != self.feature_dim:
             raise UserError(
-                f"{path}: features have dimension {self.feature_dim}, but those of "
-                f"{cfg.image_network} have {network.dim}."
+                f"{path}: features have dimension {self.feature_dim}, but the image network "
+                f"computes {network.dim}."
             )
         network.requires_grad_(cfg.network_lr_scale > 0)
         if cfg.network_first_layer:

@@ -36,19 +36,26 @@ def test_rewards_train_a_checkpoint_on(run_recipe):
     assert "train_self_critical.sh DATA SAVE_DIR CHECKPOINT" in stderr
 
 
-def test_the_image_network_is_trained_and_separated(run_recipe):
+def test_the_image_network_is_trained_and_separated(run_recipe, tmp_path):
     arguments = ("data", "photos", "saved", "from/best.pt")
-    for arch, criterion, metric in (
-        ("m_rnn", "cross_entropy", "cider"),
-        ("vse_lstm", "pairwise_ranking", "rsum"),
+    for arch, criterion, metric, batch in (
+        ("m_rnn", "label_smoothed_cross_entropy", "cider", 160),
+        ("vse_lstm", "pairwise_ranking", "rsum", 320),
     ):
         trained, separated = run_recipe(EXAMPLE, "train_network", *arguments, arch, GPUS="2")
         args = parse_training(trained)
-        assert (args.arch, args.criterion, args.batch_size) == (arch, criterion, 32)
+        assert (args.arch, args.criterion, args.batch_size) == (arch, criterion, batch)
         assert args.best_checkpoint_metric == metric
-        assert (args.photos, args.image_network) == ("photos", "from/mobilenet_v2.pt")
+        # no file beside the checkpoint: published weights
+        assert (args.photos, args.image_network) == ("photos", None)
         assert args.finetune_from_model == "from/best.pt"
         assert separated[1:] == ["export", "saved", "saved/separated", "--separate-network"]
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from" / "mobilenet_v2.pt").touch()
+    trained, _ = run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn")
+    assert parse_training(trained).image_network == "from/mobilenet_v2.pt"
+    trained, _ = run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn", WEIGHTS="w.pt")
+    assert parse_training(trained).image_network == "w.pt"
     stderr = run_recipe(EXAMPLE, "train_network", *arguments, status=2)
     assert "train_network.sh DATA PHOTOS SAVE_DIR CHECKPOINT ARCH" in stderr
 
@@ -257,6 +264,9 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     (tmp_path / "out" / "transformer_captioner").mkdir(parents=True)
     (tmp_path / "out" / "transformer_captioner" / "checkpoint_best.pt").touch()
     (tmp_path / "w.pt").touch()
+    separated = tmp_path / "out" / "network" / "separated"
+    separated.mkdir(parents=True)
+    (separated / "mobilenet_v2.pt").touch()
     calls = run_recipe(
         EXAMPLE, "strong", "text", "photos", "out", CRITICAL_UPDATES="940", WEIGHTS="w.pt"
     )
@@ -264,18 +274,23 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     described = ["caption", "score", "perplexity"]
     assert subcommands(calls) == [
         *("extract", "fairseq-train", *described),
+        *("fairseq-train", "export", "extract", *described),
         *("frequencies", "fairseq-train", *described),
     ]
+    again = [call for call in calls if "extract" in call][1]
+    assert {"out/network/separated/mobilenet_v2.pt", "out/network_data/features.h5"} <= set(again)
     assert {"--grid", "out/data/features.h5"} <= set(calls[0])
     assert not (tmp_path / "out" / "data" / "features.h5").exists()  # not the pooled ones
     assert (tmp_path / "out" / "data" / "valid.references.jsonl").exists()
-    first, second = (parse_training(call) for call in calls if call[0] == "fairseq-train")
+    first, joint, second = (parse_training(call) for call in calls if call[0] == "fairseq-train")
     assert (first.arch, first.max_update, first.label_smoothing) == (
         "transformer_captioner", 2820, 0.1,
     )  # fmt: skip
+    assert (joint.photos, joint.image_network, joint.max_update) == ("photos", "w.pt", 564)
+    assert joint.finetune_from_model == "out/transformer_captioner/checkpoint_best.pt"
     assert (second.criterion, second.max_update) == ("self_critical", 940)
     assert second.arch == "transformer_captioner"
-    assert second.finetune_from_model == "out/transformer_captioner/checkpoint_best.pt"
+    assert second.finetune_from_model == "out/network/separated/checkpoint_best.pt"
     assert run_recipe(EXAMPLE, "strong", "text", "photos", "out", WEIGHTS="w.pt") == []
     (tmp_path / "out" / "done" / "score self_critical").unlink()
     # not asked for
@@ -288,3 +303,5 @@ def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recip
     make_text(tmp_path / "text")
     error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, CRITICAL_UPDATES="no")
     assert error == "CRITICAL_UPDATES must be a number of 1 or more, but is no.\n"
+    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, NETWORK_UPDATES="no")
+    assert error == "NETWORK_UPDATES must be a number, but is no.\n"
