@@ -5,6 +5,7 @@
   fairseq-mm export bart.pt DIR --data data-bin/how2
   fairseq-mm export DIR m_rnn.pt --to-checkpoint
   fairseq-mm export checkpoints/joint DIR --separate-network
+  fairseq-mm export a.pt:b.pt:c.pt mean.pt --average
 
 The folder has model.safetensors (weights), config.json (architecture, task,
 options, extractor of the features, digests of the files), the dictionaries and
@@ -23,6 +24,10 @@ A checkpoint that was trained with its image network (fairseq-train --photos) mu
 separated first: --separate-network writes a folder with the weights of the network,
 such as mobilenet_v2.pt, for fairseq-mm extract --weights, and with
 checkpoint_best.pt, which reads features of this network.
+
+--average writes a checkpoint whose weights are the mean of several checkpoints,
+such as the last five of one training. The model is as fast as one of them; an
+ensemble, where each model predicts, is not.
 """
 
 import argparse
@@ -39,11 +44,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         {
             "checkpoint": (
-                "Checkpoint, its folder, or a model folder (OWNER/NAME for one of the hub).",
+                "Checkpoint, its folder, or a model folder (OWNER/NAME for one of the hub); with "
+                "--average, several checkpoints joined by colons.",
                 {"metavar": "CHECKPOINT"},
             ),
             "output": (
-                "Folder to write, which must be new or empty; with --to-checkpoint, a new file.",
+                "Folder to write, which must be new or empty; with --to-checkpoint or --average, a "
+                "new file.",
                 {"metavar": "OUTPUT"},
             ),
             "--scores": (
@@ -57,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--separate-network": (
                 "Write a model that was trained with its image network as two files: a checkpoint "
                 "and the weights of the network.",
+                arguments.FLAG,
+            ),
+            "--average": (
+                "Write a checkpoint file with the mean weights of several checkpoints.",
                 arguments.FLAG,
             ),
         },
@@ -73,6 +84,11 @@ def run(args: argparse.Namespace) -> None:
         raise UserError("--to-checkpoint: leave --scores and --data out; a checkpoint has none.")
     if args.separate_network and (args.scores or args.data or args.to_checkpoint):
         raise UserError("--separate-network: leave --scores, --data and --to-checkpoint out.")
+    if args.average:
+        if args.scores or args.data or args.to_checkpoint or args.separate_network:
+            raise UserError("--average: leave all other options out.")
+        _average(args.checkpoint, args.output)
+        return
     file = checkpoint_file(args.checkpoint)
     register_quietly()
     from fairseq_mm.hub import export
@@ -94,6 +110,16 @@ def run(args: argparse.Namespace) -> None:
         f"{args.output}: --arch {checkpoint.arch}, {model.parameters:,} weights: "
         f"{', '.join(model.files)}"
     )
+
+
+def _average(path: str, output: str) -> None:
+    register_quietly()
+    from fairseq_mm.hub.averaging import write_average
+    from fairseq_mm.inference.checkpoint import Checkpoint
+
+    checkpoints = Checkpoint.open_all(path)
+    write_average(checkpoints, output)
+    print(f"{output}: mean of {len(checkpoints)} checkpoints, without optimizer")
 
 
 def _separate(checkpoint: Any, output: str) -> None:

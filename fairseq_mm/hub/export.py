@@ -10,6 +10,7 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.tasks import TASK_REGISTRY
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from fairseq_mm import __version__
 from fairseq_mm.compat.model_folders import is_model_folder, load_model_folder
@@ -246,20 +247,53 @@ def write_checkpoint(path: str, output: str) -> int:
     """
     if not is_model_folder(path):
         raise UserError(f"{path}: is a checkpoint already; --to-checkpoint is for model folders.")
-    if os.path.lexists(output):
-        raise UserError(f"{output}: exists already; name a new file.")
-    check_parent(output)
+    check_new_file(output)
     state = load_model_folder(path)
     cfg: Any = OmegaConf.to_container(state["cfg"])
     cfg["common"]["user_dir"] = None
     num_updates = state["optimizer_history"][-1].get("num_updates", 0)
-    content = checkpoint_of_config(
-        cfg, state["model"], optimizer="FairseqAdam", num_updates=num_updates
+    write_checkpoint_content(
+        output,
+        cfg,
+        state["model"],
+        num_updates=num_updates,
+        task_state=state["task_state"],
     )
+    return num_updates
+
+
+def check_new_file(path: str) -> None:
+    """Raise UserError if a file exists, or the folder that it would be written to does not."""
+    if os.path.lexists(path):
+        raise UserError(f"{path}: exists already; name a new file.")
+    check_parent(path)
+
+
+def write_checkpoint_content(
+    output: str,
+    cfg: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    *,
+    num_updates: int,
+    task_state: Mapping[str, Any],
+) -> None:
+    """Write a checkpoint file without the state of an optimizer.
+
+    Args:
+        output: Path of the checkpoint file.
+        cfg: Config of fairseq-train as nested dictionaries.
+        weights: State dict of the model.
+        num_updates: Number of updates of the model's training.
+        task_state: State that the task saved in the checkpoint.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    content = checkpoint_of_config(cfg, weights, optimizer="FairseqAdam", num_updates=num_updates)
+    content["task_state"] = dict(task_state)
     try:
         with partial_path(os.path.realpath(output)) as partial, library_errors():
-            torch.save({**content, "task_state": state["task_state"]}, partial)
+            torch.save(content, partial)
             os.replace(partial, os.path.realpath(output))
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror}).") from None
-    return num_updates
