@@ -210,7 +210,8 @@ def _vocabulary(args: argparse.Namespace, text: str, **options: Any) -> Vocabula
 def _common(args: argparse.Namespace, **settings: object) -> dict[str, Any]:
     """Return the keyword arguments that every writer of data folders accepts.
 
-    ``settings`` is itself one of them, a dict that the writer records in prepare.json.
+    The argument ``settings`` of the writer is the dict of this function's keyword arguments, which
+    the writer records in prepare.json.
     """
     workers = getattr(args, "workers", 1)
     return {"settings": settings, "skip_empty": args.skip_empty, "workers": workers}

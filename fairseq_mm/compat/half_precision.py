@@ -26,7 +26,7 @@ _PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "fp16", "bf16",
 
 
 def save_float32_weights() -> None:
-    """Make fairseq save and load float32 weights and the loss scaler's state in half precision.
+    """Make trainings in half precision save and load float32 weights and the loss scaler's state.
 
     Checkpoints of ``--fp16``, ``--bf16`` and ``--amp`` then contain the float32 copy of the weights
     and the state of the loss scaler, as parts of the optimizer's state. A resumed training then

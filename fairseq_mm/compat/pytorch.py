@@ -10,9 +10,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @functools.cache
 def convolution_memory_format() -> Any:
-    """Return the memory format for convolutions: ``torch.channels_last`` unless PyTorch has a bug.
+    """Return the memory format for convolutions: ``torch.channels_last`` where it is correct.
 
-    PyTorch 1.12 has the bug; a small convolution tests the installed version for it.
+    PyTorch 1.12 computes wrong results with it, and gets ``torch.contiguous_format``. A small
+    convolution tests the installed version.
     """
     import torch
 

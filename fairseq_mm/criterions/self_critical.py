@@ -164,9 +164,9 @@ class SelfCriticalCriterion(CrossEntropyCriterion):
     ) -> tuple[Tensor, int, dict[str, Any]]:
         """Compute the loss, the divisor of gradients, and sums for the log.
 
-        In training, the gradient of the loss is the estimate, summed over the samples, and the
-        divisor is the number of samples. In validation, the loss is the cross-entropy of the
-        references.
+        In training, the gradient of the loss is the estimated gradient of the expected reward,
+        summed over the sampled texts, and the divisor is the number of these texts. In validation,
+        the loss is the cross-entropy of the references.
         """
         if not model.training:
             return super().forward(model, sample, reduce)

@@ -250,10 +250,10 @@ class UnlikelihoodCriterion(FairseqCriterion):
         return loss, sample_size, logging_output
 
     def _log(self, loss: Tensor, sample_size: int, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return the sums to log; sums of the level that this update lacks are 0.
+        """Return the sums to log.
 
-        A level is ``token`` or ``sequence``. fairseq sums the same keys over all batches and
-        processes.
+        An update trains on tokens or on sequences. The sums of the other are 0, because fairseq
+        adds the same keys of all batches and processes.
         """
         return {
             "loss": loss.data,

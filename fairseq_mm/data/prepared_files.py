@@ -222,7 +222,7 @@ def _check_digest(name: str, digest: Any) -> Digest:
 
 
 def remedy(folder: AnyPath) -> str:
-    """Return the sentence that says what to do about a file that differs from its digest."""
+    """Return the end of a message: what to do if a file of the data folder was changed."""
     return f"Prepare the folder anew or, if the change is meant, run: {repair_command(folder)}"
 
 

@@ -107,7 +107,8 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def cached_if_offline() -> Iterator[None]:
-    """Let huggingface_hub read only its cache inside the context, if the hub has no address.
+    """Let huggingface_hub read only its cache inside the context, if the name of the hub's server
+    cannot be resolved.
 
     Without network, huggingface_hub would retry for half a minute before it reads the cache.
     """

@@ -62,10 +62,11 @@ class SamplingPolicy:
         self._search = search
 
     def draw(self, sample: dict[str, Any], stream: int) -> Drawn:
-        """Generate K texts for each input of a batch; the model must be in evaluation mode.
+        """Sample as many texts as the beam has for each input of a batch.
 
-        Sampling depends only on the seed of the task, on ``stream``, on the ``id`` of the input and
-        on the number of the text, not on the other inputs of the batch.
+        The model must be in evaluation mode. The texts of an input depend only on the seed of the
+        task, on the number ``stream`` and on the ``id`` of the input, not on the other inputs of
+        the batch.
         """
         if isinstance(self._search, SeededSampling):
             self._search.stream = stream

@@ -369,8 +369,10 @@ def _advance(
 ) -> tuple[list[_Path], int]:
     """Extend all partial alignments by fixed matches and by words without matches.
 
-    Stop at the next word with several possibilities, or at ``last``. Covered words and distances
-    are left out, since they are the same for all partial alignments.
+    A word whose match is fixed, or that has no match, leaves no choice. Stop at the next word with
+    several possible matches, or at ``last``. Covered words and distances are not updated, since
+    they are the same for all partial alignments. Return the alignments and the position of the
+    stop.
     """
     # a gap ends the chunk of every alignment, a match the chunks that it does not continue
     continued = matches[position][0][0] if fixed[position] else -1

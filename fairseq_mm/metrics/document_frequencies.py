@@ -2,8 +2,9 @@
 
 ``<split>.document_frequencies.npz`` has the number of items (such as images) in whose references
 each n-gram occurs. Rewards by CIDEr-D need these numbers. The n-grams contain the end token. The
-file has these arrays: ``words`` (UTF-8, one word a line), ``ngrams`` [N, 4] int32 (numbers of
-words, then -1), ``counts`` [N] int32, ``documents`` (item count), and ``texts`` (digest of texts).
+file has these arrays: ``words`` (UTF-8, one word a line), ``ngrams`` [N, 4] int32 (indices in
+``words``, then -1), ``counts`` [N] int32, ``documents`` (item count), and ``texts`` (digest of
+texts).
 """
 
 import hashlib

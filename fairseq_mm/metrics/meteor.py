@@ -279,8 +279,10 @@ def meteor_sums(
 
 
 def score_sums(task: str, sums: np.ndarray) -> float:
-    """Compute the score of a corpus from ``sums``, the ``[21]`` summed counts of its texts, with
-    the parameters of ``task``."""
+    """Compute METEOR of a corpus from the sums ``[21]`` of its texts' counts.
+
+    The parameters are those of a task of the METEOR jar, such as ``hter``.
+    """
     return _Statistics.from_list(sums.tolist()).score(_PARAMETERS[task])
 
 

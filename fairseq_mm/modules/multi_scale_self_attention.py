@@ -160,7 +160,8 @@ class KeyValueCache:
     def append(self, entries: Tensor, times: Optional[RowTimes] = None) -> None:
         """Append keys and values [2, B, heads, head_dim] of the newest step.
 
-        There are ``num_heads`` heads of each stride; the heads of the first stride come first.
+        A head of stride n attends to every n-th step. Each stride has ``num_heads`` heads;
+        the heads of the first stride come first.
         ``times`` is None if all rows have equally many earlier steps.
         """
         if not self.scales:

@@ -131,7 +131,8 @@ class _Forward:
 
 
 def can_pack(dtype: str = "float32") -> bool:
-    """Return True if the installed PyTorch packs weights of a dtype on this machine."""
+    """Return True if PyTorch can store weights of a dtype in the layout of oneDNN's matrix products
+    on this machine."""
     library = "onednn" if dtype == "int8" else "mkldnn"
     operators = getattr(torch.ops, library)
     if not torch.backends.mkldnn.is_available():

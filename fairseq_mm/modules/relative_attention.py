@@ -83,8 +83,8 @@ class RelativeAttention(nn.Module):
             queries: [B, heads, L, head_dim].
             keys: [B, heads, K, head_dim].
             distance_keys: Result of :meth:`distance_keys`.
-            distances: [B or 1, L, K] distance from each key to each query, 0 to ``count - 1``; any
-                of these numbers where ``attention_mask`` is False.
+            distances: [B or 1, L, K] distance from each key to each query, 0 to the number of
+                distance keys - 1; any of these numbers where ``attention_mask`` is False.
             attention_mask: [B or 1, L, K] bool, True where a query may attend.
         """
         content = torch.matmul(queries + self.content_bias.unsqueeze(1), keys.transpose(-1, -2))
