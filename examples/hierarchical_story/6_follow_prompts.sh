@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prompt following on generated pairs: 6_follow_prompts.sh OUT [ARCH] [options of fairseq-train]
+# Prompt following on generated pairs: 6_follow_prompts.sh OUT [ARCH] [options of fairseq-train] [variables PAIRS=N, VALUES=N, STORIES=N, DRAWS=N, SIZE=full]
 # Writes PAIRS (20000) pairs with a known dependence, in which each fact has VALUES (9) values, to
 # OUT/data, trains ARCH (conv_story_gated) in OUT/ARCH, ranks prompts, and counts the facts that
 # STORIES (100) stories take up. conv_story_fusion trains on OUT/conv_story_gated. SIZE is small by
