@@ -56,7 +56,8 @@ train_critically() {
         --preload-features --num-workers 0 "${options[@]}" 2>&1 | tee -a "$out/self_critical/train.log"
 }
 describe() {
-    fairseq-mm caption "$data" --split valid --checkpoint "$out/$1" --beam 3 --jsonl \
+    fairseq-mm caption "$data" --split valid --checkpoint "$out/$1" --beam 3 \
+        --no-repeat-ngram-size 3 --jsonl \
         --output "$out/$1/captions.jsonl"
     fairseq-mm score "$out/$1/captions.jsonl" --data "$data" --split valid \
         --metrics bleu,rouge_l,cider,novelty,diversity,seq_rep --json "$out/$1/scores.json"
