@@ -40,4 +40,6 @@ fairseq-train "$data" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --batch-size "$BATCH" "${PROCESSES[@]}" --required-batch-size-multiple 1 \
     --preload-features --num-workers 0 \
     --no-epoch-checkpoints --seed 1 --log-format simple --save-dir "$out" "${@:6}"
+# A training that is continued replaces the model that it had separated before.
+rm -f "$out"/separated/{checkpoint_best,mobilenet_v2}.pt
 exec fairseq-mm export "$out" "$out/separated" --separate-network

@@ -56,6 +56,13 @@ def test_the_image_network_is_trained_and_separated(run_recipe, tmp_path):
     assert parse_training(trained).image_network == "from/mobilenet_v2.pt"
     trained, _ = run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn", WEIGHTS="w.pt")
     assert parse_training(trained).image_network == "w.pt"
+    # a second run: export refuses a folder with files
+    separated_before = tmp_path / "saved" / "separated"
+    separated_before.mkdir(parents=True)
+    for name in ("checkpoint_best.pt", "mobilenet_v2.pt", "mine.txt"):
+        (separated_before / name).touch()
+    run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn")
+    assert [path.name for path in separated_before.iterdir()] == ["mine.txt"]
     stderr = run_recipe(EXAMPLE, "train_network", *arguments, status=2)
     assert "train_network.sh DATA PHOTOS SAVE_DIR CHECKPOINT ARCH" in stderr
 
@@ -264,10 +271,11 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     (tmp_path / "out" / "transformer_captioner").mkdir(parents=True)
     (tmp_path / "out" / "transformer_captioner" / "checkpoint_best.pt").touch()
     (tmp_path / "w.pt").touch()
+    calls = run_recipe(EXAMPLE, "strong", "text", "photos", "out", WEIGHTS="w.pt")
     separated = tmp_path / "out" / "network" / "separated"
     separated.mkdir(parents=True)
     (separated / "mobilenet_v2.pt").touch()
-    calls = run_recipe(
+    calls += run_recipe(
         EXAMPLE, "strong", "text", "photos", "out", CRITICAL_UPDATES="940", WEIGHTS="w.pt"
     )
     assert (tmp_path / "out" / "self_critical" / "mobilenet_v2.pt").exists()
