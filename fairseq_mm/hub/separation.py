@@ -1,6 +1,8 @@
 """Separates a model from the image network that it was trained with."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,10 +16,10 @@ from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.output_file import library_errors
 from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor_from_identity
-from fairseq_mm.extract.identity import DECODER
+from fairseq_mm.extract.identity import DECODER, check_is_recorded
 from fairseq_mm.extract.trained_network import get_torchvision_weights
 from fairseq_mm.hub.export import check_new_folder
-from fairseq_mm.inference.checkpoint import Checkpoint
+from fairseq_mm.inference.checkpoint import Checkpoint, load_models
 from fairseq_mm.models._provenance import STATE_KEY, encode_json
 from fairseq_mm.tasks._image_network import PhotoOptions
 
@@ -51,24 +53,30 @@ def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
         output: Folder to write; it must not exist, or be empty.
 
     Raises:
-        UserError: if the checkpoint has no image network, or the folder cannot be written.
+        UserError: if the checkpoint has no image network, a part is damaged, or the folder cannot
+            be written.
     """
     if not has_network(checkpoint.weights):
         raise UserError(
             f"{checkpoint.path}: must contain an image network (trained with --photos) to be "
             "separated, but does not."
         )
+    check_is_recorded(checkpoint.extractor, checkpoint.path)
     check_new_folder(output)
     network: dict[str, Tensor] = {}
     weights: dict[str, Tensor] = {}
     for name, value in checkpoint.weights.items():
         if name.startswith(NETWORK_PREFIX):
+            if not isinstance(value, Tensor):
+                raise UserError(
+                    f"{checkpoint.path}: {name} must be a tensor, but is a {type(value).__name__}."
+                )
             network[name[len(NETWORK_PREFIX) :]] = value
         else:
             weights[name] = value
     name = f"{checkpoint.extractor['extractor']}.pt"
     num_updates = (checkpoint.state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
-    with output_folder(output) as partial, library_errors():
+    with output_folder(output) as partial, library_errors(), _naming(checkpoint.path, partial):
         path = os.path.join(partial, name)
         torch.save(get_torchvision_weights(network), path)
         # the training read images that Pillow decoded, whatever decoded them before
@@ -84,9 +92,23 @@ def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
         )
         content["task_state"] = dict(checkpoint.task_state)
         torch.save(content, os.path.join(partial, CHECKPOINT))
+        load_models(os.path.join(partial, CHECKPOINT), device="cpu")  # fails if weights are missing
     return SeparatedModel(
         os.path.join(output, CHECKPOINT), os.path.join(output, name), extractor, num_updates
     )
+
+
+@contextlib.contextmanager
+def _naming(checkpoint: str, folder: str) -> Iterator[None]:
+    """Name the checkpoint in errors about the files of a temporary folder."""
+    try:
+        yield
+    except UserError as error:
+        file, _, problem = str(error).partition(": ")
+        if os.path.dirname(file) != folder:
+            raise UserError(f"{checkpoint}: {error}") from None
+        owner = "" if os.path.basename(file) == CHECKPOINT else "its image network "
+        raise UserError(f"{checkpoint}: {owner}{problem}") from None
 
 
 def _config_without_network(checkpoint: Checkpoint) -> dict[str, Any]:

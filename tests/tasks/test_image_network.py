@@ -10,12 +10,14 @@ from toy_data import make_captions_folder, run_fairseq, write_store
 from toy_optimizers import PRECISIONS, optimizer_config
 
 import fairseq_mm
+from fairseq_mm.compat.image_network import NETWORK_PREFIX
 from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.errors import _find_message as find_message
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.trained_network import crop_randomly
+from fairseq_mm.extract.trained_network import LAYERS_PREFIX, crop_randomly
 from fairseq_mm.models._pooled_features import scale_vectors
+from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks._image_network import step_with_scaled_network
 from fairseq_mm.tasks.multimodal_captioning import MultimodalCaptioningTask
 
@@ -181,11 +183,39 @@ def test_a_joint_checkpoint_names_the_command_that_separates_it(
     with pytest.raises(Exception, match="Cannot load model parameters") as raised:
         run_fairseq(monkeypatch, "train", data, *TRAIN, *model, *again)
     assert message in str(find_message(raised.value))
+    check_that_damage_is_named(saved / "checkpoint_best.pt", tmp_path, run_command)
     for _ in range(2):  # the second time from a model without network
         status, _, stderr = run_command("export", saved, tmp_path / "parts", "--separate-network")
         saved = tmp_path / "parts"
     assert status == 2
     assert "must contain an image network" in stderr
+
+
+def check_that_damage_is_named(joint, folder, run_command):
+    """``fairseq-mm export --separate-network`` names the checkpoint, and writes no folder."""
+    state = torch.load(joint)
+    layer, projection = f"{NETWORK_PREFIX}{LAYERS_PREFIX}conv5.0.weight", "image_proj.weight"
+    other, provenance = f"{NETWORK_PREFIX}other", decode_provenance(state["model"][STATE_KEY])
+    extractor = {**provenance["extractor"]}
+    del extractor["extractor"]
+    anonymous = encode_json({**provenance, "extractor": extractor})
+    weights = {**state["model"]}
+    for name, value, problem in (
+        (layer, None, "its image network does not fit the model: it lacks conv5.0.weight"),
+        (layer, weights[layer] * np.nan, "its image network has NaN or infinite values in conv5"),
+        (layer, [1.0], f"{layer} must be a tensor, but is a list"),
+        (other, torch.zeros(2), "its image network does not fit the model: it has other, which"),
+        (projection, None, "its weights do not fit --arch vse_tiny: "),
+        (STATE_KEY, anonymous, "no `extractor` is recorded"),
+    ):
+        damaged = {x: y for x, y in {**weights, name: value}.items() if y is not None}
+        path = folder / "damaged.pt"
+        torch.save({**state, "model": damaged}, path)
+        status, _, stderr = run_command("export", path, folder / "lost", "--separate-network")
+        assert status == 2
+        assert stderr.startswith(f"fairseq-mm export: {path}: {problem}"), stderr
+        assert len(stderr.splitlines()) == 1
+        assert not list(folder.glob("lost*"))
 
 
 def test_images_are_flipped_and_cropped_in_training_only(folder):
