@@ -1,5 +1,6 @@
 # Sourced by recipes of several steps, which set out (folder of all outputs) and total (number of steps).
 number=0
+trap 'echo "Interrupted: run the same command again to continue." >&2; exit 130' INT
 
 # Refuses a folder in which a step was done with other inputs: begin INPUT...
 begin() {

@@ -18,7 +18,7 @@ train() {
     # commands look for the extractor's weights beside the checkpoint
     if [ -n "${WEIGHTS:-}" ]; then cp "$WEIGHTS" "$out/$2/mobilenet_v2.pt"; fi
     "$recipes/$1" "$data" "$out/$2" "$2" --total-num-update "$updates" --max-update "$updates" \
-        "${@:4}" 2>&1 | tee -a "$out/$2/train.log"
+        "${@:4}" 2>&1 | tee -i -a "$out/$2/train.log"
 }
 
 score() {

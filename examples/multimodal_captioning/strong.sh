@@ -42,7 +42,7 @@ train_network() {
     "$recipes/train_network.sh" "$out/data" "$photos" "$out/network" \
         "$out/transformer_captioner/checkpoint_best.pt" transformer_captioner \
         --total-num-update "$network" --max-update "$network" "${options[@]}" 2>&1 \
-        | tee -a "$out/network/train.log"
+        | tee -i -a "$out/network/train.log"
 }
 train_critically() {
     mkdir -p "$out/self_critical"
@@ -53,7 +53,7 @@ train_critically() {
     "$recipes/train_self_critical.sh" "$data" "$out/self_critical" \
         "$out/$last_model/checkpoint_best.pt" --arch transformer_captioner \
         --lr 5e-5 --total-num-update "$critical" --max-update "$critical" \
-        --preload-features --num-workers 0 "${options[@]}" 2>&1 | tee -a "$out/self_critical/train.log"
+        --preload-features --num-workers 0 "${options[@]}" 2>&1 | tee -i -a "$out/self_critical/train.log"
 }
 describe() {
     fairseq-mm caption "$data" --split valid --checkpoint "$out/$1" --beam 3 \

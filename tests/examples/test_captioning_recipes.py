@@ -1,6 +1,9 @@
 """Recipes of captions and embeddings give one batch, whatever the number of GPUs."""
 
+import os
 import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -313,3 +316,24 @@ def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recip
     assert error == "CRITICAL_UPDATES must be a number of 1 or more, but is no.\n"
     error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, NETWORK_UPDATES="no")
     assert error == "NETWORK_UPDATES must be a number, but is no.\n"
+
+
+def test_ctrl_c_ends_a_recipe_with_one_line(tmp_path):
+    script = 'out=out total=1; source "$1"; begin; step nap sleep 5; step never true'
+    recipe = subprocess.Popen(
+        [
+            *("env", "--default-signal=INT"),
+            *("bash", "-euc", script, "recipe", EXAMPLE.parent / "steps.sh"),
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert recipe.stdout.readline().startswith("[1/1] nap, begun at")
+    os.killpg(recipe.pid, signal.SIGINT)
+    out, err = recipe.communicate(timeout=20)
+    assert (recipe.returncode, out) == (130, "")
+    assert err == "Interrupted: run the same command again to continue.\n"
+    assert not (tmp_path / "out").exists()
