@@ -66,7 +66,7 @@ def _find_message(error: Optional[BaseException]) -> Optional[str]:
     while error is not None:
         lines = [line for line in str(error).splitlines() if line.startswith(marker)]
         if lines:
-            return lines[-1][len(marker) :]
+            return lines[-1].split(marker)[-1]
         if isinstance(error, UserError):
             # torch's data loader puts the worker's traceback into the message, on one line here
             return str(error).split(marker)[-1]

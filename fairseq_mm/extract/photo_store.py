@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 class PhotoStore:
     """Images of a folder, decoded and preprocessed as ``fairseq-mm extract`` does.
 
-    A image has one row: its pixels in the order height, width, channel.
+    An image has one row: its pixels in the order height, width, channel.
 
     Args:
         folder: Folder of the images, which is searched with its subfolders. A key is the
@@ -56,6 +57,12 @@ class PhotoStore:
         keys = set(keys)
         missing = sorted(key for key in keys if key not in self._files)
         if missing:
+            same = sorted(path for path in self._files if Path(path).name == missing[0])
+            if same:
+                raise UserError(
+                    f"{self.path}: the image {missing[0]!r} of {split} may be {same[0]} or "
+                    f"{same[1]}: rename one."
+                )
             raise UserError(
                 f"{self.path}: must have the images of {split}, but lacks {len(missing)} of "
                 f"{len(keys)}, such as {missing[0]!r}."

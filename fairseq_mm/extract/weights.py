@@ -158,17 +158,17 @@ def load_state_dict(
         if unexpected:
             parts.append(f"has {name_some(unexpected)}, which the model does not have")
         raise UserError(f"{origin}: does not fit the model: it {' and '.join(parts)}.")
-    fitting = {}
     for name, value in state_dict.items():
         if value.shape == own[name].shape:
-            fitting[name] = value.to(own[name].dtype)
+            own[name] = value.to(own[name].dtype)
         elif name in needed:
             raise UserError(
                 f"{origin}: does not fit the model: {name} is {list(value.shape)}, but must be "
                 f"{list(own[name].shape)}."
             )
-    # not strict: a classifier that the layer does not need may be missing or have other classes
-    model.load_state_dict(fitting, strict=False)
+    # The network's own state dict, because it has the version of the format, without which mnasnet
+    # loads nothing. A classifier that the layer does not need may keep its values.
+    model.load_state_dict(own)
     check_finite(model, needed=needed, origin=origin)
 
 

@@ -70,6 +70,16 @@ def test_half_precision_is_cast_and_the_step_count_not_needed(model):
     torch.testing.assert_close(model[0].weight.data, state_dict["0.weight"].float())
 
 
+def test_weights_need_no_version_of_their_format():
+    """torchvision's mnasnet asks for it, and files of plain tensors have none."""
+    import torchvision
+
+    network, other = (torchvision.models.mnasnet0_5(weights=None) for _ in range(2))
+    weights = dict(other.state_dict())
+    load(network, weights)
+    assert all(torch.equal(x, weights[name]) for name, x in network.state_dict().items())
+
+
 def test_missing_and_unexpected_tensors_are_named(model):
     state_dict = dict(model.state_dict())
     del state_dict["2.weight"]

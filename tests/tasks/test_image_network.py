@@ -419,6 +419,11 @@ def test_missing_and_broken_images_are_named(folder, tmp_path):
     arguments = ("--arch", "m_rnn_tiny", *joint(folder), "--photos", images)
     with pytest.raises(UserError, match=r"lacks 1 of 12, such as 'train0\.jpg'"):
         set_up(folder / "pooled", *arguments, split="train")
-    (images / "train0.jpg").write_bytes((images / "train2.jpg").read_bytes())
+    for name in ("a", "b"):
+        (images / name).mkdir()
+        (images / name / "train0.jpg").write_bytes((images / "train2.jpg").read_bytes())
+    with pytest.raises(UserError, match=r"'train0\.jpg' of train may be a/train0\.jpg or b/train0"):
+        set_up(folder / "pooled", *arguments, split="train")
+    (images / "a" / "train0.jpg").unlink()
     with pytest.raises(UserError, match=r"images/train1\.jpg: is empty"):
         set_up(folder / "pooled", *arguments, "--preload-features", split="train")
