@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rebuild",
         action="store_true",
-        help="Embed all images anew, such as with another checkpoint, and replace the index.",
+        help="Embed all images anew with the checkpoint that --checkpoint names, and replace the "
+        "index.",
     )
     arguments.add(
         parser.add_argument_group("run"),

@@ -37,7 +37,7 @@ _ATTRIBUTES = (
 _UNIT_NORMS = (0.999, 1.001)
 # an index that is replaced while it is opened is opened again: it has then been moved into place
 _OPENINGS = 5
-_ANEW = "make it anew: fairseq-mm index --rebuild."
+_ANEW = "make it anew: fairseq-mm index FOLDER --checkpoint PATH --rebuild."
 
 
 class NotAnIndexError(UserError):
@@ -95,7 +95,10 @@ def check_same_model(
     Raises:
         UserError: if another checkpoint or another extractor has made the index.
     """
-    remedy = "give that checkpoint, or index all images anew: fairseq-mm index --rebuild."
+    remedy = (
+        "give that checkpoint, or index all images anew: "
+        "fairseq-mm index FOLDER --checkpoint PATH --rebuild."
+    )
     if attributes.get("weights") != digest:
         raise UserError(
             f"{path}: was made with the checkpoint {attributes.get('weights')}, but {file} is "

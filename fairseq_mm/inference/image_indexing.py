@@ -100,7 +100,7 @@ def index_folder(
     Args:
         folder: Folder of the images, which is searched with all subfolders.
         checkpoint: Checkpoint of an embedding model (such as ``vse_bow``), or folder with one;
-            None for the path that the existing index records.
+            None for the path that the existing index records, without ``rebuild``.
         weights: Weights file (state dict) of the image extractor; None for the file beside the
             checkpoint that has the recorded digest.
         index: Path of the index; None for ``.fairseq_mm/index.h5`` in the folder.
@@ -115,7 +115,8 @@ def index_folder(
 
     Raises:
         UserError: if the folder has no image that can be read, the index was made with another
-            checkpoint or extractor, or the index cannot be written.
+            checkpoint or extractor, ``rebuild`` has no ``checkpoint``, or the index cannot be
+            written.
     """
     folder = os.fspath(folder)
     files, refused = list_folder(folder)
@@ -126,6 +127,11 @@ def index_folder(
     if rebuild and index is not None and os.path.exists(path):
         _check_replaceable(path)
     old = open_index_store(path) if os.path.exists(path) and not rebuild else None
+    if rebuild and checkpoint is None:
+        raise UserError(
+            "--rebuild: does not read the former index: give the checkpoint of an embedding model, "
+            "too (--checkpoint PATH; in Python checkpoint=...)."
+        )
     opened = _open_checkpoint(folder, checkpoint, old)
     if old is not None:
         check_same_model(old.attributes, opened.digest, opened.extractor, path, opened.path)
@@ -279,7 +285,7 @@ class _Run:
         if is_other and not rebuild:
             raise UserError(
                 f"{self.path}.partial: was begun with another checkpoint: give that checkpoint, or "
-                "index all images anew: fairseq-mm index --rebuild."
+                "index all images anew: fairseq-mm index FOLDER --checkpoint PATH --rebuild."
             )
         try:
             _check_writable_folder(folder, is_default)

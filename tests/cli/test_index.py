@@ -228,7 +228,10 @@ def test_another_checkpoint_is_refused_until_the_index_is_rebuilt(
     content = (photos / ".fairseq_mm" / "index.h5").read_bytes()
     status, _, err = index(photos, "--checkpoint", other)
     assert status == 2
-    assert one_line(err).endswith("or index all images anew: fairseq-mm index --rebuild.")
+    assert one_line(err).endswith(
+        "or index all images anew: fairseq-mm index FOLDER --checkpoint PATH --rebuild."
+    )
+    assert "--rebuild: does not read the former index" in one_line(index(photos, "--rebuild")[2])
     status, _, err = search(photos, SENTENCE, "--checkpoint", other)
     assert status == 2
     assert "was made with the checkpoint" in one_line(err)
@@ -327,7 +330,7 @@ def test_other_content_is_refused_although_its_checksums_match(photos, search, c
     status, out, err = search(photos, SENTENCE)
     assert (status, out) == (2, "")
     assert reason in one_line(err)
-    assert "fairseq-mm index --rebuild" in err
+    assert "fairseq-mm index FOLDER --checkpoint PATH --rebuild" in err
 
 
 def test_an_index_of_another_extractor_is_refused(photos, index):
@@ -412,7 +415,7 @@ def test_a_damaged_index_is_refused_until_it_is_rebuilt(
     path.write_bytes(damage(path.read_bytes()))
     for status, out, err in (search(photos, SENTENCE), index(photos)):
         assert (status, out) == (2, "")
-        assert "fairseq-mm index --rebuild" in one_line(err)
+        assert "fairseq-mm index FOLDER --checkpoint PATH --rebuild" in one_line(err)
     assert index(photos, "--checkpoint", trained_embedder, "--rebuild")[0] == 0
     assert search(photos, SENTENCE)[0] == 0
 

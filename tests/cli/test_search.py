@@ -160,7 +160,7 @@ def test_every_flipped_byte_of_an_index_is_noticed(photos, search):
         path.write_bytes(flipped)
         status, out, err = search(photos, SENTENCE)
         assert (status, out) == (2, ""), position
-        assert "fairseq-mm index --rebuild" in one_line(err)
+        assert "fairseq-mm index FOLDER --checkpoint PATH --rebuild" in one_line(err)
     path.write_bytes(content)
     assert search(photos, SENTENCE)[1] == expected
 
