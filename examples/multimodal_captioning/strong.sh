@@ -34,6 +34,8 @@ extract() {
     # the folder's own text with other features
     cp "$text"/dict.txt "$text"/*.bin "$text"/*.idx "$text"/*.visual_ids \
         "$text"/*.references.jsonl "$1"
+    # the training captions, with which score compares the captions for novelty
+    if [ -d "$text/text" ]; then cp -r "$text/text" "$1"; fi
     fairseq-mm extract "$photos" --model mobilenet_v2 --grid --resize squash --crop none \
         "${@:2}" --output "$1/features.h5"
 }

@@ -267,6 +267,8 @@ def make_text(folder):
         (folder / name).touch()
     (folder / "valid.references.jsonl").touch()
     (folder / "features.h5").write_text("pooled")
+    (folder / "text").mkdir()
+    (folder / "text" / "train.txt").touch()
 
 
 def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
@@ -292,7 +294,8 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert {"out/network/separated/mobilenet_v2.pt", "out/network_data/features.h5"} <= set(again)
     assert {"--grid", "out/data/features.h5"} <= set(calls[0])
     assert not (tmp_path / "out" / "data" / "features.h5").exists()  # not the pooled ones
-    assert (tmp_path / "out" / "data" / "valid.references.jsonl").exists()
+    for copied in ("valid.references.jsonl", "text/train.txt"):
+        assert (tmp_path / "out" / "data" / copied).exists()
     first, joint, second = (parse_training(call) for call in calls if call[0] == "fairseq-train")
     assert (first.arch, first.max_update, first.label_smoothing) == (
         "transformer_captioner", 2820, 0.1,
