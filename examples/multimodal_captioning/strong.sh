@@ -28,6 +28,18 @@ if [ ! -e "$text/train.visual_ids" ]; then
     exit 2
 fi
 begin "$(realpath -m "$text")" "$(realpath -m "$photos")" "${options[@]}" "${variables[@]}"
+# Refuses a training that was begun with other variables: same FOLDER VARIABLES
+same() {
+    local begun=$out/$1/begun
+    if [ -e "$begun" ] && [ "$(cat "$begun")" != "$2" ]; then
+        echo "$out/$1: was begun with $(cat "$begun"), but now there is $2: name another OUT." >&2
+        exit 2
+    fi
+}
+of_network="NETWORK_UPDATES=$network"
+of_critical="$of_network CRITICAL_UPDATES=$critical"
+if [ "$network" != 0 ]; then same network "$of_network"; fi
+if [ -n "$critical" ]; then same self_critical "$of_critical"; fi
 # Extracts grids of features into a data folder: extract FOLDER [options of fairseq-mm extract]
 extract() {
     mkdir -p "$1"
@@ -41,6 +53,7 @@ extract() {
 }
 train_network() {
     mkdir -p "$out/network"
+    echo "$of_network" > "$out/network/begun"
     "$recipes/train_network.sh" "$out/data" "$photos" "$out/network" \
         "$out/transformer_captioner/checkpoint_best.pt" transformer_captioner \
         --total-num-update "$network" --max-update "$network" "${options[@]}" 2>&1 \
@@ -48,6 +61,7 @@ train_network() {
 }
 train_critically() {
     mkdir -p "$out/self_critical"
+    echo "$of_critical" > "$out/self_critical/begun"
     # commands look for the extractor's weights beside the checkpoint
     if [ -e "$out/$last_model/mobilenet_v2.pt" ]; then
         cp "$out/$last_model/mobilenet_v2.pt" "$out/self_critical"

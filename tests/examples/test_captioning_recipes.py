@@ -311,6 +311,32 @@ def test_one_command_trains_on_a_grid_and_then_for_cider(run_recipe, tmp_path):
     assert run_recipe(EXAMPLE, "strong", "text", "photos", "out", WEIGHTS="w.pt") == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "folder"),
+    [
+        ({"NETWORK_UPDATES": "8"}, {"NETWORK_UPDATES": "9"}, "network"),
+        (
+            {"NETWORK_UPDATES": "0", "CRITICAL_UPDATES": "5"},
+            {"NETWORK_UPDATES": "8", "CRITICAL_UPDATES": "5"},
+            "self_critical",
+        ),
+    ],
+)
+def test_the_strong_recipe_refuses_other_updates_than_it_began_with(
+    run_recipe, tmp_path, before, after, folder
+):
+    make_text(tmp_path / "text")
+    (tmp_path / "out" / "transformer_captioner").mkdir(parents=True)
+    (tmp_path / "out" / "transformer_captioner" / "checkpoint_best.pt").touch()
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out", **before) != []
+    assert run_recipe(EXAMPLE, "strong", "text", "photos", "out", **before) == []
+    error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2, **after)
+    assert error.startswith(
+        f"out/{folder}: was begun with NETWORK_UPDATES={before['NETWORK_UPDATES']}"
+    )
+    assert error.count("\n") == 1
+
+
 def test_the_strong_recipe_refuses_what_it_cannot_use_before_it_begins(run_recipe, tmp_path):
     error = run_recipe(EXAMPLE, "strong", "text", "photos", "out", status=2)
     assert error == "text: no prepared data folder: it has no train.visual_ids.\n"
