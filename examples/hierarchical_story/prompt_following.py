@@ -197,8 +197,11 @@ def _score(args: argparse.Namespace) -> None:
     print(f"{len(stories)} stories; intervals: 95 %, bootstrap over stories")
     print(f"{'':8}{'taken up':24}{'right sentences':24}{'chance':10}sentences a story")
     for name, figures in result["kinds"].items():
-        cells = "".join(f"{_percent(figures[key]):24}" for key in ("taken_up", "right"))
-        print(f"{name:8}{cells}{figures['chance']:<10.1%}{figures['sentences']:.2f}")
+        right, chance = _percent(figures["right"]), f"{figures['chance']:.1%}"
+        if not figures["sentences"]:  # shares of nothing
+            right = chance = "-"
+        taken_up = _percent(figures["taken_up"])
+        print(f"{name:8}{taken_up:24}{right:24}{chance:10}{figures['sentences']:.2f}")
 
 
 def score_stories(stories: list[Story]) -> dict[str, Any]:

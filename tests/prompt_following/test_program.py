@@ -91,6 +91,9 @@ def test_figures_of_stories(program, tmp_path):
     assert 1 / 11 <= same["right"]["value"] == pytest.approx(same["chance"])
     # no sentence of a fact: a share of nothing is 0
     assert score(["it rained ."] * 11)["all"]["right"]["value"] == 0
+    # no sentence, no share of right ones
+    out = program("score", tmp_path / "stories.jsonl")[1]
+    assert out.splitlines()[-1].split()[-3:] == ["-", "-", "0.00"]
 
 
 @pytest.mark.parametrize(
