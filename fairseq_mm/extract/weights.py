@@ -57,7 +57,7 @@ def checked_weights_file(model: str, recorded: str, weights_file: Optional[str])
     if weights_file is None:
         raise UserError(
             f"the features were made by {model} with weights from a file (SHA-256 "
-            f"{recorded[:12]}...): give that file."
+            f"{recorded[:12]}...): give that file (--weights; in fairseq-train: --image-network)."
         )
     digest = compute_sha256(weights_file)
     if digest != recorded:
