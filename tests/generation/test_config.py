@@ -31,3 +31,12 @@ def test_a_seed_has_64_bits():
     for seed in (-(2**63) - 1, 2**64):
         with pytest.raises(UserError, match="`seed` must be an integer of 64 bits"):
             GenerationConfig.of_task(TASK, seed=seed)
+
+
+def test_an_unknown_preset_is_told_with_the_known_ones():
+    task = SimpleNamespace(**vars(TASK), generation_presets={"plain": {"beam": 1}, "varied": {}})
+    assert GenerationConfig.of_task(task, "plain").beam == 1
+    with pytest.raises(UserError, match="`preset` must be one of plain, varied, but is 'none'"):
+        GenerationConfig.of_task(task, "none")
+    with pytest.raises(UserError, match="`preset` must be left out with this task, but is 'plain'"):
+        GenerationConfig.of_task(TASK, "plain")
