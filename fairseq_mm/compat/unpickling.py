@@ -137,7 +137,7 @@ _METERS = (
     *("Meter", "AverageMeter", "SumMeter", "ConcatTensorMeter", "TimeMeter", "StopwatchMeter"),
     "MetersDict",
 )
-# name in pickles of fairseq's class, which is imported only for a file that has such an object
+# stands for fairseq's class, which is imported only if a file has such an object
 _DICTIONARY = "fairseq.data.Dictionary"
 _WORDS_OF_DICTIONARY = ("bos_word", "pad_word", "eos_word", "unk_word")
 _INDICES_OF_DICTIONARY = ("bos_index", "pad_index", "eos_index", "unk_index", "nspecial")
