@@ -148,6 +148,17 @@ def use_averaged_weights(state: Any, path: str) -> None:
     state["task_state"] = {key: x for key, x in task_state.items() if key != AVERAGE_KEY}
 
 
+# part of the names of weights in a shard
+_SHARD_KEY = "flat_param_0"
+
+
+def _shard_error(path: str) -> UserError:
+    return UserError(
+        f"{path}: is a shard of a training with --use-sharded-state: give the name without "
+        "-shard0, and --checkpoint-shard-count with the number of its processes."
+    )
+
+
 @contextlib.contextmanager
 def named_failures(
     path: str, what: str = "no model can be made of this checkpoint"
@@ -166,6 +177,9 @@ def named_failures(
     try:
         yield
     except WeightsError as error:
+        # its message quotes PyTorch's, which is its context, only in part
+        if _SHARD_KEY in str(error.__context__):
+            raise _shard_error(path) from error
         raise UserError(f"{path}: {error}") from None
     except UserError:
         raise
@@ -182,11 +196,8 @@ def named_failures(
         # fairseq's own message names the model; its cause names the tensor
         while error.__cause__ is not None:
             error = error.__cause__  # type: ignore[assignment]
-        if "flat_param_0" in str(error):
-            raise UserError(
-                f"{path}: is a shard of a training with --use-sharded-state: give the name without "
-                "-shard0, and --checkpoint-shard-count with the number of its processes."
-            ) from error
+        if _SHARD_KEY in str(error):
+            raise _shard_error(path) from error
         # anything can fail: options may have any type, and build task and model before weights are
         # compared
         frame = traceback.extract_tb(error.__traceback__)[-1]
