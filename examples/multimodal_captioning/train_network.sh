@@ -3,7 +3,8 @@
 # DATA: the data folder of the checkpoint, whose features.h5 was extracted from PHOTOS.
 # WEIGHTS: weights of the network (default: mobilenet_v2.pt beside the checkpoint, or else the
 # published weights that features.h5 names).
-# Writes the best model and its network to SAVE_DIR/separated, for fairseq-mm extract and caption.
+# Writes the best model and its network to SAVE_DIR/separated, for fairseq-mm extract and caption. The
+# folder of an earlier run becomes SAVE_DIR/separated.old.
 set -euo pipefail
 if [ $# -lt 5 ] || [[ "$5" == -* ]]; then sed -n 2p "$0" >&2; exit 2; fi
 data=$1 photos=$2 out=$3 checkpoint=$4 arch=$5
@@ -40,6 +41,8 @@ fairseq-train "$data" --user-dir "$(dirname "$0")/../../fairseq_mm" \
     --batch-size "$BATCH" "${PROCESSES[@]}" --required-batch-size-multiple 1 \
     --preload-features --num-workers 0 \
     --no-epoch-checkpoints --seed 1 --log-format simple --save-dir "$out" "${@:6}"
-# A training that is continued replaces the model that it had separated before.
-rm -f "$out"/separated/{checkpoint_best,mobilenet_v2}.pt
+if [ -e "$out/separated" ]; then
+    rm -rf "$out/separated.old"
+    mv "$out/separated" "$out/separated.old"
+fi
 exec fairseq-mm export "$out" "$out/separated" --separate-network

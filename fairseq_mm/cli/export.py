@@ -128,4 +128,4 @@ def _separate(checkpoint: Any, output: str) -> None:
     model = separate_network(checkpoint, output)
     name = model.extractor["extractor"]
     print(f"{model.weights}: {name}, for fairseq-mm extract --model {name} --weights")
-    print(f"{model.checkpoint}: checkpoint of {model.num_updates} updates, without optimizer")
+    print(f"{model.checkpoint}: checkpoint of {checkpoint.num_updates} updates, without optimizer")

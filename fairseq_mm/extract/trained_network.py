@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fairseq_mm.compat import convolution_memory_format, float32_by_default
@@ -89,8 +88,6 @@ class TrainedNetwork(nn.Module):
         rows: Network from images ``[B, 3, height, width]`` to features ``[B, N, D]``.
         preprocessing: Preprocessing that gives all images the same size.
         flip: In training, mirror half of the images.
-        crop: In training, least area of a random crop of each image, as a fraction; the crop is
-            scaled to the size of the image. 1 for no crop.
 
     Attributes:
         pixels_shape: Shape of the pixels of an image: height, width, 3.
@@ -99,22 +96,20 @@ class TrainedNetwork(nn.Module):
     """
 
     def __init__(
-        self, rows: nn.Module, preprocessing: Preprocessing, *, flip: bool = False, crop: float = 1
+        self, rows: nn.Module, preprocessing: Preprocessing, *, flip: bool = False
     ) -> None:
         super().__init__()
         self.rows = rows
         self.preprocessing = preprocessing
         self.pixels_shape = preprocessing.input_shape
         self.flip = flip
-        self.crop = crop
         self.memory_format = convolution_memory_format()
         blank = torch.zeros(1, 1, int(torch.Size(self.pixels_shape).numel()), dtype=torch.uint8)
         with torch.no_grad():
             _, self.num_rows, self.dim = self.eval()(blank).shape
 
     def train(self, mode: bool = True) -> "TrainedNetwork":
-        """Set the mode of the random flips and crops; the layers stay in evaluation mode, without
-        dropout."""
+        """Set the mode of the random flips; the layers stay in evaluation mode, without dropout."""
         super().train(mode)
         self.rows.eval()
         return self
@@ -130,34 +125,14 @@ class TrainedNetwork(nn.Module):
             is_flipped = torch.rand(len(images), device=images.device) < 0.5
             images = torch.where(is_flipped[:, None, None, None], images.flip(2), images)
         images = self.preprocessing.normalized(images)  # [B, 3, height, width]
-        if self.training and self.crop < 1:
-            images = crop_randomly(images, self.crop)
         dtype = next(self.rows.parameters()).dtype
         rows: Tensor = self.rows(images.to(dtype).contiguous(memory_format=self.memory_format))
         return rows
 
 
-def crop_randomly(images: Tensor, least: float) -> Tensor:
-    """Crop each of the images ``[B, 3, height, width]`` at random, and scale the crop to the size
-    of the image. ``least`` is the least area of a crop, as a fraction of the image's."""
-    B = len(images)
-    area = torch.empty(B, device=images.device).uniform_(least, 1)
-    side = area.sqrt()[:, None]  # [B, 1]
-    # coordinates of an image are from -1 to 1
-    centre = (torch.rand(B, 2, device=images.device) * 2 - 1) * (1 - side)
-    theta = torch.cat([torch.diag_embed(side.expand(B, 2)), centre[:, :, None]], dim=2)  # [B, 2, 3]
-    grid = F.affine_grid(theta, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
-
-
 @float32_by_default
 def build_trained_network(
-    identity: Mapping[str, Any],
-    weights: Optional[str],
-    *,
-    store: str,
-    flip: bool = False,
-    crop: float = 1,
+    identity: Mapping[str, Any], weights: Optional[str], *, store: str, flip: bool = False
 ) -> TrainedNetwork:
     """Build the network of a feature store's features, in the state in which it computed them.
 
@@ -167,7 +142,6 @@ def build_trained_network(
             or random weights.
         store: Path of the store, for messages.
         flip: See :class:`TrainedNetwork`.
-        crop: See :class:`TrainedNetwork`.
 
     Raises:
         UserError: If the store's network is not a torchvision network of images, the weights are
@@ -201,7 +175,7 @@ def build_trained_network(
         fuse=_fuse_for_training,
     )
     _fix_norms(backbone.network)
-    return TrainedNetwork(backbone.network, preprocessing, flip=flip, crop=crop)
+    return TrainedNetwork(backbone.network, preprocessing, flip=flip)
 
 
 def _fix_norms(network: nn.Module) -> None:

@@ -62,13 +62,12 @@ def write_average(checkpoints: Sequence[Checkpoint], output: str) -> None:
         )
     check_new_file(output)
     weights = average_weights(checkpoints)
-    history = first.state.get("optimizer_history") or [{}]
     cfg: Any = OmegaConf.to_container(first.cfg, resolve=True, enum_to_str=True)
     write_checkpoint_content(
         output,
         cfg,
         weights,
-        num_updates=history[-1].get("num_updates", 0),
+        num_updates=first.num_updates,
         task_state=first.task_state,
     )
 

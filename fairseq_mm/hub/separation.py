@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from fairseq_mm.compat.image_network import NETWORK_PREFIX, has_network
-from fairseq_mm.conversion.new_checkpoint import checkpoint_of_config
 from fairseq_mm.conversion.output_folder import output_folder
 from fairseq_mm.data.input_files import compute_sha256
 from fairseq_mm.data.output_file import library_errors
@@ -18,7 +17,7 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.extract.extractor import build_extractor_from_identity
 from fairseq_mm.extract.identity import DECODER, check_is_recorded
 from fairseq_mm.extract.trained_network import get_torchvision_weights
-from fairseq_mm.hub.export import check_new_folder
+from fairseq_mm.hub.export import check_new_folder, write_checkpoint_content
 from fairseq_mm.inference.checkpoint import Checkpoint, load_models
 from fairseq_mm.models._provenance import STATE_KEY, encode_json
 from fairseq_mm.tasks._image_network import PhotoOptions
@@ -33,13 +32,11 @@ class SeparatedModel(NamedTuple):
         checkpoint: Path of the checkpoint without image network.
         weights: Path of the network's weights.
         extractor: Attributes that identify the network as an extractor of features.
-        num_updates: Number of updates of the training.
     """
 
     checkpoint: str
     weights: str
     extractor: dict[str, Any]
-    num_updates: int
 
 
 def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
@@ -75,7 +72,6 @@ def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
         else:
             weights[name] = value
     name = f"{checkpoint.extractor['extractor']}.pt"
-    num_updates = (checkpoint.state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
     with output_folder(output) as partial, library_errors(), _naming(checkpoint.path, partial):
         path = os.path.join(partial, name)
         torch.save(get_torchvision_weights(network), path)
@@ -84,18 +80,15 @@ def separate_network(checkpoint: Checkpoint, output: str) -> SeparatedModel:
         extractor = {**known, "weights": compute_sha256(path)}
         build_extractor_from_identity(extractor, path)  # fails if the weights do not fit
         weights[STATE_KEY] = encode_json({**checkpoint.provenance, "extractor": extractor})
-        content = checkpoint_of_config(
+        write_checkpoint_content(
+            os.path.join(partial, CHECKPOINT),
             _config_without_network(checkpoint),
             weights,
-            optimizer="FairseqAdam",
-            num_updates=num_updates,
+            num_updates=checkpoint.num_updates,
+            task_state=checkpoint.task_state,
         )
-        content["task_state"] = dict(checkpoint.task_state)
-        torch.save(content, os.path.join(partial, CHECKPOINT))
         load_models(os.path.join(partial, CHECKPOINT), device="cpu")  # fails if weights are missing
-    return SeparatedModel(
-        os.path.join(output, CHECKPOINT), os.path.join(output, name), extractor, num_updates
-    )
+    return SeparatedModel(os.path.join(output, CHECKPOINT), os.path.join(output, name), extractor)
 
 
 @contextlib.contextmanager

@@ -153,6 +153,12 @@ class Checkpoint:
         self.task_state: Mapping[str, Any] = state.get("task_state") or {}
         self.has_provenance = STATE_KEY in self.weights
 
+    @property
+    def num_updates(self) -> int:
+        """Number of updates of the training; 0 if the file does not say it."""
+        updates: int = (self.state.get("optimizer_history") or [{}])[-1].get("num_updates", 0)
+        return updates
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r}: --arch {self.arch}, --task {self.task_name})"
 

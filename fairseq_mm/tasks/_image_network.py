@@ -54,22 +54,9 @@ class PhotoOptions:
             "modules before it keep their weights (default: train the whole network)"
         },
     )
-    network_update_after: int = field(
-        default=0,
-        metadata={
-            "help": "with --photos: number of first updates that do not change the image network"
-        },
-    )
     flip_photos: bool = field(
         default=False,
         metadata={"help": "with --photos: mirror half of the images in training"},
-    )
-    crop_photos: float = field(
-        default=1.0,
-        metadata={
-            "help": "with --photos: least area of a random crop of each image in training, as "
-            "a fraction of the image; the crop is scaled to its size (default: no crop)"
-        },
     )
 
 
@@ -90,12 +77,6 @@ def check_photo_options(cfg: Any) -> None:
         return
     if not 0 <= cfg.network_lr_scale < math.inf:
         raise UserError(f"--network-lr-scale must be 0 or more, but is {cfg.network_lr_scale}.")
-    if cfg.network_update_after < 0:
-        raise UserError(
-            f"--network-update-after must be 0 or more, but is {cfg.network_update_after}."
-        )
-    if not 0 < cfg.crop_photos <= 1:
-        raise UserError(f"--crop-photos must be above 0 and at most 1, but is {cfg.crop_photos}.")
     if cfg.compile:
         raise UserError("--photos: does not go with --compile.")
 

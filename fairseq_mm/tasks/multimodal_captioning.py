@@ -250,7 +250,6 @@ class MultimodalCaptioningTask(MultimodalTask):
             cfg.image_network or None,
             store=path,
             flip=cfg.flip_photos,
-            crop=cfg.crop_photos,
         )
         if network.dim != self.feature_dim:
             raise UserError(
@@ -418,10 +417,8 @@ class MultimodalCaptioningTask(MultimodalTask):
         if self.photos_folder is None or not self.cfg.network_lr_scale:
             super().optimizer_step(optimizer, model, update_num)
             return
-        started = update_num >= self.cfg.network_update_after
-        scale = self.cfg.network_lr_scale if started else 0.0
         parameters = [x for x in model.image_network.parameters() if x.requires_grad]
-        step_with_scaled_network(optimizer, parameters, scale)
+        step_with_scaled_network(optimizer, parameters, self.cfg.network_lr_scale)
 
     def begin_valid_epoch(self, epoch: int, model: Any) -> None:
         super().begin_valid_epoch(epoch, model)

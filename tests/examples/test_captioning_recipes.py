@@ -59,13 +59,13 @@ def test_the_image_network_is_trained_and_separated(run_recipe, tmp_path):
     assert parse_training(trained).image_network == "from/mobilenet_v2.pt"
     trained, _ = run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn", WEIGHTS="w.pt")
     assert parse_training(trained).image_network == "w.pt"
-    # a second run: export refuses a folder with files
-    separated_before = tmp_path / "saved" / "separated"
-    separated_before.mkdir(parents=True)
-    for name in ("checkpoint_best.pt", "mobilenet_v2.pt", "mine.txt"):
-        (separated_before / name).touch()
-    run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn")
-    assert [path.name for path in separated_before.iterdir()] == ["mine.txt"]
+    # further runs: export refuses a folder with files, and nothing of the last run is lost
+    for name in ("first", "second"):
+        (tmp_path / "saved" / "separated").mkdir(parents=True)
+        (tmp_path / "saved" / "separated" / name).touch()
+        run_recipe(EXAMPLE, "train_network", *arguments, "m_rnn")
+        assert not (tmp_path / "saved" / "separated").exists()
+        assert [x.name for x in (tmp_path / "saved" / "separated.old").iterdir()] == [name]
     stderr = run_recipe(EXAMPLE, "train_network", *arguments, status=2)
     assert "train_network.sh DATA PHOTOS SAVE_DIR CHECKPOINT ARCH" in stderr
 

@@ -127,7 +127,7 @@ def test_the_weights_file_is_enough_to_build_the_network_again(folder, name, tmp
     again = build_extractor_from_identity(one.identity, file)
     assert again.identity == one.identity
     np.testing.assert_array_equal(again.extract([noise()])[0], one.extract([noise()])[0])
-    with pytest.raises(UserError, match="give that file .--weights"):
+    with pytest.raises(UserError, match=r"give that file \(--weights"):
         build_extractor_from_identity(one.identity)
     config = json.loads(one.identity["network_config"])
     assert not {"_name_or_path", "transformers_version", "id2label", "dtype"} & set(config)

@@ -15,7 +15,7 @@ from fairseq_mm.data.feature_store_writer import FeatureStoreWriter
 from fairseq_mm.errors import UserError
 from fairseq_mm.errors import _find_message as find_message
 from fairseq_mm.extract.extractor import build_extractor
-from fairseq_mm.extract.trained_network import LAYERS_PREFIX, crop_randomly
+from fairseq_mm.extract.trained_network import LAYERS_PREFIX
 from fairseq_mm.models._pooled_features import scale_vectors
 from fairseq_mm.models._provenance import STATE_KEY, decode_provenance, encode_json
 from fairseq_mm.tasks._image_network import step_with_scaled_network
@@ -125,7 +125,7 @@ def test_a_training_with_photos_starts_and_goes_on_from_a_checkpoint(
     data, alone, saved = folder / "pooled", tmp_path / "alone", tmp_path / "joint"
     run_fairseq(monkeypatch, "train", data, *TRAIN, *model, "--save-dir", alone, "--max-epoch", "1")
     checkpoint = ("--finetune-from-model", alone / "checkpoint_best.pt", "--save-dir", saved)
-    options = ("--eval-gen", "--flip-photos", "--crop-photos", "0.7", "--preload-features")
+    options = ("--eval-gen", "--flip-photos", "--preload-features")
     options = (*options, "--network-lr-scale", "0.5", *joint(folder))
     options = (*options, "--network-first-layer", "conv1")  # the first module
     run_fairseq(monkeypatch, "train", data, *TRAIN, *model, *checkpoint, *options, "--max-epoch=1")
@@ -216,7 +216,7 @@ def check_that_damage_is_named(joint, folder, run_command):
         assert not list(folder.glob("lost*"))
 
 
-def test_images_are_flipped_and_cropped_in_training_only(folder):
+def test_images_are_flipped_in_training_only(folder):
     task, model, _ = set_up(
         folder / "pooled", "--arch", "m_rnn_tiny", *joint(folder), "--flip-photos"
     )
@@ -231,9 +231,9 @@ def test_images_are_flipped_and_cropped_in_training_only(folder):
     rows = network.train()(pixels).detach()
     assert 0 < is_near(rows, plain).sum() < 20
     assert torch.equal(is_near(rows, other), ~is_near(rows, plain))
-    network.flip, network.crop = False, 0.5
-    assert not is_near(network(pixels), plain).any()
     assert is_near(network.eval()(pixels), plain).all()
+    network.flip = False
+    assert is_near(network.train()(pixels), plain).all()
 
 
 def test_the_captions_of_an_image_share_one_pass_of_the_network(folder):
@@ -273,18 +273,6 @@ def test_a_network_with_scale_0_is_not_trained(folder):
     before = [x.clone() for x in weights]
     task.optimizer_step(torch.optim.SGD(weights, lr=1.0), model, 0)
     assert not any(torch.equal(x, y) for x, y in zip(weights, before))
-
-
-def test_a_crop_is_a_part_of_the_image_in_its_size():
-    ramp = torch.arange(12.0).expand(1, 3, 10, 12)
-    assert torch.allclose(crop_randomly(ramp, 1), ramp, atol=1e-4)
-    cropped = crop_randomly(ramp.expand(50, -1, -1, -1), 0.25)
-    assert cropped.shape == (50, 3, 10, 12)
-    widths = (cropped[:, 0, 0, -1] - cropped[:, 0, 0, 0]) / 11
-    assert widths.min() > 0.49
-    assert widths.max() < 1.01
-    assert widths.std() > 0.05
-    assert cropped[:, 0, 0, 0].std() > 0.5  # the crops are at different places
 
 
 @pytest.mark.parametrize(("dtype", "common"), [(torch.float32, {}), *PRECISIONS])
@@ -343,30 +331,6 @@ def test_flat_float32_copies_are_scaled_in_their_pieces():
         step_with_scaled_network(optimizer, [torch.zeros(2)], 0.25)
 
 
-def test_the_network_waits_for_its_first_update(folder):
-    options = ("--arch", "m_rnn_tiny", *joint(folder), "--network-update-after", "1")
-    task, model, criterion = set_up(folder / "pooled", *options)
-    from fairseq import optim
-
-    optimizer = optim.build_optimizer(
-        optimizer_config(
-            {"_name": "sgd", "lr": [0.1], "momentum": 0.0, "weight_decay": 0.0}
-        ).optimizer,
-        list(model.parameters()),
-    )
-    weight = next(model.image_network.parameters())
-    others = model.decoder.output_proj.weight
-    changes = []
-    for update in range(2):
-        optimizer.zero_grad()
-        criterion(model, first_batch(task))[0].backward()
-        before = weight.clone(), others.clone()
-        task.optimizer_step(optimizer, model, update)
-        assert not torch.equal(others, before[1])
-        changes.append(not torch.equal(weight, before[0]))
-    assert changes == [False, True]
-
-
 def test_the_root_of_zero_has_a_finite_gradient():
     x = torch.tensor([[0.0, 4.0, 0.0, 1.0]], requires_grad=True)
     scaled = scale_vectors(x, "root")
@@ -387,8 +351,6 @@ def test_the_root_of_zero_has_a_finite_gradient():
             "records published weights .torchvision:X., which need no",
         ),
         ({}, ("--network-lr-scale", "-1"), "--network-lr-scale must be 0 or more, but is -1"),
-        ({}, ("--network-update-after", "-1"), "--network-update-after must be 0 or more"),
-        ({}, ("--crop-photos", "0"), "--crop-photos must be above 0 and at most 1, but is 0"),
         ({}, ("--compile",), "--photos: does not go with --compile"),
         ({}, ("--image-network", ""), "with weights from a file .* give that file"),
         ({}, ("--photos", ""), "--image-network needs --photos"),
