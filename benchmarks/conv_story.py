@@ -2,6 +2,7 @@
 
     python benchmarks/conv_story.py generation [--threads 2] [--rounds 3]
     python benchmarks/conv_story.py weights [--threads 2] [--rounds 3] [--clock cpu]
+        [--arch conv_story_wp] [--kinds int8] [--words 60]
     python benchmarks/conv_story.py training [--threads 2] [--rounds 3]
 
 Sizes are the published ones: 19,025 and 104,960 types, prompts of 30 words.
@@ -14,7 +15,9 @@ the step's products at the speed of a large product, whichever is longer; both a
 
 Weights: a step of our generation, stories of 60 words, with the weights as PyTorch stores them, and
 packed in float32, bfloat16 and int8 (`weights_dtype`), beside the limit in float32. `--clock cpu`
-counts the process's own time, for a machine that others use as well: with one thread.
+counts the process's own time, for a machine that others use as well: with one thread. `--kinds`
+with one type shows the peak of its memory: packed weights are kept beside those as PyTorch
+stores them.
 
 Training: forward, loss and backward of 3 stories of 500 words, without optimizer, each in a
 process of its own for the peak of its memory: fairseq's model with fairseq's cross-entropy, this
@@ -29,7 +32,7 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +49,7 @@ from fairseq_mm.models._fairseq_stories import convert_weights
 from fairseq_mm.modules.packed_weights import pack_weights
 
 SOURCE_TYPES, TARGET_TYPES, PROMPT = 19_025, 104_960, 30
+KINDS = ("as stored", "float32", "bfloat16", "int8")
 PREFIXES = (1, 50, 100, 150, 300, 500, 750, 1000)
 
 
@@ -173,8 +177,10 @@ def prepare(model: Any) -> int:
     )
 
 
-def benchmark_weights(rounds: int, clock: Callable[[], float]) -> None:
-    model, words = build("conv_story_wp"), 60
+def benchmark_weights(
+    arch: str, kinds: Sequence[str], words: int, rounds: int, clock: Callable[[], float]
+) -> None:
+    model = build(arch)
     weights = prepare(model)
     bandwidth, speed = machine_speed(clock)
     print(
@@ -183,7 +189,7 @@ def benchmark_weights(rounds: int, clock: Callable[[], float]) -> None:
     )
     steps: dict[str, list[float]] = {}
     limits = [max(4 * weights / bandwidth, 2 * rows * weights / speed) for rows in (4, 32)]
-    for kind in ("as stored", "float32", "bfloat16", "int8"):
+    for kind in kinds:
         if kind != "as stored":
             pack_weights(model, kind)
         for rows in (4, 32):
@@ -193,6 +199,8 @@ def benchmark_weights(rounds: int, clock: Callable[[], float]) -> None:
     for kind, times in steps.items():
         parts = [f"{1e3 * x:.1f} | {x / limit:.2f}" for x, limit in zip(times, limits)]
         print(" | ".join([kind, *parts]))
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"peak memory of the process: {peak / 1e9:.2f} GB")
 
 
 def benchmark_generation(rounds: int) -> None:
@@ -278,7 +286,11 @@ def main() -> None:
     parser.add_argument("part", choices=("generation", "weights", "training", "one"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--arch", default="conv_story_wp", help="of part one")
+    parser.add_argument("--arch", default="conv_story_wp", help="of parts one and weights")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=KINDS, help="of weights; one to see its memory"
+    )
+    parser.add_argument("--words", type=int, default=60, help="of a story in part weights")
     parser.add_argument("--precision", default="float32", help="of part one")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="of part weights")
     args = parser.parse_args()
@@ -287,7 +299,7 @@ def main() -> None:
         benchmark_generation(args.rounds)
     elif args.part == "weights":
         clock = time.process_time if args.clock == "cpu" else time.perf_counter
-        benchmark_weights(args.rounds, clock)
+        benchmark_weights(args.arch, args.kinds, args.words, args.rounds, clock)
     elif args.part == "training":
         benchmark_training(args.rounds, args.threads)
     else:

@@ -15,10 +15,12 @@ Training: forward, loss and backward. Generation: beam 5, exactly 64 tokens. "ba
 model in fairseq's generator, "bart, prepared" the same model as `fairseq-mm summarize` prepares it,
 as are the other systems but "t5". Hugging Face's generator and CTranslate2 run the same BART or T5
 where they are installed (`pip install transformers ctranslate2`). `--weights-dtype` is the type of
-the weights in the prepared models and in CTranslate2.
+the weights in the prepared models and in CTranslate2. The last line is the peak memory of the
+process; it is that of one system if `--systems` names one.
 """
 
 import argparse
+import resource
 import statistics
 import time
 from argparse import Namespace
@@ -235,6 +237,8 @@ def main() -> None:
                     turns[peer] = writing_by(engine, model, drawn, sizes, args.weights_dtype)
     with torch.set_grad_enabled(is_training):
         compare(turns, args.rounds, time.process_time if args.clock == "cpu" else time.perf_counter)
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"\npeak memory of the process: {peak / 1e9:.2f} GB")
 
 
 if __name__ == "__main__":
