@@ -74,9 +74,10 @@ _PATHS = {
     *("PATH", "STORE"),
 }
 
-# thresholds of gc: allocations between two collections, and collections of younger generations
-# between two collections of an older one. Imported modules stay; searching them costs 15 %
-_COLLECTION = (100_000, 20, 100)
+# Thresholds of gc: allocations between two collections, and collections of younger generations
+# between two collections of an older one. All imports together make fewer objects than the first
+# threshold, and these objects stay: searching them for cycles would only cost time.
+_COLLECTION_AT_START = (1_000_000, 20, 100)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -198,7 +199,7 @@ def main(argv: Optional[list[str]] = None) -> int:
     # a shell asks for completions
     if "_ARGCOMPLETE" in os.environ:
         return completion.answer(SUBCOMMANDS, Parser)
-    gc.set_threshold(*_COLLECTION)
+    gc.set_threshold(*_COLLECTION_AT_START)
     run_set_up.silence_deprecations()
     try:
         return _run(sys.argv[1:])

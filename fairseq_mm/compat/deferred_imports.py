@@ -1,8 +1,9 @@
 """Defers imports of slow modules that fairseq and torchvision import but rarely use.
 
-fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, and
-torchvision imports PyTorch's compiler for one function of ``roi_align``. These imports take a third
-of the starting time of ``fairseq-mm caption``. The context :func:`deferred` replaces the modules by
+fairseq imports scikit-learn and SciPy's statistics for two functions of a criterion, TensorBoard
+for the log of a training, and sacreBLEU with tabulate for tables of scores. torchvision imports
+PyTorch's compiler for one function of ``roi_align``. These imports take a third of the starting
+time of ``fairseq-mm caption``. The context :func:`deferred` replaces the modules by
 placeholders, whose functions import the real module when they are called.
 """
 
@@ -14,7 +15,10 @@ from types import ModuleType
 from typing import Any
 
 # modules that are deferred while fairseq, or torchvision, is imported
-OF_FAIRSEQ = ("sklearn", "sklearn.metrics", "scipy.stats")
+OF_FAIRSEQ = (
+    *("sklearn", "sklearn.metrics", "scipy.stats"),
+    *("torch.utils.tensorboard", "tensorboardX", "tabulate"),
+)
 OF_TORCHVISION = ("torch._dynamo", "torch._dynamo.utils")
 
 # only fairseq-mm switches it on: a library must not change the imports of its program

@@ -172,6 +172,15 @@ def test_formats_that_need_a_program_or_hide_their_size_are_refused(form):
         read_image(content)
 
 
+@pytest.mark.parametrize(("form", "is_common"), [("JPEG", True), ("PNG", True), ("TIFF", False)])
+def test_the_plugins_of_all_formats_are_only_loaded_for_uncommon_ones(form, is_common, monkeypatch):
+    content = encoded(Image.new("RGB", (4, 4), "red"), form)
+    calls = []
+    monkeypatch.setattr(Image, "init", lambda init=Image.init: calls.append(1) or init())
+    assert read_image(content).size == (4, 4)
+    assert (not calls) == is_common
+
+
 def test_formats_of_every_suffix_are_read():
     """What folders are searched for can be decoded, if the installation has the decoder."""
     Image.init()
