@@ -12,6 +12,8 @@ import torch
 from fairseq.search import Search
 from torch import Tensor
 
+from fairseq_mm.generation.beam_search import top_words
+
 # bits of a random number: float64 has 53, so its product with a sum stays below the sum
 DRAW_BITS = 48
 # number of most probable words among which the share of the probability is sought first
@@ -151,7 +153,7 @@ class SeededSampling(Search):
         if self.topp >= 1 and not 0 < self.topk < num_types:
             return lprobs, torch.arange(num_types, device=lprobs.device).expand_as(lprobs)
         if self.topp >= 1:
-            values, words = lprobs.topk(self.topk)
+            values, words = top_words(lprobs, self.topk)
         else:
             values, words = self._nucleus(lprobs)
         # not in the order of their probabilities: two words of nearly equal probability may change
@@ -165,7 +167,7 @@ class SeededSampling(Search):
         share = (lprobs.double().logsumexp(dim=1, keepdim=True) - peak).exp() * self.topp
         count = min(FIRST_CANDIDATES, most)
         while True:
-            values, words = lprobs.topk(count)
+            values, words = top_words(lprobs, count)
             probabilities = (values.double() - peak).exp()
             mass = probabilities.cumsum(dim=1)
             if count == most or bool((mass[:, -1:] >= share).all()):

@@ -17,6 +17,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.tasks.fairseq_task import StatefulContainer
 
 from fairseq_mm.errors import UserError
+from fairseq_mm.generation.beam_search import use_fast_beam_search
 from fairseq_mm.generation.config import GenerationConfig
 from fairseq_mm.generation.defaults import SAMPLING_BEAM
 from fairseq_mm.generation.seeded_sampling import SeededSampling
@@ -200,6 +201,7 @@ class GeneratesText:
         if size > 0:
             # fairseq's CUDA extension, where it is built, forbids words of a prefix as well
             generator.repeat_ngram_blocker = NGramRepeatBlock(size, use_extension=False)
+        use_fast_beam_search(generator)
         typical_p = read_typical_p(args, cfg)
         if getattr(args, "sampling", False):
             topk, topp = getattr(args, "sampling_topk", -1), getattr(args, "sampling_topp", -1.0)

@@ -68,12 +68,10 @@ from fairseq_mm.models._image_sequence import (
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.positions import next_positions, select_sentence_vectors, sentence_positions
+from fairseq_mm.modules.recurrent_steps import step_lstm
 
 SLICE_INITS = ("copies", "independent")
 SliceInit: Any = ChoiceEnum(SLICE_INITS)  # created at run time, so Any for type checkers
-# With so few rows on a CPU, a step of PyTorch's LSTM takes longer than a step of its cells, because
-# the LSTM lays out its weights anew at each call.
-FEW_ROWS = 16
 _NOISE_SEED = 1
 # With a smaller divisor, scores would leave the range of float32.
 LEAST_TEMPERATURE = 1e-3
@@ -214,9 +212,9 @@ class GlacDecoder(FeatureDecoder):
         of the words, of dimension E. ``state`` is (h, c), [B, layers, H] each. Returns outputs
         [B, T, H] and the new state.
         """
-        B, T, _ = inputs.shape
-        if T == 1 and B <= FEW_ROWS and inputs.device.type == "cpu":
-            # Layers are in the second dimension, so that fairseq can reorder rows in the first.
+        if inputs.size(1) == 1 and inputs.device.type == "cpu":
+            # nn.LSTM lays out its weights anew at each call. Layers are in the second dimension, so
+            # that fairseq can reorder rows in the first.
             hs, cs = list(state[0].unbind(1)), list(state[1].unbind(1))
             outputs = self._step_cells(inputs[:, 0], hs, cs).unsqueeze(1)
             return outputs, (torch.stack(hs, dim=1), torch.stack(cs, dim=1))
@@ -281,9 +279,7 @@ class GlacDecoder(FeatureDecoder):
             if i > 0:
                 # Between layers only, as nn.LSTM does.
                 x = F.dropout(x, self.lstm.dropout, self.training)
-            names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-            parameters = [getattr(self.lstm, f"{name}_l{i}") for name in names]
-            hs[i], cs[i] = torch.lstm_cell(x, (hs[i], cs[i]), *parameters)
+            hs[i], cs[i] = step_lstm(x, hs[i], cs[i], *self.lstm.all_weights[i])
             x = hs[i]
         return x
 

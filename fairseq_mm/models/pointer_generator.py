@@ -48,6 +48,7 @@ from fairseq_mm.models._provenance import MODULE_NAME, Provenance, list_words
 from fairseq_mm.modules.additive_attention import CoverageAttention
 from fairseq_mm.modules.copy_distribution import first_positions, mixture_logits
 from fairseq_mm.modules.packed_rnn import SkippingLSTM
+from fairseq_mm.modules.recurrent_steps import step_lstm
 
 
 @dataclass
@@ -191,7 +192,13 @@ class PointerGeneratorDecoder(FeatureDecoder):
             state, cell, coverage = saved["state"], saved["cell"], saved.get("coverage")
         keys = self.attention.project(source) if saved is None else saved["keys"]
         embedded = self.dropout(self.embedding(prev_output_tokens))  # [B, T, E]
-        states, (state, cell) = self.lstm(embedded, (state.unsqueeze(0), cell.unsqueeze(0)))
+        if embedded.size(1) == 1 and embedded.device.type == "cpu":
+            # nn.LSTM lays out its weights anew at each call.
+            state, cell = step_lstm(embedded[:, 0], state, cell, *self.lstm.all_weights[0])
+            states = state.unsqueeze(1)
+        else:
+            states, last = self.lstm(embedded, (state.unsqueeze(0), cell.unsqueeze(0)))
+            state, cell = (x[0] for x in last)
         weights, coverages = self.attention(states, keys, is_padding, coverage)
         context = torch.bmm(weights.to(source.dtype), source)  # [B, T, 2H]
         write_score = self.write_proj(torch.cat([context, states, embedded], dim=2)).squeeze(2)
@@ -202,7 +209,7 @@ class PointerGeneratorDecoder(FeatureDecoder):
             # coverage after the last step is not used.
             extra["coverage_loss"] = torch.minimum(weights, coverages[:, :-1]).sum(dim=2)
         if incremental_state is not None:
-            saved = {"state": state[0], "cell": cell[0], "keys": keys}
+            saved = {"state": state, "cell": cell, "keys": keys}
             if coverages is not None:
                 saved["coverage"] = coverages[:, -1]
             self.set_incremental_state(incremental_state, self.state_key, saved)

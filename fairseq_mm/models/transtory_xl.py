@@ -49,7 +49,7 @@ from fairseq_mm.models._image_sequence import ImageVectors, StoryModel, encoder_
 from fairseq_mm.models._options import check_sizes, option
 from fairseq_mm.models._presets import register_presets
 from fairseq_mm.modules.attention import merge_heads, split_heads
-from fairseq_mm.modules.decoding_caches import FIRST_CAPACITY, SentenceCache, select_rows
+from fairseq_mm.modules.decoding_caches import SentenceCache, select_rows
 from fairseq_mm.modules.positions import next_positions, sentence_positions
 from fairseq_mm.modules.relative_attention import RelativeAttention
 from fairseq_mm.modules.segment_memory import SegmentMemory, remember
@@ -392,7 +392,7 @@ class TranstoryXLDecoder(FeatureDecoder):
         attention = self.layers[0].attention
         heads = (len(like), attention.num_heads, attention.head_dim)
         shapes = [heads, heads, (len(like), attention.dim)] * len(self.layers)
-        return SentenceCache.empty(shapes, like, capacity=self.memory_length + FIRST_CAPACITY)
+        return SentenceCache.empty(shapes, like, memory_length=self.memory_length)
 
     def _write_memory(
         self, cache: SentenceCache, valid_mask: Tensor, rows: Tensor, memory: SegmentMemory
@@ -410,6 +410,7 @@ class TranstoryXLDecoder(FeatureDecoder):
                 slot_first[rows.unsqueeze(1), slots] = x.movedim(-2, 1).expand(
                     -1, len(slots), *slot_first.shape[2:]
                 )
+        cache.begin_memory(rows)
 
     def _renew_memory(
         self,

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairseq_mm.modules.additive_attention import AdditiveAttention, ModalityAttention
+from fairseq_mm.modules.recurrent_steps import step_gru
 
 
 class ConditionalGRU(nn.Module):
@@ -63,11 +64,11 @@ class ConditionalGRU(nn.Module):
             The new state [B, hidden_dim], the attention weights [B, N] over the elements of each
                 modality, and the weights [B, modalities] of the modalities.
         """
-        hidden = self.first(word, hidden)
+        hidden = step_gru(self.first, word, hidden)
         contexts, weights = [], []
         for attention, source, mask in zip(self.attentions, projected, padding_masks):
             context, weight = attention(hidden, *source, mask)
             contexts.append(context)
             weights.append(weight)
         context, modality_weights = self.modality_attention(hidden, contexts)
-        return self.second(context, hidden), weights, modality_weights
+        return step_gru(self.second, context, hidden), weights, modality_weights

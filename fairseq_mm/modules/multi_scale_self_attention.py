@@ -256,6 +256,10 @@ class MultiScaleSelfAttention(nn.Module):
         if is_gated:
             shapes = [(4 * width, embed_dim), (2 * width, 2 * width), (width, width)]
         self.networks: Any = nn.ModuleList(WeightNormalized(networks, *shape) for shape in shapes)
+        # Matrices of the first layer for queries, keys and values; None before :meth:`fold`.
+        self.query_weight: Optional[Tensor] = None
+        self.key_weight: Optional[Tensor] = None
+        self.value_weight: Optional[Tensor] = None
         self.head_proj = None
         if is_multi_scale:
             self.head_proj = WeightNormalized(num_heads, self.head_dim, self.head_dim)
@@ -295,6 +299,21 @@ class MultiScaleSelfAttention(nn.Module):
             scales = zip(self.strides, *(x.split(count, dim=1) for x in (query, key, value)))
             heads = torch.cat([attend_to_past(q, k, v, n) for n, q, k, v in scales], dim=1)
         return self._join(heads.transpose(1, 2).flatten(0, 1), x)
+
+    def fold(self) -> None:
+        """Compute the matrices of the first layer once and store them; for inference only."""
+        self.networks[0].fold()
+        matrices = self.networks[0].weight()
+        # Tensors of their own, because a part of a tensor cannot be packed.
+        parts = matrices.view(3, -1, matrices.size(-1))
+        self.query_weight, self.key_weight, self.value_weight = (part.clone() for part in parts)
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> "MultiScaleSelfAttention":
+        super()._apply(fn, *args, **kwargs)
+        # Moving or casting reaches only parameters and buffers.
+        if self.query_weight is not None:
+            self.fold()
+        return self
 
     def new_cache(self) -> KeyValueCache:
         return KeyValueCache(self.strides, self.num_heads // len(self.strides), self.head_dim)
@@ -359,8 +378,10 @@ class MultiScaleSelfAttention(nn.Module):
         weights, bias = weight.view(3, -1, weight.size(-1)), self.networks[0].bias.view(3, -1)
         if rows.is_cuda:
             return grouped_linear(rows.view(len(rows), 3, -1).transpose(0, 1), weights, bias)
-        kinds = zip(rows.chunk(3, dim=1), weights, bias)
-        return torch.stack([linear(x, weight, bias) for x, weight, bias in kinds])
+        folded = self.query_weight, self.key_weight, self.value_weight
+        matrices: Any = weights if self.query_weight is None else folded
+        kinds = zip(rows.chunk(3, dim=1), matrices, bias)
+        return torch.stack([linear(x, matrix, bias) for x, matrix, bias in kinds])
 
     @staticmethod
     def _by_network(rows: Tensor, networks: int) -> Tensor:

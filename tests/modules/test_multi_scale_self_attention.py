@@ -269,3 +269,17 @@ def test_one_call_for_all_scales_equals_a_call_for_each():
             torch.autograd.grad((expected * scale).sum(), heads),
         ):
             torch.testing.assert_close(ours, theirs)
+
+
+@torch.no_grad()
+def test_folded_matrices_follow_the_layer():
+    torch.manual_seed(0)
+    layer = MultiScaleSelfAttention(16, 8, 2, is_gated=True, is_multi_scale=True).eval()
+    x = torch.randn(2, 5, 16)
+    expected = layer(x)
+    for network in layer.networks:
+        network.fold()
+    layer.fold()
+    torch.testing.assert_close(layer(x), expected)
+    # casting changes parameters, and must reach the folded matrices
+    torch.testing.assert_close(layer.double()(x.double()), expected.double())

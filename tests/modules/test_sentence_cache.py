@@ -29,3 +29,45 @@ def test_a_new_order_moves_rows_and_an_old_one_copies_nothing():
     assert keeps_all(torch.arange(3), 3)
     assert not keeps_all(torch.arange(2), 3)
     assert not keeps_all(torch.tensor([1, 0]), 2)
+
+
+def test_memories_move_with_their_rows():
+    """Equal to the selection of whole rows, whichever rows begin a memory and whenever."""
+    torch.manual_seed(0)
+    M, B = 3, 6
+    cache = SentenceCache.empty([(B, 2, 4), (B, 5)], torch.zeros(()), capacity=2, memory_length=M)
+    expected = [x.clone() for x in cache.parts]
+    for step in range(12):
+        rows = torch.randperm(B)[: step % 3]
+        for x in expected:
+            x[rows, ..., :M, :] = torch.randn(x[rows, ..., :M, :].shape)
+        for mine, x in zip(cache.parts, expected):
+            mine[rows, ..., :M, :] = x[rows, ..., :M, :]
+        cache.begin_memory(rows)
+        positions = M + torch.randint(step + 1, (B,))
+        cache.reserve(positions)
+        missing = cache.capacity - expected[0].size(-2)
+        expected = [torch.nn.functional.pad(x, (0, 0, 0, missing)) for x in expected]
+        for part, x in enumerate(expected):
+            values = torch.randn(B, *x.shape[1:-2], x.size(-1))
+            cache.write(part, values, positions)
+            x.movedim(-2, 1)[torch.arange(B), positions] = values
+        if step == 8:
+            B = 4
+        order = torch.randint(len(positions), (B,))
+        cache.select(order)
+        expected = [x[order] for x in expected]
+        # entries behind a row's position are never read
+        used = int(positions.max()) + 1
+        for mine, x in zip(cache.parts, expected):
+            assert torch.equal(mine[..., :used, :], x[..., :used, :])
+
+
+def test_equal_memories_are_not_copied():
+    cache = SentenceCache([torch.zeros(2, 4, 3)], memory_length=2)
+    cache.select(torch.tensor([1, 1]))
+    cache.parts[0][0, :2] = 7  # shows whether the memory is copied again
+    cache.reserve(torch.tensor([2, 2]))
+    cache.select(torch.tensor([1, 0]))
+    assert cache.parts[0][0, :2].eq(7).all()
+    assert cache.parts[0][1, :2].eq(0).all()

@@ -1,0 +1,95 @@
+"""Finds the most probable words faster than fairseq's search, on CPUs.
+
+Of a large vocabulary, ``torch.topk`` reads every word by slow code: 10 of 104,960 words for 32
+texts take 3.9 ms on one core, a fifth of the product that computes their scores. The maxima of
+blocks of words take .2 ms, and only the words of the best blocks can be among the best words.
+"""
+
+from typing import Any, Optional
+
+import torch
+from fairseq import search as fairseq_search
+from torch import Tensor
+
+# Words of a block. Blocks of 16 and 64 words are as fast.
+_BLOCK = 32
+# With fewer words in the best blocks and the rest than this part of all words, blocks are faster.
+_MAX_SHARE = 4
+
+
+def top_words(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Find the k highest scores of each row, the highest first.
+
+    The result is that of ``scores.topk(k)``, except that other words may be chosen among words of
+    equal scores.
+
+    Args:
+        scores: [..., V] scores of V words, without NaN.
+        k: Number of words, at most V.
+
+    Returns:
+        Scores [..., k] and indices [..., k] of the words.
+    """
+    V = scores.size(-1)
+    count = V // _BLOCK
+    # On a GPU, topk is fast, and six operations take longer to start than one.
+    if scores.is_cuda or (k + 1) * _BLOCK * _MAX_SHARE > V:
+        return scores.topk(k)
+    # Block b has the words b, b + count, b + 2 count and so on, because PyTorch is faster in
+    # computing maxima of whole rows than maxima inside a row.
+    blocks = scores[..., : count * _BLOCK].unflatten(-1, (_BLOCK, count)).amax(dim=-2)
+    best = blocks.topk(k).indices.unsqueeze(-1)
+    inside = (best + count * torch.arange(_BLOCK, device=scores.device)).flatten(-2)
+    rest = torch.arange(count * _BLOCK, V, device=scores.device).expand(*inside.shape[:-1], -1)
+    words = torch.cat([inside, rest], dim=-1)
+    values, places = scores.gather(-1, words).topk(k)
+    return values, words.gather(-1, places)
+
+
+class BeamSearch(fairseq_search.BeamSearch):
+    """fairseq's beam search, with the same candidates and scores, computed by :func:`top_words`."""
+
+    def step(
+        self,
+        step: int,
+        lprobs: Tensor,
+        scores: Optional[Tensor],
+        prev_output_tokens: Optional[Tensor] = None,
+        original_batch_idxs: Optional[Tensor] = None,
+        candidate_multiple: int = 2,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Choose the best continuations of the beams of each input.
+
+        Args:
+            step: Number of tokens of the texts so far.
+            lprobs: [B, K, V] log-probabilities of the next word for K beams of B inputs.
+            scores: [B, K, t] sums of log-probabilities up to each token; None at step 0.
+            prev_output_tokens: Not used.
+            original_batch_idxs: Not used.
+            candidate_multiple: Number of candidates per beam.
+
+        Returns:
+            Sums of log-probabilities, words, and the continued beams of C candidates for each
+                input, [B, C] each, the best first.
+        """
+        _, K, V = lprobs.shape
+        # fairseq leaves out one candidate, so that padding is never chosen.
+        number = min(candidate_multiple * K, (V if step == 0 else K * V) - 1)
+        if step == 0:
+            # The beams are equal.
+            totals, words = top_words(lprobs[:, 0], number)
+            return totals, words, torch.zeros_like(words)
+        assert scores is not None
+        per_beam = min(number, V)
+        values, words = top_words(lprobs, per_beam)  # [B, K, per_beam]
+        # Added before beams are compared. Within a beam, the sums have the order of the words.
+        values = values + scores[:, :, step - 1].unsqueeze(-1)
+        totals, places = values.flatten(1).topk(number)
+        beams = torch.div(places, per_beam, rounding_mode="trunc")
+        return totals, words.flatten(1).gather(1, places), beams
+
+
+def use_fast_beam_search(generator: Any) -> None:
+    """Replace the plain beam search of a generator of fairseq by :class:`BeamSearch`."""
+    if type(generator.search) is fairseq_search.BeamSearch:
+        generator.search = BeamSearch(generator.tgt_dict)
