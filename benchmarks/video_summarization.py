@@ -38,6 +38,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
 from fairseq_mm.compat import activate
+from fairseq_mm.generation.beam_search import use_fast_beam_search
 from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
 from fairseq_mm.models._text_bart import share_beams
 from fairseq_mm.models.vg_bart import bart_options
@@ -165,6 +166,9 @@ def writing(
         max_len_b=sizes.target - 1,
         min_len=sizes.target - 1,
     )
+    # fairseq's own model keeps its own search
+    if name not in GENERATION:
+        use_fast_beam_search(generator)
     if no_repeat_ngram_size:
         # as the tasks of this package do: activated, it replaces fairseq's blocking of n-grams
         activate()

@@ -32,8 +32,7 @@ def top_words(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     V = scores.size(-1)
     count = V // _BLOCK
-    # On a GPU, topk is fast, and six operations take longer to start than one.
-    if scores.is_cuda or (k + 1) * _BLOCK * _MAX_SHARE > V:
+    if not _is_faster(scores, k):
         return scores.topk(k)
     # Block b has the words b, b + count, b + 2 count and so on, because PyTorch is faster in
     # computing maxima of whole rows than maxima inside a row.
@@ -44,6 +43,12 @@ def top_words(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     words = torch.cat([inside, rest], dim=-1)
     values, places = scores.gather(-1, words).topk(k)
     return values, words.gather(-1, places)
+
+
+def _is_faster(scores: Tensor, k: int) -> bool:
+    """Return True if blocks are faster than ``topk`` for k of the scores [..., V]."""
+    # On a GPU, topk is fast, and six operations take longer to start than one.
+    return not scores.is_cuda and (k + 1) * _BLOCK * _MAX_SHARE <= scores.size(-1)
 
 
 class BeamSearch(fairseq_search.BeamSearch):
@@ -72,20 +77,22 @@ class BeamSearch(fairseq_search.BeamSearch):
             Sums of log-probabilities, words, and the continued beams of C candidates for each
                 input, [B, C] each, the best first.
         """
-        _, K, V = lprobs.shape
-        # fairseq leaves out one candidate, so that padding is never chosen.
-        number = min(candidate_multiple * K, (V if step == 0 else K * V) - 1)
+        number = candidate_multiple * lprobs.size(1)
+        if not _is_faster(lprobs, number):
+            return super().step(
+                *(step, lprobs, scores, prev_output_tokens, original_batch_idxs),
+                candidate_multiple=candidate_multiple,
+            )
         if step == 0:
             # The beams are equal.
             totals, words = top_words(lprobs[:, 0], number)
             return totals, words, torch.zeros_like(words)
         assert scores is not None
-        per_beam = min(number, V)
-        values, words = top_words(lprobs, per_beam)  # [B, K, per_beam]
+        values, words = top_words(lprobs, number)  # [B, K, number]
         # Added before beams are compared. Within a beam, the sums have the order of the words.
         values = values + scores[:, :, step - 1].unsqueeze(-1)
         totals, places = values.flatten(1).topk(number)
-        beams = torch.div(places, per_beam, rounding_mode="trunc")
+        beams = torch.div(places, number, rounding_mode="trunc")
         return totals, words.flatten(1).gather(1, places), beams
 
 
