@@ -67,12 +67,3 @@ def test_small_weights_round_a_little(measured):
     assert rounded["perplexity"] == pytest.approx(exact["perplexity"], rel=0.05)
     assert rounded["matrices"] == exact["matrices"]
     assert 0.1 < rounded["share"] < 1
-
-
-def test_scores_are_those_of_the_item_of_all_facts():
-    share = {"value": 0.5, "interval": [0.4, 0.6]}
-    kinds = {"all": {"taken_up": share, "right": {**share, "value": 0.25}}}
-    assert small_weights.read_facts({"kinds": kinds}) == {
-        "facts taken up": 0.5,
-        "right sentences": 0.25,
-    }
