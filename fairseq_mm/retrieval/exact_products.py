@@ -126,15 +126,16 @@ class ExactProducts:
     def __call__(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
         """Return products [P] of row ``i[p]`` (first matrix) and row ``j[p]`` (second matrix)."""
         if len(i) < _MANY:
-            return self._multiply_pairs(i, j)
+            return self.multiply_pairs(i, j)
         # a collapsed model gives equal vectors by the thousand: compute equal pairs once
         if self._distinct is None:
             self._distinct = (_find_first_equal(self.first), _find_first_equal(self.second))
         keys = self._distinct[0][i] * np.int64(len(self.second)) + self._distinct[1][j]
         distinct, place = np.unique(keys, return_inverse=True)
-        return self._multiply_pairs(*np.divmod(distinct, len(self.second)))[place.reshape(-1)]
+        return self.multiply_pairs(*np.divmod(distinct, len(self.second)))[place.reshape(-1)]
 
-    def _multiply_pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    def multiply_pairs(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """Compute the same products without a search for equal vectors, for distinct pairs."""
         products = np.empty(len(i))
         step = max(1, _PIECE // self.first.shape[1])
         for start in range(0, len(i), step):

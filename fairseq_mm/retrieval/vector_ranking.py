@@ -29,8 +29,9 @@ from fairseq_mm.retrieval.exact_products import (
 # The number of these images whose score exceeds a bound is summed in uint8: at most 255.
 _PRODUCT_ROWS, _PRODUCT_COLUMNS = 1024, 8192
 _COMPARED_ROWS = 64
-# Vectors of so many pairs are copied at once; the copies stay in a processor's cache.
-_PAIRS = 128
+# If at most one of so many scores reaches its lower bound, these scores are compared with the upper
+# bounds one by one, which is faster than to compare all scores.
+_FEW = 64
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,17 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
     true_image = np.asarray(image_of_sentence)  # [N]
     _check_images_of_sentences(true_image, len(images), len(sentences))
     image_norms, sentence_norms = norm_bounds(images), norm_bounds(sentences)
-    true_scores = _TrueScores(images, sentences, true_image)
-    # Twice, since the score of the true pair is rounded as well.
+    multiply = ExactProducts(images, sentences)
+    # exact, because bounds around rounded scores would be twice as far apart
+    true_scores = multiply.multiply_pairs(true_image, np.arange(len(sentences)))
+    best_scores = np.full(len(images), -np.inf)
+    # with .at, since an image has several sentences: best_scores[true_image] = ... would keep the
+    # last one
+    np.maximum.at(best_scores, true_image, true_scores)
     best_low, best_high = bounds_around(
-        true_scores.best, 2 * rounding_error(image_norms, sentence_norms.max(), K)
+        best_scores, rounding_error(image_norms, sentence_norms.max(), K)
     )
-    low, high = bounds_around(
-        true_scores.rounded, 2 * rounding_error(sentence_norms, image_norms.max(), K)
-    )
+    low, high = bounds_around(true_scores, rounding_error(sentence_norms, image_norms.max(), K))
 
     # A rank is one more than the number of wrong candidates that reach the true one's score. Scores
     # above the high bound are counted; between the bounds the exact products decide.
@@ -115,80 +119,16 @@ def rank_vectors(images: Any, sentences: Any, image_of_sentence: Sequence[int]) 
         # true pairs are not their own competitors
         scores[true_row[true_columns], true_columns] = -np.inf
 
-        is_above, is_near = scores > best_high[rows, None], scores >= best_low[rows, None]
-        # a block has at most 8,192 columns, which fit into 16 bits
-        num_above, num_near = (x.sum(1, dtype=np.uint16) for x in (is_above, is_near))
+        num_above, i, j = _compare(scores, best_low[rows, None], best_high[rows, None])
         sentence_ranks[rows] += num_above
-        if not np.array_equal(num_above, num_near):
-            i, j = _find_true(is_above != is_near, rows, columns)
-            reaches = true_scores.multiply(i, j) >= true_scores.best_of(i)
-            np.add.at(sentence_ranks, i[reaches], 1)
+        i, j = i + rows.start, j + columns.start
+        np.add.at(sentence_ranks, i[multiply(i, j) >= best_scores[i]], 1)
 
-        is_above, is_near = scores > high[columns], scores >= low[columns]
-        # added as bytes, without a conversion to wider integers: a block has at most 64 rows
-        num_above, num_near = (x.view(np.uint8).sum(0, dtype=np.uint8) for x in (is_above, is_near))
+        num_above, i, j = _compare(scores, low[None, columns], high[None, columns])
         image_ranks[columns] += num_above
-        if not np.array_equal(num_above, num_near):
-            i, j = _find_true(is_above != is_near, rows, columns)
-            reaches = true_scores.multiply(i, j) >= true_scores.of(j)
-            np.add.at(image_ranks, j[reaches], 1)
+        i, j = i + rows.start, j + columns.start
+        np.add.at(image_ranks, j[multiply(i, j) >= true_scores[j]], 1)
     return VectorRanks(image_ranks=image_ranks, sentence_ranks=sentence_ranks)
-
-
-class _TrueScores:
-    """Scores of the sentences with the images that they describe.
-
-    They are computed in float32 at first, and in float64 only for the sentences for which
-    :meth:`of` or :meth:`best_of` is called.
-
-    Args:
-        images: ``[I, K]`` float32 vectors.
-        sentences: ``[N, K]`` float32 vectors.
-        true_image: ``[N]`` row in ``images`` of the image that each sentence describes.
-
-    Attributes:
-        rounded: ``[N]`` float32 score of each sentence with its image.
-        best: ``[I]`` highest of the rounded scores of an image.
-        multiply: Function that computes scores of pairs in float64, see :class:`ExactProducts`.
-    """
-
-    def __init__(self, images: np.ndarray, sentences: np.ndarray, true_image: np.ndarray) -> None:
-        self.true_image = true_image
-        self.multiply = ExactProducts(images, sentences)
-        self.rounded = np.empty(len(sentences), dtype=np.float32)
-        for start in range(0, len(sentences), _PAIRS):
-            part = slice(start, start + _PAIRS)
-            pairs = images[true_image[part]], sentences[part]
-            self.rounded[part] = np.einsum("nk,nk->n", *pairs)
-        self.best = np.full(len(images), -np.inf, dtype=np.float32)
-        # with .at, since an image has several sentences: best[true_image] = ... would keep the
-        # last one
-        np.maximum.at(self.best, true_image, self.rounded)
-        self._exact = np.full(len(sentences), np.nan)
-        self._exact_best = np.full(len(images), np.nan)
-
-    def of(self, sentences: np.ndarray) -> np.ndarray:
-        """Return the float64 score of each sentence with the image that it describes, ``[n]``.
-
-        ``sentences`` has the indices of n sentences.
-        """
-        unknown = np.unique(sentences[np.isnan(self._exact[sentences])])
-        self._exact[unknown] = self.multiply(self.true_image[unknown], unknown)
-        return self._exact[sentences]
-
-    def best_of(self, images: np.ndarray) -> np.ndarray:
-        """Return the highest float64 score of each of n images with one of its sentences, ``[n]``.
-
-        ``images`` has the indices of the images.
-        """
-        unknown = images[np.isnan(self._exact_best[images])]
-        if len(unknown):
-            is_wanted = np.zeros(len(self.best), dtype=bool)
-            is_wanted[unknown] = True
-            sentences = np.flatnonzero(is_wanted[self.true_image])
-            self._exact_best[unknown] = -np.inf
-            np.maximum.at(self._exact_best, self.true_image[sentences], self.of(sentences))
-        return self._exact_best[images]
 
 
 def _score_blocks(
@@ -207,15 +147,40 @@ def _score_blocks(
                 yield slice(top + start, top + start + len(scores)), columns, scores
 
 
-def _find_true(values: np.ndarray, rows: slice, columns: slice) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of images and of sentences of the pairs for which ``values`` is True.
+def _compare(
+    scores: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compare a block of scores with a lower and an upper bound for each image or each sentence.
 
-    ``values`` [images, sentences] is a bool block; the slices ``rows`` and ``columns`` select its
-    images and sentences.
+    Args:
+        scores: ``[images, sentences]`` scores; at most 64 images and 8,192 sentences.
+        low: Lower bounds, ``[images, 1]`` or ``[1, sentences]``.
+        high: Upper bounds, of the same shape.
+
+    Returns:
+        The number of scores above the upper bound for each image or sentence, and the rows and the
+        columns of the scores between the bounds.
     """
+    axis = 1 if low.shape[1] == 1 else 0  # the axis along which scores are counted
+    reaches_low = scores >= low
+    num_reaching = np.count_nonzero(reaches_low)
+    if num_reaching * _FEW <= scores.size:
+        pairs = _find_true(reaches_low)
+        is_above = scores[pairs] > np.broadcast_to(high, scores.shape)[pairs]
+        num_above = np.bincount(pairs[1 - axis][is_above], minlength=low.size)
+        return num_above, pairs[0][~is_above], pairs[1][~is_above]
+    is_above = scores > high
+    # in few bits, since a conversion of bytes to wider integers takes longer
+    dtype = np.uint16 if axis == 1 else np.uint8
+    num_above = is_above.view(np.uint8).sum(axis, dtype=dtype)
+    # changed in place, since it is not needed any more
+    return num_above, *_find_true(np.not_equal(reaches_low, is_above, out=reaches_low))
+
+
+def _find_true(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and the columns of the elements of a matrix that are True."""
     # faster than np.nonzero in two dimensions
-    i, j = np.divmod(np.flatnonzero(values), values.shape[1])
-    return i + rows.start, j + columns.start
+    return np.divmod(np.flatnonzero(values), values.shape[1])
 
 
 def rank_folds(

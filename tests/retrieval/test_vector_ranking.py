@@ -99,6 +99,19 @@ def test_nearly_collapsed_vectors_equal_brute_force():
     )
 
 
+def test_few_ties_among_first_ranks_equal_brute_force():
+    # nearly all scores are far below the true ones, so that few are compared in float64
+    images = np.random.default_rng(8).integers(-3, 4, (150, 64)).astype(np.float32)
+    images[77] = images[5]
+    images[140] = np.nextafter(images[6], np.float32(9))
+    sentences, image_of = images.repeat(3, 0), np.arange(150).repeat(3)
+    sentences[9] = sentences[300]
+    found = rank_vectors(images, sentences, image_of)
+    assert_equal(found, brute_force(images, sentences, image_of))
+    assert found.image_ranks[[15, 231]].tolist() == [2, 2]
+    assert 0 < (found.image_ranks > 1).sum() + (found.sentence_ranks > 1).sum() < 20
+
+
 def test_ranks_over_several_blocks_equal_those_of_the_full_matrix():
     # whole blocks and the rest on both sides
     images, sentences, image_of = random_task(6, 1100, 8500, 8, 1)
