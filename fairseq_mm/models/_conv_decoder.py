@@ -3,9 +3,9 @@
 import math
 from typing import Any, Optional
 
-from fairseq.models import FairseqIncrementalDecoder
 from torch import Tensor, nn
 
+from fairseq_mm.models._bases import IncrementalDecoder
 from fairseq_mm.models._conv_encoder import EncoderOut
 from fairseq_mm.models._conv_trunk import ConvTrunk, Source, Trace, TrunkState
 from fairseq_mm.modules.linear import linear, normal_linear
@@ -37,7 +37,7 @@ def convert_source(
     return Source(keys, values, padding_mask if masks_padding else None)
 
 
-class StoryDecoder(FairseqIncrementalDecoder):
+class StoryDecoder(IncrementalDecoder):
     """Decoder of stories and language models.
 
     Args:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fairseq_mm.models._bases import EncoderOut
 from fairseq_mm.modules.attention import attend, attention_weights, merge_heads, split_heads
 from fairseq_mm.modules.decoding_caches import group_rows, select_rows
+from fairseq_mm.modules.packed_weights import shrink_cached
 
 ROWS = "rows"
 
@@ -126,8 +127,10 @@ class SharedMemory:
         heads = attention.num_heads
         if layer not in self.keys_values:
             text = self.text.transpose(0, 1)  # [B, S, C]
-            keys = split_heads(attention.k_proj(text), heads).contiguous()
-            values = split_heads(attention.v_proj(text), heads).contiguous()
+            keys, values = (
+                shrink_cached(split_heads(project(text), heads).contiguous(), project.weight)
+                for project in (attention.k_proj, attention.v_proj)
+            )
             self.keys_values[layer] = keys, values
             if bool(self.text_mask.any()):
                 self._step_mask = ~self.text_mask[:, None, None]
@@ -139,7 +142,8 @@ class SharedMemory:
         weights = None
         if need_weights:
             weights = attention_weights(query, keys, mask)
-            attended = torch.matmul(F.dropout(weights, dropout), values)
+            attended = torch.matmul(F.dropout(weights, dropout).to(values.dtype), values)
+            attended = attended.to(x.dtype)
             weights = weights.transpose(1, 2).flatten(0, 1)
         else:
             attended = attend(query, keys, values, mask, dropout=dropout)

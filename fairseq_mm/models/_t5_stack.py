@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_mm.models._bases import EncoderOut, FeatureDecoder
 from fairseq_mm.modules.decoding_caches import BeamCache, group_rows, select_rows
 from fairseq_mm.modules.linear import linear
+from fairseq_mm.modules.packed_weights import shrink_cached
 from fairseq_mm.modules.t5_layers import RelativeBias, RMSNorm, T5Attention, T5FeedForward
 
 STATE = "t5"
@@ -284,6 +285,7 @@ class T5Decoder(FeatureDecoder):
             if cache is None:
                 layer = self.layers[0].self_attention
                 like = self.embedding.weight.new_empty(len(prev_output_tokens), 0)
+                like = shrink_cached(like, layer.key_proj.weight)
                 A = layer.query_proj.out_features // layer.num_heads
                 # Built here and not with the source: only now is the number of beams known.
                 num_items = len(source["keys"][0])
@@ -325,7 +327,11 @@ class T5Decoder(FeatureDecoder):
         ``-inf`` at padding, or None if there is no padding.
         """
         x = encoder_out["encoder_out"][0].transpose(0, 1)
-        projected = [layer.source_attention.keys_and_values(x) for layer in self.layers]
+        attentions = [layer.source_attention for layer in self.layers]
+        projected = [
+            [shrink_cached(y, attention.key_proj.weight) for y in attention.keys_and_values(x)]
+            for attention in attentions
+        ]
         bias = None
         if encoder_out["encoder_padding_mask"]:
             padding_mask = encoder_out["encoder_padding_mask"][0][:, None, None]

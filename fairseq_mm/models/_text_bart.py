@@ -1,7 +1,8 @@
 """Speeds up generation with fairseq's own BART, the text-only baseline of VG-BART."""
 
-from typing import Any
+from typing import Any, Optional
 
+import torch
 from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import (
     TransformerDecoder,
@@ -9,14 +10,19 @@ from fairseq.models.transformer import (
     TransformerEncoder,
     TransformerEncoderBase,
 )
+from fairseq.modules.transformer_layer import (
+    TransformerEncoderLayer,
+    TransformerEncoderLayerBase,
+)
 from torch import Tensor, nn
 
 from fairseq_mm.models._shared_memory import ROWS, EncoderOut, reorder_items
-from fairseq_mm.models._vg_bart_parts import VgBartDecoder
+from fairseq_mm.models._vg_bart_parts import VgBartDecoder, run_encoder_layer
 
 # Attributes of fairseq's decoder layers that change the computation of a step, with the value that
 # leaves it as VG-BART's decoder computes it.
 _PLAIN_LAYER = {"c_attn": None, "w_resid": None, "attn_ln": None, "ffn_layernorm": None}
+_PLAIN_ENCODER_LAYER = {"return_fc": False, "can_use_fastpath": False, "BT_version": False}
 _PLAIN_DECODER = {
     "adaptive_softmax": None,
     "project_in_dim": None,
@@ -24,6 +30,20 @@ _PLAIN_DECODER = {
     "quant_noise": None,
     "cross_self_attention": False,
 }
+
+
+class _EncoderLayer(TransformerEncoderLayerBase):
+    """Layer of the encoder of fairseq's BART that uses packed weights."""
+
+    def forward(
+        self,
+        x: Tensor,
+        encoder_padding_mask: Optional[Tensor],
+        attn_mask: Optional[Tensor] = None,
+    ) -> Tensor:
+        if attn_mask is not None or torch.is_grad_enabled():
+            return super().forward(x, encoder_padding_mask, attn_mask)
+        return run_encoder_layer(self, x, encoder_padding_mask)
 
 
 class _SharedEncoder(TransformerEncoder):
@@ -68,6 +88,11 @@ def share_beams(model: nn.Module) -> None:
         and _is_plain(decoder, _PLAIN_DECODER)
         and all(_is_plain(layer, _PLAIN_LAYER) for layer in decoder.layers)
     ):
+        for layer in encoder.layers:
+            if type(layer) in (TransformerEncoderLayer, TransformerEncoderLayerBase) and _is_plain(
+                layer, _PLAIN_ENCODER_LAYER
+            ):
+                layer.__class__ = _EncoderLayer
         # The classes add methods and no state but the fusions, of which a text-only BART has none.
         encoder.__class__ = _SharedEncoder
         # Left by BARTModel.set_beam_size, if a generator was built before.

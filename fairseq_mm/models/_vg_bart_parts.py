@@ -2,6 +2,7 @@
 
 from typing import Any, Optional
 
+import torch
 from fairseq.models.transformer import TransformerDecoder, TransformerEncoder
 from torch import Tensor, nn
 
@@ -14,7 +15,9 @@ from fairseq_mm.models._shared_memory import (
     reorder_items,
 )
 from fairseq_mm.models._video_guided import VideoReader, numbered
+from fairseq_mm.modules.attention import attend
 from fairseq_mm.modules.decoding_caches import BeamCache
+from fairseq_mm.modules.packed_weights import shrink_cached
 from fairseq_mm.modules.video_fusion import FusionTrace
 
 STATE = "shared_memory"
@@ -25,6 +28,32 @@ DUPLICATES = tuple(
     for name in ("in_proj", "out_proj", "fc1", "fc2")
     for kind in ("weight", "bias")
 )
+
+
+def run_encoder_layer(layer: Any, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    """Run a layer of the encoder of fairseq's BART: [S, B, C] -> [S, B, C].
+
+    Args:
+        layer: fairseq's layer.
+        x: [S, B, C] states of S tokens, C channels.
+        padding_mask: [B, S] bool, True at padding; None for no padding.
+    """
+    if torch.is_grad_enabled():
+        return layer(x, encoder_padding_mask=padding_mask)
+    # fairseq's attention passes its weights to a function of PyTorch, which cannot use packed ones.
+    before, own = layer.normalize_before, layer.self_attn
+    h = layer.self_attn_layer_norm(x) if before else x
+    shape = (*h.shape[:2], own.num_heads, -1)
+    projections = (own.q_proj, own.k_proj, own.v_proj)
+    query, key, value = (project(h).view(shape).permute(1, 2, 0, 3) for project in projections)
+    mask = None if padding_mask is None else ~padding_mask[:, None, None]
+    h = attend(query, key, value, mask, dropout=get_rate(own.dropout_module))
+    x = x + layer.dropout_module(own.out_proj(h.permute(2, 0, 1, 3).reshape(x.shape)))
+    x = x if before else layer.self_attn_layer_norm(x)
+    h = layer.final_layer_norm(x) if before else x
+    h = layer.activation_dropout_module(layer.activation_fn(layer.fc1(h)))
+    x = x + layer.dropout_module(layer.fc2(h))
+    return x if before else layer.final_layer_norm(x)
 
 
 class VgBartEncoder(TransformerEncoder):
@@ -108,7 +137,7 @@ class VgBartEncoder(TransformerEncoder):
         x = x.transpose(0, 1)  # [S, B, C]
         video, video_mask = self.video(features, padding_mask, x.dtype)
         for number, layer in numbered(self.layers):
-            x = layer(x, encoder_padding_mask=text_mask if has_padding else None)
+            x = run_encoder_layer(layer, x, text_mask if has_padding else None)
             if str(number) in self.fusions:
                 fusion = self.fusions[str(number)]
                 text = x.transpose(0, 1).contiguous()
@@ -294,7 +323,8 @@ class VgBartDecoder(TransformerDecoder):
             attention = self.layers[0].self_attn
             heads, head_dim = attention.num_heads, attention.head_dim
             num_items = len(x) // memory.size
-            cache = BeamCache(self.num_layers, heads, head_dim, num_items, x)
+            like = shrink_cached(x, attention.k_proj.weight)
+            cache = BeamCache(self.num_layers, heads, head_dim, num_items, like)
             self.set_incremental_state(incremental_state, CACHE, cache)
         return cache
 

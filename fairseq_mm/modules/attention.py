@@ -34,9 +34,10 @@ def attention_weights(
             attend, at least at one key. Numbers, such as ``-inf``, are added to the scores. None to
             attend everywhere.
     """
-    # The product is in the dtype of the inputs, as in the fused kernels, but the softmax in
-    # float32, so that weights agree with :func:`attend`.
-    scores = torch.matmul(query, key.transpose(-1, -2)).float() * query.size(-1) ** -0.5
+    # The product is in the dtype of the keys, as in the fused kernels, but the softmax in float32,
+    # so that weights agree with :func:`attend`.
+    scores = torch.matmul(query.to(key.dtype), key.transpose(-1, -2)).float()
+    scores = scores * query.size(-1) ** -0.5
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         scores = scores + attention_mask
     elif attention_mask is not None:
@@ -55,11 +56,12 @@ def attend(
     """Return the means [..., T, head_dim] of ``value`` [..., S, head_dim], weighted by attention.
 
     See :func:`attention_weights` for the weights and the other arguments. ``dropout`` is the
-    dropout rate of the weights; callers pass 0 in evaluation.
+    dropout rate of the weights; callers pass 0 in evaluation. Keys and values in half precision
+    may belong to a query in float32; the result has the dtype of the query.
     """
-    if _FUSED is None:
+    if _FUSED is None or key.dtype != query.dtype:
         weights = F.dropout(attention_weights(query, key, attention_mask), dropout)
-        return torch.matmul(weights, value)
+        return torch.matmul(weights.to(value.dtype), value).to(query.dtype)
     return _FUSED(query, key, value, attn_mask=attention_mask, dropout_p=dropout)
 
 

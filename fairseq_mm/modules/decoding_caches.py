@@ -211,7 +211,8 @@ class SentenceCache:
             words.copy_(words.index_select(0, order))
 
 
-# Positions are added by the block, so that 15 of 16 steps copy nothing.
+# Positions are added by the block, so that 15 of 16 steps copy nothing. With 16 positions, rows of
+# the bias also begin where the attention kernels of GPUs can read them without a copy.
 _BLOCK = 16
 
 
@@ -219,10 +220,10 @@ class BeamCache:
     """Keys and values of all tokens so far in all layers, which beam search does not move.
 
     An item is an example of the batch, a row is one of its beams; the rows of an item are
-    neighbours. Every row attends to the tokens of all rows of its item, and a mask hides the tokens
-    of the other rows. Reordering the beams then changes only the mask; copying keys and values took
-    7 % of the time of BART with 5 beams. The drawback: if a row's keys or values are not finite,
-    all rows of its item become not finite.
+    neighbours. Every row attends to the tokens of all rows of its item, and a bias of ``-inf``
+    hides the tokens of the other rows. Reordering the beams then changes only the bias; copying
+    keys and values took 7 % of the time of BART with 5 beams. The drawback: if a row's keys or
+    values are not finite, all rows of its item become not finite.
 
     Args:
         num_layers: Number of layers.
@@ -230,38 +231,38 @@ class BeamCache:
         head_dim: Dimension of a head.
         num_items: Number of items B.
         like: Tensor with the number of rows R (its first dimension), dtype and device of the cache.
+
+    Attributes:
+        length: Number of tokens that each row has so far.
     """
 
     def __init__(
         self, num_layers: int, num_heads: int, head_dim: int, num_items: int, like: Tensor
     ) -> None:
+        self.length = 0
         self.beams = len(like) // num_items
         # Keys and values of each layer: 2 * layers, items, heads, tokens, beams, head_dim.
         self._entries = like.new_empty(
             2 * num_layers, num_items, num_heads, 0, self.beams, head_dim
         )
-        # [R, tokens] number, within its item, of the row that wrote a token.
-        self._writers = torch.empty(len(like), 0, dtype=torch.long, device=like.device)
-        self._mask: Optional[Tensor] = None
+        # [R, tokens, slots] bias of each row for each row's tokens: 0 for its own, else -inf.
+        self._bias = like.new_empty(len(like), 0, self.beams)
+        self._newest = self._bias_of_newest()
 
     def add_position(self) -> None:
         """Advance all rows to the next token.
 
         Its key and value must then be written to each layer, by :meth:`write` or :meth:`attend`.
         """
-        layers, items, heads, capacity, beams, head_dim = self._entries.shape
-        length = self._writers.size(1)
-        if length == capacity:
+        layers, items, heads, capacity, slots, head_dim = self._entries.shape
+        if self.length == capacity:
             # Zeros, because the product of a weight 0 with a NaN of unused memory would be NaN.
-            block = self._entries.new_zeros(layers, items, heads, _BLOCK, beams, head_dim)
+            block = self._entries.new_zeros(layers, items, heads, _BLOCK, slots, head_dim)
             self._entries = torch.cat([self._entries, block], dim=3)
-        slots = torch.arange(beams, device=self._writers.device)
-        newest = slots[: self.beams].repeat(items).unsqueeze(1)
-        self._writers = torch.cat([self._writers, newest], dim=1)
-        self._mask = None
-        if beams > 1:
-            is_own = self._writers.unsqueeze(2) == slots  # [R, tokens, slots]
-            self._mask = is_own.view(items, 1, self.beams, -1)
+            added = self._bias.new_zeros(len(self._bias), _BLOCK, slots)
+            self._bias = torch.cat([self._bias, added], dim=1)
+        self._bias[:, self.length] = self._newest
+        self.length += 1
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest token's key and value in a layer.
@@ -276,7 +277,7 @@ class BeamCache:
                 each item. ``slots`` is the number of rows of an item, or an earlier, larger number
                 if rows have been removed.
         """
-        length = self._writers.size(1)
+        length = self.length
         keys, values = self._entries[2 * layer], self._entries[2 * layer + 1]
         keys[:, :, length - 1, : self.beams] = key
         values[:, :, length - 1, : self.beams] = value
@@ -301,7 +302,7 @@ class BeamCache:
         shape = (items, self.beams, heads, head_dim)
         newest, keys, values = (x.view(shape).transpose(1, 2) for x in (query, key, value))
         keys, values = self.write(layer, keys, values)
-        attended = attend(newest, keys, values, self._mask, dropout=dropout)
+        attended = attend(newest, keys, values, self._bias_of_items(), dropout=dropout)
         return attended.transpose(1, 2).reshape(query.shape)
 
     def mask_bias(self, bias: Tensor) -> Tensor:
@@ -315,14 +316,8 @@ class BeamCache:
                 of :meth:`write`; [1, heads, 1, tokens] if every item has one slot.
         """
         repeated = bias[None, :, None].repeat_interleave(self._entries.size(4), dim=-1)
-        if self._mask is None:
-            return repeated
-        return repeated.masked_fill(~self._mask, float("-inf"))
-
-    @property
-    def length(self) -> int:
-        """Number of tokens that each row has so far."""
-        return self._writers.size(1)
+        of_items = self._bias_of_items()
+        return repeated if of_items is None else repeated + of_items
 
     def select(self, order: Tensor, items: Optional[Tensor], beams: int) -> None:
         """Select rows, as beam search does: the new row i is the old row ``order[i]``.
@@ -332,36 +327,48 @@ class BeamCache:
             items: Index of the old item for each new item; None if all items stay.
             beams: Number of rows of each new item.
         """
-        self._writers = self._writers.index_select(0, order)
+        before, self.beams = self.beams, beams
+        self._bias = self._bias.index_select(0, order)
         if beams > self._entries.size(4):
             # More rows than before: each token is copied to the row that reads it.
-            self._entries = self._copy_to_rows(order, beams)
+            self._copy_to_rows(torch.div(order, before, rounding_mode="floor"))
         elif items is not None:
             self._entries = self._entries.index_select(1, items)
-        self.beams = beams
+        if beams != before or len(order) != len(self._newest):
+            self._newest = self._bias_of_newest()
 
-    def _copy_to_rows(self, order: Tensor, beams: int) -> Tensor:
-        """Return a copy of the cached keys and values, in which each new row stores its own tokens.
+    def _bias_of_newest(self) -> Tensor:
+        """Return the bias [R, slots] of each row for the newest tokens of all rows of its item."""
+        slots = self._bias.size(2)
+        own = torch.arange(len(self._bias), device=self._bias.device) % self.beams
+        is_own = own.unsqueeze(1) == torch.arange(slots, device=own.device)
+        return self._bias.new_zeros(is_own.shape).masked_fill(~is_own, float("-inf"))
 
-        The copy is needed if items get more rows than before. Every new row becomes the writer of
-        its tokens.
+    def _bias_of_items(self) -> Optional[Tensor]:
+        """Return the bias [B, 1, beams, tokens * slots]; None if each item has one slot."""
+        if self._bias.size(2) == 1:
+            return None
+        bias = self._bias.view(-1, 1, self.beams, self._bias.size(1) * self._bias.size(2))
+        return bias[..., : self.length * self._bias.size(2)]
+
+    def _copy_to_rows(self, of_rows: Tensor) -> None:
+        """Copy keys and values so that each row stores its own tokens.
+
+        The copy is needed if items get more rows than before. Every row becomes the writer of its
+        tokens.
 
         Args:
-            order: [R] index of the old row for each new row.
-            beams: Number of rows of each new item.
+            of_rows: [R] index of the old item of each row.
         """
         layers, _, heads, capacity, _, head_dim = self._entries.shape
-        length = self._writers.size(1)
-        of_rows = torch.div(order, self.beams, rounding_mode="floor")
+        length = self.length
         entries = self._entries.index_select(1, of_rows)[:, :, :, :length]
-        index = self._writers[None, :, None, :, None, None].expand(
-            layers, -1, heads, -1, 1, head_dim
-        )
+        writers = self._bias[:, :length].eq(0).long().argmax(dim=2)
+        index = writers[None, :, None, :, None, None].expand(layers, -1, heads, -1, 1, head_dim)
         own = entries.gather(4, index).squeeze(4)  # [layers, R, heads, tokens, head_dim]
-        grouped = own.unflatten(1, (-1, beams)).permute(0, 1, 3, 4, 2, 5)
+        grouped = own.unflatten(1, (-1, self.beams)).permute(0, 1, 3, 4, 2, 5)
         items = grouped.size(1)
-        copied = own.new_zeros(layers, items, heads, capacity, beams, head_dim)
-        copied[:, :, :, :length] = grouped
-        numbers = torch.arange(beams, device=order.device).repeat(items)
-        self._writers = numbers.unsqueeze(1).expand(-1, length).contiguous()
-        return copied
+        self._entries = own.new_zeros(layers, items, heads, capacity, self.beams, head_dim)
+        self._entries[:, :, :, :length] = grouped
+        self._bias = own.new_zeros(len(of_rows), capacity, self.beams)
+        self._bias[:, :length] = self._bias_of_newest().unsqueeze(1)

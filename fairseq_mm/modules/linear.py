@@ -39,6 +39,8 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32
     if not is_plain or torch.is_autocast_cpu_enabled():
+        if bias is None or x.dim() == 2 or x.is_contiguous():
+            return F.linear(x, weight, bias)
         # Of more than two dimensions, F.linear adds the bias in a second operation if x is strided.
         return F.linear(x.reshape(-1, x.size(-1)), weight, bias).view(*x.shape[:-1], len(weight))
     out = packed_linear(x, weight, bias)

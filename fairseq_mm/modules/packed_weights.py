@@ -68,7 +68,9 @@ class _Packed:
             out = torch.ops.mkldnn._linear_pointwise(half, self._copy, None, "none", [], "").float()
             return out if bias is None else out.add_(bias)
         largest = rows.abs().amax(dim=-1, keepdim=True).clamp_(min=_SMALLEST_SCALE)
-        integers = (rows * (_LARGEST_INT8 / largest)).round_().add_(_ZERO_POINT).to(torch.uint8)
+        # The conversion to integers cuts off, which after adding a half means to round.
+        half = rows.new_full((1,), _ZERO_POINT + 0.5)
+        integers = torch.addcmul(half, rows, _LARGEST_INT8 / largest).to(torch.uint8)
         out = _multiply_integers(integers, 1 / _LARGEST_INT8, self._copy, self._scales, self._zeros)
         return out.mul_(largest) if bias is None else torch.addcmul(bias, out, largest)
 
@@ -182,6 +184,29 @@ def pack_weights(model: nn.Module, dtype: str = "float32") -> None:
         if type(module) is nn.Linear and "forward" not in vars(module):
             layer: Any = module
             layer.forward = _Forward(module)
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    """Return True if this processor has instructions for products in bfloat16."""
+    is_supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return is_supported is not None and bool(is_supported())
+
+
+def shrink_cached(x: Tensor, weight: Tensor) -> Tensor:
+    """Return keys or values in the type in which a decoder keeps them.
+
+    It is bfloat16 if the matrix that has computed them is packed in bfloat16 or int8, and the
+    processor multiplies bfloat16; otherwise x is returned as it is. Reading keys and values takes a
+    third of a step of BART in int8, and in bfloat16 half of that.
+
+    Args:
+        x: Keys, values, or an empty tensor like them, of any shape.
+        weight: Matrix of the linear map that computes them.
+    """
+    packed = _registry.get(id(weight))
+    is_small = packed is not None and packed.dtype != "float32" and not torch.is_grad_enabled()
+    return x.bfloat16() if is_small and _multiplies_bfloat16() else x
 
 
 def _is_packable(weight: Tensor) -> bool:

@@ -36,7 +36,15 @@ def attend_unscaled(
         bias: Tensor that broadcasts to [B, heads, T, S] and is ``-inf`` at masked keys; each query
             has at least one visible key. None for no bias.
         dropout: Dropout rate of the attention weights.
+
+    Keys and values in half precision may belong to a query in float32; the result has the dtype of
+    the query.
     """
+    if key.dtype != query.dtype:
+        scores = torch.matmul(query.to(key.dtype), key.transpose(-1, -2)).float()
+        scores = scores if bias is None else scores + bias
+        weights = F.dropout(scores.softmax(dim=-1), dropout, dropout > 0)
+        return torch.matmul(weights.to(value.dtype), value).to(query.dtype)
     is_half_on_cpu = query.dtype in _HALF and query.device.type == "cpu"
     if _FUSED is not None and _CAN_BE_UNSCALED and not is_half_on_cpu:
         if bias is not None:

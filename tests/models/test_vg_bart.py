@@ -9,6 +9,7 @@ from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from fairseq.sequence_generator import SequenceGenerator
 from numerics import assert_close
 from toy_data import build_model, make_dictionary, video_task
@@ -17,8 +18,11 @@ from fairseq_mm.errors import UserError
 from fairseq_mm.models._backbone_weights import bart_backbone
 from fairseq_mm.models._provenance import STATE_KEY
 from fairseq_mm.models._text_bart import share_beams
-from fairseq_mm.models._vg_bart_parts import DUPLICATES, VgBartDecoder
+from fairseq_mm.models._vg_bart_parts import DUPLICATES, VgBartDecoder, run_encoder_layer
 from fairseq_mm.models.vg_bart import VgBartConfig, VgBartModel, bart_options
+from fairseq_mm.modules import packed_weights
+from fairseq_mm.modules.decoding_caches import BeamCache
+from fairseq_mm.modules.packed_weights import can_pack, pack_weights
 from fairseq_mm.modules.video_fusion import FusionTrace
 
 B, S, M, T, D, V = 3, 6, 4, 5, 5, 20
@@ -154,6 +158,54 @@ def test_fairseqs_bart_generates_the_same_with_our_steps(batch, chosen):
         assert [x for x, _ in ours] == [x for x, _ in theirs]
         assert [x for _, x in ours] == pytest.approx([x for _, x in theirs], rel=1e-5)
     assert list(plain.state_dict()) == names
+
+
+@pytest.mark.parametrize("before", [False, True])
+@torch.no_grad()
+def test_an_encoder_layer_without_gradients_is_fairseqs(batch, before):
+    plain = shaken(text_only(encoder_normalize_before=before))
+    layer, x = plain.encoder.layers[1], torch.randn(S, B, 8)
+    padding_mask = torch.zeros(B, S, dtype=torch.bool)
+    padding_mask[0, 4:] = padding_mask[2, :3] = True
+    for mask in (None, padding_mask):
+        expected = layer(x, encoder_padding_mask=mask)
+        torch.testing.assert_close(run_encoder_layer(layer, x, mask), expected)
+    share_beams(plain)
+    assert type(layer) is not TransformerEncoderLayerBase
+    torch.testing.assert_close(layer(x, padding_mask), expected)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("arch", ["vg_bart_tiny", "vg_t5_tiny"])
+@torch.no_grad()
+def test_steps_with_small_weights_are_close(batch, monkeypatch, dtype, arch):
+    if not can_pack(dtype):
+        pytest.skip(f"this PyTorch packs no {dtype}")
+    monkeypatch.setattr(packed_weights, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(packed_weights, "_multiplies_bfloat16", lambda: True)
+    model = shaken(build(arch)).eval()
+
+    def steps():
+        inputs = {key: x for key, x in batch.items() if key != "prev_output_tokens"}
+        out, state = model.encoder(**inputs), {}
+        words = batch["prev_output_tokens"]
+        logits = [model.decoder(words[:, : t + 1], out, state)[0] for t in range(T)]
+        return torch.cat(logits, dim=1).log_softmax(dim=-1)
+
+    expected = steps()
+    pack_weights(model, dtype)
+    entries = []
+    original = BeamCache.write
+
+    def write(cache, *others):
+        entries.append(cache._entries.dtype)
+        return original(cache, *others)
+
+    monkeypatch.setattr(BeamCache, "write", write)
+    found = steps()
+    assert set(entries) == {torch.bfloat16}
+    assert not torch.equal(found, expected)
+    assert (found - expected).abs().mean() < 0.05 * expected.std()
 
 
 @pytest.mark.parametrize("name", ["dropout", "attention_dropout", "activation_dropout"])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fairseq_mm.modules import attention
+from fairseq_mm.modules.t5_layers import attend_unscaled
 
 B, T, S, A = 2, 3, 5, 4
 
@@ -61,3 +62,20 @@ def test_causal_attention_sees_no_later_key():
     torch.testing.assert_close(
         attention.attend_causally(query, key, value), loops(query, key, value, before)
     )
+
+
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_keys_in_half_precision_belong_to_a_query_in_float32(unscaled):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8), torch.randn(2, 3, 6, 8)
+    bias = torch.zeros(2, 1, 1, 6)
+    bias[..., 4:] = float("-inf")
+    function = attend_unscaled if unscaled else attention.attend
+    expected = function(query, key, value, bias)
+    found = function(query, key.bfloat16(), value.bfloat16(), bias.bfloat16())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+    # the keys that the bias hides have no effect at all
+    key[..., 4:, :], value[..., 4:, :] = 9, 9
+    again = function(query, key.bfloat16(), value.bfloat16(), bias.bfloat16())
+    assert torch.equal(again, found)

@@ -227,3 +227,24 @@ def test_an_old_pytorch_is_named(monkeypatch):
     assert "forward" not in vars(layers[0])
     with pytest.raises(UserError, match="`weights_dtype` int8 needs operators of oneDNN"):
         pack_weights(layers, "int8")
+
+
+@pytest.mark.parametrize("is_fast", [False, True])
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16", "int8"])
+@torch.no_grad()
+def test_keys_of_small_weights_are_kept_in_bfloat16(monkeypatch, dtype, is_fast):
+    if dtype and not can_pack(dtype):
+        pytest.skip(f"this PyTorch packs no {dtype}")
+    monkeypatch.setattr(packed_weights, "_multiplies_bfloat16", lambda: is_fast)
+    layers = model()
+    if dtype:
+        pack_weights(layers, dtype)
+    # half precision of another kind, as under autocast, stays as it is
+    for x in (torch.randn(3, SIZES[1]), torch.randn(3, SIZES[1]).half()):
+        kept = packed_weights.shrink_cached(x, layers[0].weight)
+        if is_fast and dtype in ("bfloat16", "int8"):
+            assert torch.equal(kept, x.bfloat16())
+        else:
+            assert kept is x
+        with torch.enable_grad():
+            assert packed_weights.shrink_cached(x, layers[0].weight) is x
