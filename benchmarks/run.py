@@ -39,6 +39,7 @@ from _markdown import print_row
 from _other_engines import list_engines, writing_by
 from _photographs import draw_photograph
 
+import fairseq_mm
 from fairseq_mm.compat import allocator, dropout_masks
 
 HERE = Path(__file__).parent
@@ -499,6 +500,8 @@ BENCHMARKS: dict[str, Callable[[Setting], Iterator[Row]]] = {
 
 def run_here(name: str, setting: Setting) -> dict[str, Any]:
     """Run one benchmark in this process."""
+    # the import does not register, because it came before the import of fairseq
+    fairseq_mm.register()
     torch.set_num_threads(setting.threads)
     allocator.keep_freed_memory()  # as the commands do
     rows = [asdict(row) for row in BENCHMARKS[name](setting)]
