@@ -113,9 +113,9 @@ def measure_perplexity(data: str, path: str, split: str, dtype: str, batch_size:
     }
 
 
-def write_inputs(kind: str, args: argparse.Namespace, folder: Path) -> list[str]:
+def write_inputs(checkpoint: Checkpoint, args: argparse.Namespace, folder: Path) -> list[str]:
     """Return the command that generates texts of the split's first items, without its options."""
-    data, split = args.data, args.split
+    data, split, kind = args.data, args.split, checkpoint.kind
     program = [sys.executable, "-m", "fairseq_mm"]
     if kind == "captions":
         return [*program, "caption", data, "--split", split]
@@ -136,8 +136,10 @@ def write_inputs(kind: str, args: argparse.Namespace, folder: Path) -> list[str]
         ]
     lines = Path(data, f"{split}.transcripts.jsonl").read_text(encoding="utf-8").splitlines(True)
     (folder / "inputs.jsonl").write_text("".join(lines[: args.items]), encoding="utf-8")
-    features = str(Path(data, "features.h5"))
-    return [*program, "summarize", str(folder / "inputs.jsonl"), "--features", features]
+    command = [*program, "summarize", str(folder / "inputs.jsonl")]
+    if checkpoint.feature_dim:  # else the model reads only text
+        command += ["--features", str(Path(data, "features.h5"))]
+    return command
 
 
 def run(command: list[str], log: Path) -> Any:
@@ -243,13 +245,13 @@ def main() -> None:
         print(json.dumps(found))
         return
     register_quietly()
-    kind = Checkpoint.open(args.checkpoint, data=args.data).kind
+    checkpoint = Checkpoint.open(args.checkpoint, data=args.data)
     first: Optional[list[str]] = None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [] if args.no_texts else write_inputs(kind, args, folder)
+        command = [] if args.no_texts else write_inputs(checkpoint, args, folder)
         for dtype in filter(is_supported, args.dtypes):
-            figures, texts = measure_dtype(kind, command, dtype, args, folder)
+            figures, texts = measure_dtype(checkpoint.kind, command, dtype, args, folder)
             if first is None:
                 print_row(["weights", *figures, "equal texts"])
                 print_row(["---"] * (len(figures) + 2))

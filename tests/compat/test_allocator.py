@@ -28,32 +28,68 @@ for times in (1, 20):
 """
 
 
-def run_program(**variables):
+needs_glibc = pytest.mark.skipif(
+    not (sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc is missing"
+)
+
+
+def run_python(program, **variables):
     environment = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         env={**environment, **variables},
         capture_output=True,
         text=True,
         check=True,
     )
-    is_set, once, repeated = done.stdout.split()
+    return done.stdout.split()
+
+
+def run_program(**variables):
+    is_set, once, repeated = run_python(PROGRAM, **variables)
     return is_set == "True", int(once), int(repeated)
 
 
-@pytest.mark.skipif(
-    not (sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION")), reason="glibc is missing"
-)
+@needs_glibc
 def test_freed_memory_is_used_again():
     is_set, once, repeated = run_program()
     assert is_set
     assert once > 0
     # without the setting, each of the 20 blocks costs as many pages as the first
     assert repeated < once / 10
+
+
+# keeps a freed block, forks, and prints the MB that both processes have in memory
+FORKING = f"""
+import os
+import runpy
+
+runpy.run_path({allocator.__file__!r})["keep_freed_memory"]()
+
+def resident():
+    fields = dict(line.split(":") for line in open("/proc/self/status"))
+    return int(fields["RssAnon"].split()[0]) // 1000
+
+b"1" * 2**27
+print(resident())
+if os.fork() == 0:
+    print(resident(), flush=True)
+    os._exit(0)
+os.wait()
+print(resident())
+"""
+
+
+@needs_glibc
+def test_a_forked_process_does_not_hold_freed_memory():
+    before, child, parent = map(int, run_python(FORKING))
+    assert before > 128
+    assert child < before - 100
+    assert parent < before - 100
 
 
 @pytest.mark.parametrize("name", ["MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_", "GLIBC_TUNABLES"])
