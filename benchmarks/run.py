@@ -272,6 +272,7 @@ def image_extraction(setting: Setting) -> Iterator[Row]:
 
     count = 2 if setting.is_small else 64
     extractor = build_extractor("mobilenet_v2", weights="none", device="cpu")
+    extractor.trace_network()  # as a run of many images does
     with tempfile.TemporaryDirectory() as folder:
         paths = []
         for number in range(count):

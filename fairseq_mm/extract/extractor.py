@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
@@ -37,8 +38,17 @@ REDUCED_PRECISIONS = {"fp16": torch.float16, "bf16": torch.bfloat16}
 DECODE_ON = ("cpu", "gpu")
 # input of the network: preprocessed pixels, or a JPEG file that a GPU decodes
 AnyInput = Union[np.ndarray, JpegFile]
+# a network with more parameters is not traced
+MAX_TRACED_PARAMETERS = 100_000_000
 # value of `frame_rate` if every frame of the videos is read once
 NATIVE = "native"
+
+
+def _is_close(found: Tensor, expected: Tensor) -> bool:
+    """Return True if two tensors of features have the same shape, and differ by roundings only."""
+    if found.shape != expected.shape:
+        return False
+    return bool((found - expected).abs().max() <= 1e-4 * expected.abs().max())
 
 
 class FirstClips(NamedTuple):
@@ -145,6 +155,7 @@ class Extractor:
         )
         network = backbone.network.eval().to(self.device)
         self.network = network.to(memory_format=self.memory_format)
+        self._traced: Any = None
         self.identity: dict[str, object] = {
             "extractor": backbone.model,
             "weights": backbone.weights,
@@ -206,6 +217,48 @@ class Extractor:
         with self._errors_of(inputs):
             return self._compute(self._to_device(inputs)).cpu().numpy()
 
+    @float32_by_default
+    def trace_network(self) -> bool:
+        """Trace the network, which makes it faster on a CPU; return True if this was possible.
+
+        Tracing takes the time of 60 to 120 images, and saves 12 (``resnet152``) to 28 %
+        (``mobilenet_v2``) of the network's time. The features then differ by roundings. The network
+        stays as it is on a GPU, in half precision, for videos and for images of different sizes; if
+        it has more than 100 million parameters, of which PyTorch would keep a second copy; and if a
+        traced network computes other features.
+        """
+        size = sum(weight.numel() for weight in self.network.parameters())
+        if (
+            self.device.type != "cpu"
+            or self.precision != "fp32"
+            or self.reads_videos
+            or not self.preprocessing.fixed_shape
+            or size > MAX_TRACED_PARAMETERS
+        ):
+            return False
+        generator = torch.Generator().manual_seed(0)
+        height, width, channels = self.preprocessing.input_shape
+        shape = self.default_batch_size, channels, height, width
+        full = torch.randn(shape, generator=generator)
+        # A traced network can have the size of its example in it, so a second size is tried.
+        examples = [x.contiguous(memory_format=self.memory_format) for x in (full, full[:3])]
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                traced = torch.jit.freeze(torch.jit.trace(self.network, examples[0]))
+                traced = torch.jit.optimize_for_inference(traced)
+                is_equal = all(
+                    _is_close(traced(x), self.network(x))
+                    # the first calls of a traced network optimize it
+                    for x in 2 * examples
+                )
+            # of parts that cannot be traced, which can be anything
+            except Exception:
+                return False
+        if is_equal:
+            self._traced = traced
+        return is_equal
+
     def _to_device(self, inputs: np.ndarray) -> Tensor:
         x = torch.from_numpy(inputs)
         if self.device.type == "cuda":
@@ -216,7 +269,8 @@ class Extractor:
         with torch.inference_mode(), self._autocast():
             # normalised on the device, since uint8 has a quarter of the bytes to copy
             x = self.preprocessing.normalized(inputs).contiguous(memory_format=self.memory_format)
-            rows: Tensor = self.network(x).float()
+            network = self.network if self._traced is None else self._traced
+            rows: Tensor = network(x).float()
             return rows if rows.dim() == 3 else rows[:, None]
 
     @contextlib.contextmanager

@@ -39,6 +39,9 @@ from fairseq_mm.extract.run_files import (
 
 # batches that a GPU decodes and computes, while the main thread collects the next one
 MAX_BATCHES_AHEAD = 2
+# With fewer images, tracing the network takes longer than it saves. The number of all images
+# decides, so that a run that goes on after an interruption computes the same features.
+_TRACED_IMAGES = 500
 # a finished file, its rows ``[rows, D]``, the number of its inputs, and its end
 Finished = tuple[MediaFile, np.ndarray, int, MediaEnd]
 
@@ -203,6 +206,8 @@ class _Run:
             :class:`.Unreadable`.
         """
         left = [file for file in files if file.key not in done]
+        if left and len(files) >= _TRACED_IMAGES:
+            self.extractor.trace_network()
         with (
             contextlib.closing(self),
             contextlib.closing(decode_files(left, self.reader, workers=workers)) as events,

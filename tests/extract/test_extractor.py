@@ -8,7 +8,14 @@ from PIL import Image
 from torchvision import models, transforms
 
 from fairseq_mm.errors import UserError
-from fairseq_mm.extract.extractor import build_extractor, build_extractor_from_identity
+from fairseq_mm.extract import extractor as module
+from fairseq_mm.extract.backbones import Backbone
+from fairseq_mm.extract.extractor import (
+    Extractor,
+    build_extractor,
+    build_extractor_from_identity,
+)
+from fairseq_mm.extract.preprocessing import Preprocessing
 
 
 def noise(i: int, width: int = 50, height: int = 41) -> Image.Image:
@@ -127,3 +134,50 @@ def test_cuda_without_a_device_is_one_line(weights, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="--device cuda: PyTorch finds no CUDA device"):
         build_extractor("resnet18", weights=weights, device="cuda")
+
+
+@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5"])
+@pytest.mark.parametrize("grid", [False, True])
+def test_a_traced_network_gives_the_same_rows(model, grid):
+    extractor = build_extractor(model, weights="none", size=64, grid=grid)
+    images = [noise(i) for i in range(9)]  # the last batch is smaller
+    expected = extractor.extract(images)
+    assert extractor.trace_network()
+    called = []
+    extractor.network.register_forward_hook(lambda *others: called.append(others))
+    for one, other in zip(extractor.extract(images), expected):
+        assert_close(one, other)
+    assert not called
+
+
+class Swapped(torch.nn.Module):
+    """Network whose trace has the size of its example in it, or that cannot be traced at all."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        if self.error and torch.jit.is_tracing():
+            raise self.error
+        return x.mean(dim=(2, 3)) * len(x)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no"), KeyError("no")])
+def test_a_network_that_cannot_be_traced_stays(error):
+    backbone = Backbone(Swapped(error), "mine", "none:1", "pool", False, Preprocessing(size=32))
+    extractor = Extractor(backbone, backbone.preprocessing)
+    images = [noise(i) for i in range(3)]
+    expected = extractor.extract(images)
+    assert not extractor.trace_network()
+    for one, other in zip(extractor.extract(images), expected):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "options", [{"precision": "bf16"}, {"resize": "none", "crop": "none"}, {"most": 1000}]
+)
+def test_a_network_is_not_traced_where_it_does_not_pay(monkeypatch, options):
+    monkeypatch.setattr(module, "MAX_TRACED_PARAMETERS", options.pop("most", 10**8))
+    monkeypatch.setattr(torch.jit, "trace", lambda *others: pytest.fail("was traced"))
+    assert not build_extractor("resnet18", weights="none", size=32, **options).trace_network()

@@ -67,10 +67,12 @@ def test_every_image_stands_in_the_store_in_order(extractor, folder, output, wor
     assert not os.path.exists(output + ".unreadable.tsv")
 
 
-@pytest.mark.parametrize("num_done", [1, 4, 6, N])
+@pytest.mark.parametrize(("num_done", "traced"), [(1, N), (4, N + 1), (6, N), (N, N + 1)])
 def test_an_interrupted_run_continues_to_equal_bits(
-    extractor, folder, output, tmp_path, monkeypatch, num_done
+    folder, output, tmp_path, monkeypatch, num_done, traced
 ):
+    monkeypatch.setattr(runner, "_TRACED_IMAGES", traced)
+    extractor = build_extractor("resnet18", weights="none", size=SIZE)
     (folder / "05.png").write_bytes(b"broken")
     images = listed(folder)
     whole = str(tmp_path / "whole.h5")
@@ -103,7 +105,10 @@ def test_an_interrupted_run_continues_to_equal_bits(
         "read_image",
         lambda image, **options: decoded.append(image) or read(image, **options),
     )
+    # as the process that goes on
+    extractor = build_extractor("resnet18", weights="none", size=SIZE)
     extract_to_store(extractor, images, output, **options)
+    assert (extractor._traced is not None) == (traced == N)
     assert len(decoded) == N - min(num_done, N - 1)
     (ids, rows), (expected_ids, expected) = contents(output), contents(whole)
     assert ids == expected_ids
