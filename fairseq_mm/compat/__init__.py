@@ -15,6 +15,7 @@ from fairseq_mm.compat.loading import load_weights
 from fairseq_mm.compat.pytorch import (
     convolution_memory_format,
     float32_by_default,
+    is_out_of_memory,
     without_cudnn_attention,
 )
 from fairseq_mm.compat.scope import is_ours, is_user_dir
@@ -28,6 +29,7 @@ __all__ = [
     "explaining_failed_compilation",
     "float32_by_default",
     "is_ours",
+    "is_out_of_memory",
     "is_user_dir",
     "load_weights",
     "without_cudnn_attention",

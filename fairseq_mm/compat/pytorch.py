@@ -26,6 +26,14 @@ def convolution_memory_format() -> Any:
     return torch.channels_last if is_right else torch.contiguous_format
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error says that a device, or the machine, has too little memory."""
+    # Older versions of PyTorch raise a RuntimeError for a GPU, and all versions do for a CPU.
+    said = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
+    is_runtime = isinstance(error, RuntimeError) and any(text in str(error) for text in said)
+    return is_runtime or isinstance(error, MemoryError)
+
+
 def multiplies_float16_on_cpu() -> bool:
     import torch
 

@@ -13,6 +13,7 @@ task's fairseq generator, and returns hypotheses in the order of the inputs.
 import contextlib
 import importlib
 import inspect
+import logging
 import math
 import os
 import reprlib
@@ -22,8 +23,8 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import torch
 from fairseq import utils
 
-from fairseq_mm.compat import float32_by_default
-from fairseq_mm.errors import UserError
+from fairseq_mm.compat import float32_by_default, is_out_of_memory
+from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.running_batch import RunningBatch, can_join
 from fairseq_mm.generation.task import tokens_never_generated
@@ -35,6 +36,7 @@ from fairseq_mm.inference.pickling import Picklable
 from fairseq_mm.inference.processor import Example, Processor
 from fairseq_mm.inference.progress import Progress
 
+logger = logging.getLogger(__name__)
 # two streams of random numbers: a prompt and its story must not be sampled with equal numbers
 STREAMS = ("text", "prompt")
 # Joining a batch costs about as much as this number of steps: the inputs are encoded and make their
@@ -55,6 +57,36 @@ class _Numbered(NamedTuple):
     example: Example
     index: int
     position: int
+
+
+class _BatchLimit:
+    """Largest number of inputs of a batch, which is halved if memory is short.
+
+    Args:
+        size: Number of inputs at first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._is_said = False
+
+    def halve(self, size: int, noun: str, error: BaseException) -> None:
+        """Halve the limit after a batch of ``size`` inputs has not fit; log this the first time.
+
+        Raise UserError if the batch had one input. ``noun`` is the plural of an input, and
+        ``error`` says that memory is short.
+        """
+        if size == 1:
+            raise UserError(
+                f"memory is short for one of the {noun}, in a batch of its own: {first_line(error)}"
+            ) from None
+        self.size = size // 2
+        if not self._is_said:
+            logger.warning(
+                f"memory is short for batches of {size} {noun}: they have at most {self.size} now; "
+                f"--batch-size {self.size} saves the attempt"
+            )
+        self._is_said = True
 
 
 class Generator(Picklable):
@@ -309,18 +341,65 @@ class Generator(Picklable):
         is_continuous = watch is None and can_join(generator, self.models)
         # a continuous batch takes its inputs from a group of any size
         groups = self.processor.batches(examples, max(size, count) if is_continuous else size)
+        limit = _BatchLimit(size)
         for positions in groups:
             numbered = [_Numbered(examples[x], indices[x], x) for x in positions]
-            if len(positions) > size:
-                generated = self._generate_continuously(generator, config, numbered, size)
-            else:
-                generated = self._generate(generator, config, numbered, watch)
+            generated = self._generate_fitting(
+                generator, config, numbered, limit, watch, is_continuous=is_continuous
+            )
             # a text can be complete before the texts of earlier inputs
             for position, hypotheses in generated:
                 waiting[position] = hypotheses
                 while following in waiting:
                     yield waiting.pop(following)
                     following += 1
+
+    def _generate_fitting(
+        self,
+        generator: Any,
+        config: GenerationConfig,
+        inputs: Sequence[_Numbered],
+        limit: "_BatchLimit",
+        watch: Optional[Callable[[Progress], None]],
+        *,
+        is_continuous: bool,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Generate the hypotheses of inputs, in smaller batches if memory is short.
+
+        Args:
+            generator: Generator of fairseq.
+            config: Config of ``generator``.
+            inputs: Inputs that may share a batch.
+            limit: Size of the batches, which becomes smaller if memory is short.
+            watch: See :meth:`_generate`.
+            is_continuous: True if waiting inputs may join a running batch.
+
+        Yields:
+            Position of an input and its hypotheses, as soon as they are complete.
+
+        Raises:
+            UserError: if a single input does not fit into memory.
+        """
+        left = {x.position: x for x in inputs}
+        while left:
+            batch = list(left.values())
+            size = min(len(batch), limit.size)
+            try:
+                generated: Iterable[tuple[int, list[Hypothesis]]]
+                if is_continuous and len(batch) > size:
+                    generated = self._generate_continuously(generator, config, batch, size)
+                else:
+                    generated = self._generate(generator, config, batch[:size], watch)
+                for position, hypotheses in generated:
+                    del left[position]
+                    yield position, hypotheses
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                limit.halve(size, self.task.input_names[1], error)
+                generated = ()  # frees the batch that did not fit
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
 
     def _generate_continuously(
         self, generator: Any, config: GenerationConfig, inputs: Sequence[_Numbered], size: int

@@ -165,3 +165,83 @@ def test_a_search_without_finite_scores_is_explained(models, monkeypatch):
     monkeypatch.setattr(model.models[0].decoder.output_proj.bias, "data", nan)
     with pytest.raises(UserError, match="weights hold NaN or infinite values: no story"):
         generate(model, batch_size=2, beam=1, max_len_b=3)
+
+
+class ShortMemory:
+    """Lets the encoder of a model fail for more rows than ``most``, as PyTorch does."""
+
+    def __init__(self, monkeypatch, model, most, error):
+        self.sizes = []
+        encoder = model.models[0].encoder
+        forward = encoder.forward
+
+        def limited(src_tokens, *others, **options):
+            self.sizes.append(len(src_tokens))
+            if len(src_tokens) > most:
+                raise error
+            return forward(src_tokens, *others, **options)
+
+        monkeypatch.setattr(encoder, "forward", limited)
+
+
+ERRORS = [
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("CUDA out of memory. Tried to allocate 2 GiB."),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_a_batch_that_does_not_fit_is_halved(models, monkeypatch, caplog, error, is_continuous):
+    model, options = models["story"], OPTIONS["sampling"]
+    expected = generate(model, batch_size=2, **options)
+    memory = ShortMemory(monkeypatch, model, 3, error)
+    caplog.clear()
+    if is_continuous:
+        found = generate(model, batch_size=8, **options)
+    else:
+        found = in_fixed_batches(model, monkeypatch, batch_size=8, **options)
+    check_equal(found, expected)
+    # 8 and 4 do not fit, and all later batches have at most 2
+    assert memory.sizes[:3] == [8, 4, 2]
+    assert max(memory.sizes[2:]) == 2
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "memory is short for batches of 8 prompts: they have at most 4 now; --batch-size 4 saves "
+        "the attempt"
+    )
+
+
+def test_texts_that_have_ended_are_not_written_again(models, monkeypatch):
+    """Memory that becomes short in the middle of a continuous batch."""
+    model, options = models["story"], OPTIONS["sampling"]
+    expected = generate(model, batch_size=4, **options)
+    step, calls, ended = RunningBatch.step, [], []
+
+    def failing(batch):
+        calls.append(len(batch))
+        if len(calls) == 9:
+            raise RuntimeError("CUDA out of memory.")
+        finished = step(batch)
+        ended.extend(key for key, _ in finished)
+        return finished
+
+    monkeypatch.setattr(RunningBatch, "step", failing)
+    check_equal(generate(model, batch_size=4, **options), expected)
+    assert sorted(ended) == list(range(len(PROMPTS)))
+
+
+def test_one_input_that_does_not_fit_is_a_user_error(models, monkeypatch):
+    ShortMemory(monkeypatch, models["story"], 0, RuntimeError("CUDA out of memory. Tried"))
+    with pytest.raises(UserError) as caught:
+        generate(models["story"], batch_size=3, **OPTIONS["greedy"])
+    assert str(caught.value) == (
+        "memory is short for one of the prompts, in a batch of its own: CUDA out of memory. Tried"
+    )
+
+
+def test_other_errors_are_not_taken_for_short_memory(models, monkeypatch):
+    ShortMemory(monkeypatch, models["story"], 0, RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes"):
+        generate(models["story"], batch_size=3, **OPTIONS["greedy"])
