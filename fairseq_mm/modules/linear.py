@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fairseq_mm.modules.packed_weights import packed_linear
+from fairseq_mm.modules.packed_weights import is_autocast_on_cpu, packed_linear
 
 # Dilation does not change a kernel of width one, but PyTorch computes convolutions without dilation
 # by a slower path if there is a single thread.
@@ -37,15 +37,14 @@ def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 
     ``weight`` is [outputs, inputs]. The result is contiguous.
     """
-    is_plain = x.device.type == "cpu" and x.dtype == torch.float32
-    if not is_plain or torch.is_autocast_cpu_enabled():
+    out = packed_linear(x, weight, bias)
+    if out is not None:
+        return out
+    if not x.is_cpu or x.dtype != torch.float32 or is_autocast_on_cpu():
         if bias is None or x.dim() == 2 or x.is_contiguous():
             return F.linear(x, weight, bias)
         # Of more than two dimensions, F.linear adds the bias in a second operation if x is strided.
         return F.linear(x.reshape(-1, x.size(-1)), weight, bias).view(*x.shape[:-1], len(weight))
-    out = packed_linear(x, weight, bias)
-    if out is not None:
-        return out
     rows = x.reshape(-1, x.size(-1))
     is_step = not torch.is_grad_enabled() and rows.size(0) < _STEP_ROWS
     is_large = x.numel() > _MANY_NUMBERS and x.numel() * len(weight) >= _MANY_PRODUCTS
