@@ -38,3 +38,10 @@ def keep_freed_memory() -> bool:
                 os.register_at_fork(before=functools.partial(libc.malloc_trim, 0))
                 return True
     return False
+
+
+def release_freed_memory() -> None:
+    """Return freed memory to the kernel, if the C library is glibc."""
+    with contextlib.suppress(OSError, ValueError):  # other systems know no such name
+        if (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -30,8 +30,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True if an error says that a device, or the machine, has too little memory."""
     # Older versions of PyTorch raise a RuntimeError for a GPU, and all versions do for a CPU.
     said = ("out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
-    is_runtime = isinstance(error, RuntimeError) and any(text in str(error) for text in said)
-    return is_runtime or isinstance(error, MemoryError)
+    text = str(error)
+    # oneDNN says no more than this; the longer text of an operation that it lacks is another.
+    is_said = text == "could not create a primitive" or any(part in text for part in said)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said)
 
 
 def multiplies_float16_on_cpu() -> bool:

@@ -23,7 +23,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import torch
 from fairseq import utils
 
-from fairseq_mm.compat import float32_by_default, is_out_of_memory
+from fairseq_mm.compat import allocator, float32_by_default, is_out_of_memory
 from fairseq_mm.errors import UserError, first_line
 from fairseq_mm.generation.config import GenerationConfig, typed_option
 from fairseq_mm.generation.running_batch import RunningBatch, can_join
@@ -70,16 +70,14 @@ class _BatchLimit:
         self.size = size
         self._is_said = False
 
-    def halve(self, size: int, noun: str, error: BaseException) -> None:
+    def halve(self, size: int, noun: str, cause: str) -> None:
         """Halve the limit after a batch of ``size`` inputs has not fit; log this the first time.
 
         Raise UserError if the batch had one input. ``noun`` is the plural of an input, and
-        ``error`` says that memory is short.
+        ``cause`` the message of the error.
         """
         if size == 1:
-            raise UserError(
-                f"memory is short for one of the {noun}, in a batch of its own: {first_line(error)}"
-            ) from None
+            raise UserError(f"memory is short even for batches of one of the {noun}: {cause}")
         self.size = size // 2
         if not self._is_said:
             logger.warning(
@@ -384,6 +382,7 @@ class Generator(Picklable):
         while left:
             batch = list(left.values())
             size = min(len(batch), limit.size)
+            short = ""
             try:
                 generated: Iterable[tuple[int, list[Hypothesis]]]
                 if is_continuous and len(batch) > size:
@@ -396,10 +395,14 @@ class Generator(Picklable):
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                limit.halve(size, self.task.input_names[1], error)
-                generated = ()  # frees the batch that did not fit
+                short = first_line(error)
+            if short:
+                # Only now, because the frames of the error held the batch that did not fit.
+                generated = ()
+                allocator.release_freed_memory()
                 if self.device.type == "cuda":
                     torch.cuda.empty_cache()
+                limit.halve(size, self.task.input_names[1], short)
 
     def _generate_continuously(
         self, generator: Any, config: GenerationConfig, inputs: Sequence[_Numbered], size: int

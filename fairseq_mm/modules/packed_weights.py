@@ -213,8 +213,27 @@ def shrink_cached(x: Tensor, weight: Tensor) -> Tensor:
         weight: Matrix of the linear map that computes them.
     """
     packed = _registry.get(id(weight))
-    is_small = packed is not None and packed.dtype != "float32" and not torch.is_grad_enabled()
-    return x.bfloat16() if is_small and _multiplies_bfloat16() else x
+    if (
+        packed is None
+        or packed.dtype == "float32"
+        or not _can_multiply(x, weight)
+        or not _multiplies_bfloat16()
+    ):
+        return x
+    return x.bfloat16()
+
+
+def _can_multiply(x: Tensor, weight: Tensor) -> bool:
+    """Return True if products of vectors like x may use the packed copy of ``weight``."""
+    return (
+        not torch.is_grad_enabled()
+        and x.dtype == torch.float32
+        and x.is_cpu
+        # a model may be cast or moved after its weights were packed
+        and weight.dtype == torch.float32
+        and weight.is_cpu
+        and not is_autocast_on_cpu()
+    )
 
 
 def _is_packable(weight: Tensor) -> bool:
@@ -235,14 +254,7 @@ def packed_linear(x: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Optional
     not faster. The caller then computes the product itself.
     """
     packed = _registry.get(id(weight))
-    if (
-        packed is None
-        or torch.is_grad_enabled()
-        or x.dtype != torch.float32
-        or not x.is_cpu
-        or weight.dtype != torch.float32
-        or is_autocast_on_cpu()
-    ):
+    if packed is None or not _can_multiply(x, weight):
         return None
     num_rows = x.numel() // x.size(-1)
     # MKL reads the weight for a single vector as fast.
