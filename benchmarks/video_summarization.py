@@ -37,7 +37,7 @@ from fairseq.ngram_repeat_block import NGramRepeatBlock
 from fairseq.sequence_generator import SequenceGenerator
 
 import fairseq_mm  # noqa: F401 - registers the models
-from fairseq_mm.compat import activate
+from fairseq_mm.compat import activate, allocator
 from fairseq_mm.generation.beam_search import use_fast_beam_search
 from fairseq_mm.generation.defaults import WEIGHTS_DTYPES
 from fairseq_mm.models._text_bart import share_beams
@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", help="of those that are printed; all by default")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    allocator.keep_freed_memory()  # as the commands do
     sizes = SMALL if args.small else Namespace(types=TYPES[args.family], **vars(PAPER))
     is_training = args.what == "training"
     batch = args.batch or (4 if is_training else 8)
